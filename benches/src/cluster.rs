@@ -1,5 +1,5 @@
-//! A plain client of the API server: one request an object, so many at once; what it asked for itself is counted, so that
-//! it can be taken off what the server has counted.
+//! Client of the API server that sends one request for each object, with a limit of parallel requests. The client
+//! counts its own requests, so that a benchmark can subtract its own requests from the counters of the API server.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,15 +17,15 @@ use tokio::runtime::Runtime;
 
 use crate::counts::Counts;
 
-/// Between two looks at how far it is.
+/// Time between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Objects of one page.
+/// Number of objects of a page of a list.
 const PAGE: u32 = 500;
 
-/// An object to be made.
+/// An object to create.
 #[derive(Debug)]
 pub(crate) struct New {
-    /// Of its collection.
+    /// URL path of the collection.
     pub(crate) path: String,
     body: Vec<u8>,
 }
@@ -36,7 +36,7 @@ impl New {
     }
 }
 
-/// The client, as administrator.
+/// API client with the rights of an administrator.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     runtime: Runtime,
@@ -44,7 +44,7 @@ pub(crate) struct Cluster {
     at_once: usize,
 }
 
-/// What requests are made with, also beside the others.
+/// Sends and counts requests. Clones share the counter, so that background tasks are counted too.
 #[derive(Clone)]
 pub(crate) struct Caller {
     client: Client,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Caller {
 }
 
 impl Cluster {
-    /// Ready to ask; no connection is made yet.
+    /// Creates a client. The constructor sends no request.
     pub(crate) fn of(kubeconfig: &Path, at_once: usize) -> Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build()?;
@@ -72,7 +72,7 @@ impl Cluster {
         Ok(Self { runtime, client: Caller { client, own: Arc::default() }, at_once })
     }
 
-    /// Goes on beside all else until this is dropped.
+    /// Runs a task in the background until the client is dropped.
     pub(crate) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
@@ -81,12 +81,12 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// What it has asked for itself so far.
+    /// Returns the requests that this client has sent.
     pub(crate) fn own(&self) -> Counts {
         self.client.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes objects, so many at once; each must be new.
+    /// Creates new objects in parallel and returns the elapsed time. Fails if an object exists.
     pub(crate) fn create(&self, objects: &[New]) -> Result<Duration> {
         let begin = Instant::now();
         self.runtime.block_on(async {
@@ -96,7 +96,7 @@ impl Cluster {
         Ok(begin.elapsed())
     }
 
-    /// Makes objects as [`Self::create`] does; gives their uids, in the same order.
+    /// Creates objects as [`Self::create`] does, and returns the uids in the same order.
     pub(crate) fn made(&self, objects: &[New]) -> Result<Vec<String>> {
         self.runtime.block_on(async {
             let each = objects.iter().map(|new| async {
@@ -108,7 +108,7 @@ impl Cluster {
         })
     }
 
-    /// Merges something into objects of a collection, by their names; into a part of them if that is not empty.
+    /// Applies merge patches to objects of a collection by name, or to the subresource `part` if `part` is not empty.
     pub(crate) fn merge(&self, path: &str, part: &str, changes: &[(String, Value)]) -> Result<()> {
         self.runtime.block_on(async {
             let each =
@@ -117,17 +117,17 @@ impl Cluster {
         })
     }
 
-    /// Deletes all objects of a collection, at once.
+    /// Deletes all objects of a collection without a grace period.
     pub(crate) fn delete_all(&self, path: &str) -> Result<()> {
         self.runtime.block_on(self.client.delete_all(path))
     }
 
-    /// Waits for something that is asked for otherwise.
+    /// Blocks until a future that runs other requests is complete.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// Objects of a type in a namespace.
+    /// Returns the typed API for objects of a namespace.
     pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -135,7 +135,7 @@ impl Cluster {
         Api::namespaced(self.client.client.clone(), namespace)
     }
 
-    /// How many objects a collection has.
+    /// Returns the number of objects of a collection.
     pub(crate) fn count(&self, path: &str) -> Result<u64> {
         let params = ListParams::default().limit(1);
         let list = self.runtime.block_on(self.client.list(path, &params))?;
@@ -143,13 +143,13 @@ impl Cluster {
         Ok(there + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default())
     }
 
-    /// One object of a collection.
+    /// Returns the first object of a collection.
     pub(crate) fn first(&self, path: &str) -> Result<Value> {
         let mut list = self.wait(self.client.list(path, &ListParams::default().limit(1)))?;
         Ok(list["items"][0].take())
     }
 
-    /// All objects of a collection that have a label.
+    /// Returns all objects of a collection that match a label selector.
     pub(crate) fn all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
         let mut params = ListParams::default().limit(PAGE).labels(labels);
         let mut all = Vec::new();
@@ -165,14 +165,15 @@ impl Cluster {
         }
     }
 
-    /// All objects of a collection as the server has them in memory, which costs it least.
+    /// Returns all objects of a collection from the watch cache of the API server, which costs the API server the
+    /// least.
     pub(crate) fn cached(&self, path: &str) -> Result<Vec<Value>> {
         let params = ListParams::default().match_any();
         let mut list = self.runtime.block_on(self.client.list(path, &params))?;
         Ok(serde_json::from_value(list["items"].take())?)
     }
 
-    /// Waits until a question has an answer; the time is up to the moment at which it was asked.
+    /// Calls `answer` repeatedly until the closure breaks with a value. Fails after the timeout.
     pub(crate) fn until<T>(
         &self,
         what: &str,
@@ -219,14 +220,14 @@ impl Caller {
         self.client.request(request).await.with_context(|| format!("list {path}"))
     }
 
-    /// One object.
+    /// Returns an object.
     pub(crate) async fn get(&self, path: &str, name: &str) -> Result<Value> {
         self.counted("GET", path);
         let request = Request::new(path).get(name, &kube::api::GetParams::default())?;
         self.client.request(request).await.with_context(|| format!("get {path}/{name}"))
     }
 
-    /// Merges into the status of an object.
+    /// Applies a merge patch to the status of an object.
     pub(crate) async fn say(&self, path: &str, name: &str, status: &Value) -> Result<()> {
         self.merge(path, name, "status", &serde_json::json!({"status": status})).await
     }
@@ -246,7 +247,7 @@ impl Caller {
     }
 }
 
-/// As a user would create it who knows what is to be in it: without what the server has added.
+/// Returns the object as a user would create the object, without the fields that the API server adds.
 pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
     let keeps = ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -260,7 +261,7 @@ pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
     object
 }
 
-/// The path of a collection: of a kind, in a namespace if that is not empty.
+/// Returns the URL path of a collection, in a namespace if `namespace` is not empty.
 pub(crate) fn collection(api_version: &str, namespace: &str, plural: &str) -> String {
     let root = if api_version.contains('/') { "/apis" } else { "/api" };
     if namespace.is_empty() {

@@ -1,8 +1,8 @@
-//! Numbers of requests by verb and resource, out of servers' metrics.
+//! Numbers of requests by verb and resource, read from the metrics of servers.
 
 use std::collections::BTreeMap;
 
-/// Requests by verb and `resource/subresource`.
+/// Number of requests by verb and `resource/subresource`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Counts(BTreeMap<(String, String), f64>);
 
@@ -11,7 +11,8 @@ impl Counts {
         *self.0.entry((verb.to_owned(), resource.to_owned())).or_default() += count;
     }
 
-    /// What kube-apiserver has counted of resources, out of its `/metrics`. Of watches only ends are counted there.
+    /// Reads the requests for resources from the `/metrics` of kube-apiserver. kube-apiserver counts a watch when the
+    /// watch ends.
     pub(crate) fn of_server(text: &str) -> Self {
         let mut counts = Self::default();
         for sample in samples(text, "apiserver_request_total") {
@@ -29,7 +30,7 @@ impl Counts {
         counts
     }
 
-    /// What was counted since, without what others asked for meanwhile.
+    /// Returns the difference to an earlier count, without the requests that other clients sent in this time.
     pub(crate) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
         let mut left = Self::default();
         for (key, now) in &self.0 {
@@ -43,7 +44,7 @@ impl Counts {
         left
     }
 
-    /// Verb, resource and number, the most first.
+    /// Returns verb, resource and number of each kind of request, most frequent first.
     pub(crate) fn kinds(&self) -> Vec<(&str, &str, f64)> {
         let each = self
             .0
@@ -55,7 +56,7 @@ impl Counts {
     }
 }
 
-/// A line of metrics.
+/// A line of a metric in Prometheus text format.
 #[derive(Debug)]
 pub(crate) struct Sample<'a> {
     labels: &'a str,
@@ -63,14 +64,14 @@ pub(crate) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    /// A label's value; none here has quotes or commas in it.
+    /// Returns the value of a label. The parser relies on label values without quotes and commas.
     pub(crate) fn label(&self, name: &str) -> Option<&'a str> {
         let mut pairs = self.labels.split(',').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))
     }
 }
 
-/// All lines of a metric in Prometheus' text.
+/// Returns all lines of a metric from a text in Prometheus format.
 pub(crate) fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Sample<'a>> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;

@@ -1,5 +1,5 @@
-//! Made-up hosts and launcher pods for the benchmarks of placement: what an agent would report, and what `KubeVirt`
-//! would ask for.
+//! Simulated hosts and launcher pods for the placement benchmarks: the InfraNode that an agent would report, and the
+//! resources that `KubeVirt` would request.
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::PageSize;
@@ -7,35 +7,35 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_placement::inventory::ReportedHost;
 use serde_json::{Value, json};
 
-/// CPUs of a host that can be pinned: 44 in zone 0, whose first two cores are kept, and 48 in zone 1.
+/// Pinnable CPUs of a host: 44 in zone 0, where the first two cores are reserved, and 48 in zone 1.
 pub(crate) const PINNABLE: u32 = 92;
-/// The widest VM that one zone takes, in CPUs.
+/// CPUs of the largest VM that fits into one zone.
 pub(crate) const ZONE_CPUS: u32 = 48;
 /// GiB of huge pages in each zone.
 pub(crate) const ZONE_GIB: u64 = 192;
-/// Devices that a launcher asks for.
+/// Devices that a launcher pod requests.
 const DEVICES: [&str; 3] = ["kvm", "tun", "vhost-net"];
 const MIB: u64 = 1 << 20;
 
-/// What a VM is made of.
+/// Resources of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Size {
-    /// CPUs of its own.
+    /// Number of exclusive CPUs.
     pub(crate) cpus: u32,
     /// GiB of huge pages.
     pub(crate) gib: u64,
-    /// Whether a container without CPUs of its own runs beside it, as a hook of `KubeVirt`'s does.
+    /// True if the pod has an additional container without exclusive CPUs, such as a hook sidecar of `KubeVirt`.
     pub(crate) has_sidecar: bool,
 }
 
 impl Size {
-    /// Whether an empty host takes it, without regard to a sidecar.
+    /// Returns true if an empty host has room for the VM, without regard to a sidecar.
     pub(crate) const fn fits_a_zone(self) -> bool {
         self.cpus <= ZONE_CPUS && self.gib <= ZONE_GIB
     }
 }
 
-/// The InfraNode of a two-zone host with 96 CPUs, as its agent writes it.
+/// Returns the InfraNode of a two-zone host with 96 CPUs, as the agent writes the InfraNode.
 pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> Value {
     let zone = |id: u32, first: u32, reserved: &str, kept: u64| {
         let (last, other) = (first + 23, first + 48);
@@ -47,7 +47,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
             "hugepages": [{"size": page.to_string(), "total": ZONE_GIB * (1 << 30) / page.bytes()}],
             "distances": [{"zone": id, "distance": 10}, {"zone": 1 - id, "distance": 21}],
         });
-        // An API server of 1.20 that was built with a newer Go takes an empty text for null.
+        // An API server 1.20 that is built with a newer Go reads an empty string as null.
         if !reserved.is_empty() {
             zone["reservedCPUs"] = reserved.into();
         }
@@ -73,7 +73,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
     })
 }
 
-/// A host as the controller knows it, through the same door as in a cluster.
+/// Returns a host as the controller reads the host from an InfraNode, with the same function as in a cluster.
 pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
     let infra = serde_json::from_value(infra_node(name, page, &[])).context("InfraNode")?;
     let mut problems = Vec::new();
@@ -85,7 +85,8 @@ pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
     }
 }
 
-/// A launcher pod: whole CPUs and huge pages for the guest, memory for what runs around it. All in one zone.
+/// Returns a launcher pod with whole CPUs and huge pages for the guest, and memory for the processes around the
+/// guest. All resources are in one zone.
 pub(crate) fn launcher(uid: String, size: Size, page: PageSize) -> Pod {
     let cpus = u64::from(size.cpus);
     let mut compute = Resources {
@@ -98,7 +99,7 @@ pub(crate) fn launcher(uid: String, size: Size, page: PageSize) -> Pod {
     compute.extended.extend(devices);
     let mut containers = vec![both("compute", compute)];
     if size.has_sidecar {
-        // As `KubeVirt` gives to hooks (`sidecarResources` of renderresources.go).
+        // Resources that `KubeVirt` gives to hook sidecars (`sidecarResources` of renderresources.go).
         let hook = Resources { cpu_millis: 200, memory: 64_000_000, ..Resources::default() };
         containers.push(both("hook-sidecar-0", hook));
     }

@@ -1,13 +1,13 @@
-//! A fleet whose hosts are well filled with VMs: what Nodes and launcher pods say, and what kubelets have given them.
+//! A fleet of well-filled hosts: Nodes, launcher pods, and the resources that the kubelets have allocated.
 
 use berth_api::PageSize;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
-/// What hosts have pages of.
+/// Huge page size of the hosts.
 pub(crate) const PAGE: PageSize = PageSize::GIB_1;
 
-/// VMs on each host, in CPUs and GiB with their zones: 74 of 92 CPUs.
+/// VMs on each host, as CPUs, GiB and NUMA zone. The VMs use 74 of 92 CPUs.
 pub(crate) const VMS: [(u32, u64, u32); 10] = [
     (16, 56, 0),
     (8, 28, 0),
@@ -20,16 +20,16 @@ pub(crate) const VMS: [(u32, u64, u32); 10] = [
     (4, 14, 1),
     (4, 14, 1),
 ];
-/// VMs of a MachineDeployment, and MachineDeployments of a tenant.
+/// Number of VMs of a MachineDeployment, and number of MachineDeployments of a tenant.
 const DEPLOYMENT: usize = 25;
 const TENANT: usize = 10;
 
-/// A host's name by its number.
+/// Returns the name of a host by number.
 pub(crate) fn name(at: usize) -> String {
     format!("host-{at:05}")
 }
 
-/// In two pools and ten failure domains.
+/// Returns the labels of a host. The hosts are in two pools and ten failure domains.
 pub(crate) fn host_labels(at: usize, name: &str) -> [(String, String); 3] {
     let label = |key: &str, value: String| (key.to_owned(), value);
     [
@@ -39,7 +39,7 @@ pub(crate) fn host_labels(at: usize, name: &str) -> [(String, String); 3] {
     ]
 }
 
-/// Some hosts are tainted.
+/// Returns the taints of a host. Some hosts are tainted.
 pub(crate) fn taints(at: usize) -> Vec<Taint> {
     let taint = |effect: &str| Taint {
         key: "dedicated".to_owned(),
@@ -54,7 +54,7 @@ pub(crate) fn taints(at: usize) -> Vec<Taint> {
     }
 }
 
-/// The Node of a host.
+/// Returns the Node of a host.
 pub(crate) fn node(at: usize) -> Value {
     let name = name(at);
     let mut labels = serde_json::Map::new();
@@ -74,21 +74,21 @@ pub(crate) fn node(at: usize) -> Value {
     })
 }
 
-/// A VM's launcher pod: whole CPUs and huge pages, or without pages a share of CPUs.
+/// The launcher pod of a VM: with huge pages the pod has whole CPUs, without huge pages the pod has a share of CPUs.
 #[derive(Debug, Clone)]
 pub(crate) struct Launcher {
     pub(crate) name: String,
     pub(crate) namespace: String,
-    /// The uid of its VirtualMachineInstance.
+    /// The uid of the VirtualMachineInstance.
     pub(crate) instance: String,
     pub(crate) cpus: u32,
     pub(crate) gib: u64,
-    /// The MachineDeployment whose VMs are to be spread, as far as they can be.
+    /// The MachineDeployment of the VM, if the scheduler must spread the VMs over hosts where possible.
     pub(crate) deployment: Option<String>,
 }
 
 impl Launcher {
-    /// A VM of a host by their numbers.
+    /// Returns the launcher pod of a VM by the numbers of the host and the VM.
     pub(crate) fn of(host: usize, at: usize) -> Self {
         let (cpus, gib, _) = VMS.get(at).copied().unwrap_or_default();
         let deployment = (host * VMS.len() + at) / DEPLOYMENT;
@@ -102,13 +102,14 @@ impl Launcher {
         }
     }
 
-    /// Bytes of memory for what runs around the guest, and for the guest if it has no pages.
+    /// Returns the bytes of memory for the processes around the guest, and also for the guest if the VM has no huge
+    /// pages.
     fn memory(&self) -> u64 {
         let guest = if self.gib == 0 { 512 * u64::from(self.cpus) } else { 0 };
         (u64::from(self.cpus) * 8 + 256 + guest) << 20
     }
 
-    /// As `KubeVirt` makes it; it waits for a host.
+    /// Returns the pod as `KubeVirt` creates the pod, without an assigned host.
     pub(crate) fn pod(&self) -> Value {
         let memory = self.memory().to_string();
         let mut limits = json!({
@@ -117,7 +118,7 @@ impl Launcher {
         });
         let mut requests = limits.clone();
         if self.gib == 0 {
-            // A tenth, as `KubeVirt` does by default (`cpuAllocationRatio`).
+            // `KubeVirt` requests a tenth of a CPU for each vCPU by default (`cpuAllocationRatio`).
             requests["cpu"] = format!("{}m", self.cpus * 100).into();
         } else {
             for amounts in [&mut limits, &mut requests] {
@@ -150,7 +151,8 @@ impl Launcher {
     }
 }
 
-/// What a host's agent lists of these pods, whose uids are in the same order.
+/// Returns the allocations that the agent of a host reports for these pods. Pods and uids are in the order of
+/// [`VMS`].
 pub(crate) fn allocations(pods: &[(Launcher, String)]) -> Vec<Value> {
     let mut free = [[2_u32, 50], [24, 72]];
     let each = pods.iter().zip(VMS).map(|((pod, uid), (.., zone))| {

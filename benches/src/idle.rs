@@ -1,5 +1,5 @@
-//! The idle daemon on an emulated host, beside the daemons that every systemd host runs: resident memory, CPU
-//! time, wake-ups; and the time from a changed manifest to a changed host.
+//! Measures resident memory, CPU time and wake-ups of the idle agent on an emulated host, compared with daemons that
+//! every systemd host runs, and the time from a changed manifest to the changed host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,13 +16,13 @@ use jiff::{Timestamp, tz::TimeZone};
 use crate::program::Program;
 use crate::stats::{median, percentile};
 
-/// Resident memory of the idle agent, in MiB.
+/// Goal for the resident memory of the idle agent, in MiB.
 const MEMORY_GOAL: f64 = 15.0;
-/// CPU time of the idle agent, in percent of a core.
+/// Goal for the CPU time of the idle agent, in percent of a core.
 const CPU_GOAL: f64 = 0.1;
-/// Plans that tell how much slower an emulated host is.
+/// Number of plans that measure how much slower the emulated host is.
 const PLANS: u32 = 20;
-/// The daemons measured beside it: every systemd host runs them.
+/// Daemons for comparison. Every systemd host runs these daemons.
 const PEERS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
 
 /// Measures the idle daemon on an emulated host.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// The agent to measure: the dist build, since that is what is shipped
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// A captured tree: planning it here and there tells how much slower the emulated host is
+    /// A captured tree: the time of a plan on this machine and on the host shows how much slower the emulated host is
     #[arg(long, value_name = "TREE")]
     tree: PathBuf,
     /// Minutes of idling
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// What a daemon has taken so far.
+/// Usage of a daemon since the start of the daemon.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     resident_mib: f64,
@@ -56,7 +56,7 @@ struct Taken {
     wake_ups: f64,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let options = Options {
         agent: Some(&args.agent),
@@ -132,7 +132,7 @@ Command: `make bench`.
     Ok(met)
 }
 
-/// Starts the daemon with the sample manifest, and waits until it is at rest.
+/// Starts the daemon with the sample manifest and waits until the daemon is idle.
 fn begin(host: &mut Host) -> Result<()> {
     let manifest = include_str!("../../examples/infranode.yaml");
     host.must(&format!(
@@ -142,14 +142,14 @@ fn begin(host: &mut Host) -> Result<()> {
         "setsid berth-agent run --standalone /etc/berth/infranode.yaml </dev/null >/run/agent.log 2>&1 & \
          until curl -sf http://127.0.0.1:9477/readyz; do sleep 0.5; done",
     )?;
-    // Threads that are kept for a while after the first cycle.
+    // Waits until the threads of the first cycle have ended. An idle thread stays for a while.
     host.must("sleep 20").map(drop)
 }
 
 fn taken(host: &mut Host) -> Result<BTreeMap<String, Taken>> {
     let mut all = BTreeMap::new();
     for name in ["berth-agent"].into_iter().chain(PEERS) {
-        // The kernel's name for a process is cut at 15 bytes.
+        // The kernel truncates the name of a process to 15 bytes.
         let short: String = name.chars().take(15).collect();
         let said = host.must(&format!(
             "pid=$(pgrep -o -x {short}) && awk '/^VmRSS/ {{print $2}}' /proc/$pid/status && \
@@ -168,7 +168,7 @@ fn taken(host: &mut Host) -> Result<BTreeMap<String, Taken>> {
     Ok(all)
 }
 
-/// Milliseconds from the rename of a manifest to the changed pool, as the host itself sees them.
+/// Returns the milliseconds from the rename of a manifest to the changed huge page pool, measured on the host.
 fn changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
     let mut millis = Vec::new();
     for round in 0..rounds {
@@ -188,7 +188,8 @@ fn changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
     Ok(millis)
 }
 
-/// How many times the CPU time of this machine the emulated host takes for the same work, by the same shell.
+/// Returns the CPU time of the emulated host divided by the CPU time of this machine, for the same work by the same
+/// shell.
 fn slower(host: &mut Host, args: &Args) -> Result<f64> {
     let packed = std::env::temp_dir().join(format!("berth-bench-{}.tar", std::process::id()));
     let words =
@@ -209,7 +210,7 @@ fn slower(host: &mut Host, args: &Args) -> Result<f64> {
     Ok(seconds(&there.output)? / seconds(&here)?)
 }
 
-/// A script that plans again and again, and prints user and system seconds.
+/// Returns a script that repeats a plan and prints user and system seconds.
 fn plans(agent: &str, tree: &str, manifest: &str) -> String {
     format!(
         "exec 2>&1; TIMEFORMAT='%U %S'; plan() {{ '{agent}' plan -f '{manifest}' --root '{tree}' --node-name rack1-a >/dev/null 2>&1; \

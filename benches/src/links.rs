@@ -1,5 +1,5 @@
-//! Tenant networks on an emulated host, against what an administrator has for the same: `bridge vlan add` and an
-//! `ip -batch` script that ends in the same state.
+//! Measures tenant networks on an emulated host, compared with the tools of an administrator: `bridge vlan add`, and
+//! an `ip -batch` script that ends in the same state.
 
 use std::fs;
 use std::io::Write;
@@ -17,13 +17,13 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use crate::stats::{median, percentile};
 
-/// Goals: our time by the peer's.
+/// Goals: the time of the agent divided by the time of the peer.
 const VLANS_GOAL: f64 = 1.0;
 const TENANTS_GOAL: f64 = 0.7;
-/// Milliseconds until a deleted bridge is back.
+/// Goal for the milliseconds until a deleted bridge is restored.
 const REPAIR_GOAL: f64 = 1000.0;
 const TENANTS: u32 = 1000;
-/// A thousand tenants take minutes where everything is emulated.
+/// Time limit. A thousand tenants take minutes on an emulated host.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Compares tenant networks with `bridge` and `ip -batch` on an emulated host.
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// On the host itself: one message that lets a port carry VLANs.
+/// Runs on the emulated host: adds VLANs to a port with one netlink message.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VlanArgs {
     /// The bridge's port
@@ -52,7 +52,7 @@ pub(crate) struct VlanArgs {
     vlans: VlanSet,
 }
 
-/// Adds VLANs to a port as the agent does.
+/// Adds VLANs to a port with the code of the agent.
 pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
     let root = Root::live()?;
     let op = LinkOp::AddVlans { port: args.port.clone(), vlans: args.vlans.clone() };
@@ -60,7 +60,7 @@ pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut host = Host::boot(&Options {
         agent: Some(&args.agent),
@@ -118,7 +118,7 @@ Command: `make bench`.
     Ok(met)
 }
 
-/// Milliseconds of a command, by the host's own clock.
+/// Returns the milliseconds of a command, measured with the clock of the host.
 fn timed(host: &mut Host, command: &str) -> Result<f64> {
     let said = host.run_for(
         &format!(
@@ -138,7 +138,8 @@ fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
         let make = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
                     ip link set port0 master bench0; ip link set port0 up; ip link set bench0 up; udevadm settle";
         let unmake = "ip link del bench0; ip link del port0; udevadm settle";
-        // A program takes as long to start here as the kernel to add a thousand VLANs, and a daemon is started once.
+        // Subtracts the time for one VLAN. On the emulated host, a program start takes as long as adding a thousand
+        // VLANs in the kernel, and a daemon starts only once.
         let beyond_one = |host: &mut Host, command: &str| -> Result<f64> {
             host.must(make)?;
             let one = timed(host, &command.replace("IDS", "4002"))?;
@@ -166,7 +167,7 @@ fn manifest() -> String {
     )
 }
 
-/// A script that reads the state that `apply` left, and writes what makes it again.
+/// Script that reads the state that `apply` created, and writes batch files that create the same state.
 const SCRIPT: &str = r#"
 : >/run/batch; : >/run/bridges; : >/run/up; : >/run/ports; : >/run/sysctls
 for path in /sys/class/net/tn*; do
@@ -194,14 +195,14 @@ cat /run/ports /run/up >/run/raised
 "#;
 
 fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
-    // Neither side waits for udev, whose work on emulated links takes minutes a round.
+    // Stops udev for both sides, because udev needs minutes per round for the emulated links.
     host.must(UDEV_OFF)?;
     host.must(&format!(
         "cat > /run/tenants.yaml <<'END'\n{}END\nip link add own0 type dummy; ip link set own0 up",
         manifest()
     ))?;
-    // The state alone: numbers of links and timers differ, and who was there first. What the kernel says of
-    // carriers follows later, for a hundred links a second (`MAX_DO_DEV_PER_LOOP` of net/core/link_watch.c).
+    // Compares the state only, without link numbers, timers and order of creation. The kernel updates the carrier
+    // state later, for a hundred links per second (`MAX_DO_DEV_PER_LOOP` of net/core/link_watch.c).
     let state = "for i in $(seq 120); do ip link show group 48679 | grep -qE 'state (UNKNOWN|DOWN)' || break; sleep 1; done; ip -d link show group 48679 | sed -E 's/^[0-9]+: //; s/[a-z]+_timer +[0-9.]+//g; s/port_(id|no) [^ ]+//g; \
                  s/designated_(port|bridge|root) [^ ]+//g' | sort; \
                  cd /proc/sys/net; grep -H . ipv4/conf/tn*/arp_ignore ipv4/conf/tn*/rp_filter ipv6/conf/tn*/disable_ipv6";
@@ -227,7 +228,7 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     Ok((ours, peers))
 }
 
-/// Milliseconds of each repair, and the daemon's resident MiB.
+/// Returns the milliseconds of each repair, and the resident MiB of the daemon.
 fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
     host.run_for(
         "berth-agent run --standalone /run/tenants.yaml </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
@@ -237,7 +238,8 @@ fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
     let mut millis = Vec::new();
     for round in 0..rounds {
         let name = format!("tn{}", 100 + round);
-        // What deletes it holds the kernel's lock for links until it is gone; the repair begins then.
+        // `ip link del` holds the RTNL lock of the kernel until the link is deleted. The repair starts after the
+        // deletion.
         millis.push(timed(
             host,
             &format!("ip link del {name}; begin=$(date +%s%N); until [ -e /sys/class/net/{name}/brif/{name}-v ]; do sleep 0.002; done"),

@@ -40,7 +40,7 @@ enum Benchmark {
     Tenants(tenants::Args),
     Sidecar(sidecar::Args),
     Summary(summary::Args),
-    /// Answers kube-scheduler with all names that it was asked about.
+    /// Answers kube-scheduler with all node names of the request.
     #[command(hide = true)]
     Extender(sidecar::ExtenderArgs),
     #[command(hide = true)]
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            // There is no other output when standard error is closed.
+            // Ignores a write error, because no other output exists when standard error is closed.
             drop(writeln!(std::io::stderr().lock(), "error: {error:#}"));
             ExitCode::from(2)
         }

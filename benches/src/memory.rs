@@ -1,4 +1,4 @@
-//! What a process has taken, from its `/proc`.
+//! Memory and CPU time of a process, read from `/proc`.
 
 #![expect(clippy::disallowed_methods, reason = "processes of this machine are measured")]
 
@@ -6,18 +6,18 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Memory in MiB, and CPU time since the process began.
+/// Memory in MiB, and CPU time since the start of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Taken {
     pub(crate) resident: f64,
     pub(crate) anonymous: f64,
-    /// The largest that `resident` ever was.
+    /// Peak of `resident`.
     pub(crate) most: f64,
     pub(crate) cpu_seconds: f64,
 }
 
 impl Taken {
-    /// Of a process by its id.
+    /// Reads the values of a process by process id.
     pub(crate) fn by(process: u32) -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/{process}/{name}");
@@ -33,7 +33,7 @@ impl Taken {
             let kib: f64 = kib.with_context(|| format!("no {key} in status"))?.parse()?;
             Ok(kib / 1024.0)
         };
-        // The name before is in brackets and may have anything in it.
+        // The process name in parentheses can contain any character.
         let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
         let mut times = fields.split_whitespace().skip(11);
         let mut ticks = || -> Result<f64> { Ok(times.next().context("stat is short")?.parse()?) };
@@ -56,7 +56,7 @@ mod tests {
             "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 9 9 20 0 3 0 77 1000 200 18446744";
         let taken = Taken { resident: 10.0, anonymous: 3.0, most: 20.0, cpu_seconds: 2.0 };
         assert_eq!(Taken::parse(STATUS, stat).unwrap(), taken);
-        // A process that has ended has no memory.
+        // A terminated process has no memory values.
         let gone = Taken::parse("Name:\tberth-agent\n", stat).unwrap_err();
         assert!(gone.to_string().contains("VmRSS"), "{gone}");
     }

@@ -1,4 +1,4 @@
-//! The programs under measurement, and what one run of them costs.
+//! The measured programs, and the cost of one run.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,32 +10,32 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// A program and everything that decides what it does.
+/// A program with all parameters that determine the behavior.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// What reports call it.
+    /// Name in reports.
     pub(crate) label: String,
-    /// Its path, or its name to be searched in `PATH`.
+    /// Path, or a name that is searched in `PATH`.
     pub(crate) path: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// What to do when it is not there.
+    /// Remedy for the user if the program is missing.
     pub(crate) missing: &'static str,
 }
 
 impl Program {
-    /// The first line of `--version`.
+    /// Returns the first line of the output of `--version`.
     pub(crate) fn version(&self) -> Result<String> {
         let stdout = self.stdout_of(command(&self.path, &self.env).arg("--version"))?;
         Ok(stdout.lines().next().unwrap_or_default().to_owned())
     }
 
-    /// What one run writes to standard output.
+    /// Returns the standard output of one run.
     pub(crate) fn stdout(&self) -> Result<String> {
         self.stdout_of(&mut self.command())
     }
 
-    /// The wall time of one run, from before the spawn until it was waited for, in milliseconds.
+    /// Returns the wall time of one run in milliseconds, from before the spawn until the process has been waited for.
     pub(crate) fn wall_ms(&self) -> Result<f64> {
         let mut command = self.command();
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -47,11 +47,11 @@ impl Program {
         Ok(elapsed.as_secs_f64() * 1e3)
     }
 
-    /// The peak resident memory of one run, in MiB.
+    /// Returns the peak resident memory of one run, in MiB.
     ///
-    /// `RUSAGE_CHILDREN` is the maximum over every child waited for, so each run is the only child
-    /// of a fresh process of this very binary. Until the child executes the program it shares that
-    /// process' memory and is charged for it: a peak below [`floor_mib`] cannot be seen.
+    /// `RUSAGE_CHILDREN` is the maximum over all children that were waited for, so each run is the only child of a
+    /// new process of this binary. Until the child calls exec, the child shares the memory of that process and the
+    /// kernel accounts the memory to the child. A peak below [`floor_mib`] is therefore not visible.
     pub(crate) fn peak_mib(&self) -> Result<f64> {
         let mut helper = command(env::current_exe()?.as_os_str(), &self.env);
         helper.args(["peak", "--"]).arg(&self.path).args(&self.args);
@@ -82,7 +82,7 @@ impl Program {
     }
 }
 
-/// The controller whose memory and time count must be there.
+/// Fails if the controller binary does not exist.
 pub(crate) fn must_be_there(program: &Path) -> Result<()> {
     ensure!(
         program.exists(),
@@ -92,7 +92,7 @@ pub(crate) fn must_be_there(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The smallest peak that [`Program::peak_mib`] can see, in MiB: that of this binary itself.
+/// Returns the smallest peak that [`Program::peak_mib`] can measure, in MiB. This is the peak of this binary.
 pub(crate) fn floor_mib() -> Result<f64> {
     let this = Program {
         label: "the helper".to_owned(),
@@ -104,7 +104,7 @@ pub(crate) fn floor_mib() -> Result<f64> {
     this.peak_mib()
 }
 
-/// Runs `program`, its only child, and prints the child's peak resident memory in KiB.
+/// Runs `program` as the only child and prints the peak resident memory of the child in KiB.
 pub(crate) fn print_peak(program: &[OsString]) -> Result<()> {
     let [path, args @ ..] = program else { return Err(anyhow!("no program to run")) };
     let status = command(path, &[]).args(args).stdout(Stdio::null()).status()?;
@@ -114,9 +114,10 @@ pub(crate) fn print_peak(program: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// A command whose cost depends neither on the caller's locale nor on the terminal.
+/// Returns a command with a cost that does not depend on the locale of the caller or on the terminal.
 ///
-/// It leaves `PATH` alone: changing it makes the standard library fork instead of `posix_spawn`.
+/// The function does not change `PATH`, because with a changed `PATH` the standard library uses fork instead of
+/// `posix_spawn`.
 fn command(path: &OsStr, env: &[(&'static str, OsString)]) -> Command {
     #[expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
     let mut command = Command::new(path);

@@ -1,4 +1,4 @@
-//! `berth-agent report` against `lstopo`: how long each takes to describe the same machine.
+//! Compares `berth-agent report` with `lstopo`: the time to describe the same machine.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,13 +13,13 @@ use jiff::{Timestamp, tz::TimeZone};
 use crate::program::{Program, floor_mib};
 use crate::stats::{median, median_ratio, percentile};
 
-/// Wall time of the agent, at most this part of the peer's.
+/// Goal for the wall time of the agent, as a part of the wall time of the peer.
 const WALL_GOAL: f64 = 0.5;
-/// Peak resident memory of the agent, in MiB.
+/// Goal for the peak resident memory of the agent, in MiB.
 const MEMORY_GOAL: f64 = 12.0;
-/// Rounds that fill the caches and count for nothing.
+/// Number of rounds that fill the caches and are not counted.
 const WARM_UP: u32 = 3;
-/// Memory varies far less than time: a few rounds show its peak.
+/// Number of rounds for memory. Memory varies far less than time, so a few rounds show the peak.
 const MEMORY_ROUNDS: u32 = 5;
 
 /// Compares `berth-agent report` with `lstopo`, both describing the same tree.
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// The agent to measure: the dist build, since that is what is shipped
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// The captured tree both describe; / is this host
+    /// The captured tree that both describe; / is this host
     #[arg(long, value_name = "TREE")]
     root: PathBuf,
     /// The program to compare with
@@ -45,16 +45,16 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// What one program's runs cost.
+/// Cost of all runs of one program.
 #[derive(Debug, Default)]
 struct Cost {
-    /// Milliseconds, one a round.
+    /// Milliseconds of each round.
     wall: Vec<f64>,
-    /// MiB, the largest of all rounds.
+    /// MiB, maximum of all rounds.
     peak: f64,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = fs::canonicalize(&args.root).with_context(|| format!("{}", args.root.display()))?;
     let programs = programs(args, &root);
@@ -106,14 +106,15 @@ would see. The goals are about `lstopo` as it is installed.
     Ok(met)
 }
 
-/// The agent, the peer, and the peer spared from loading its plugins.
+/// Returns the agent, the peer, and the peer without plugins.
 fn programs(args: &Args, root: &Path) -> [Program; 3] {
     let label = args.peer.file_name().unwrap_or_default().display();
     let peer = |label: String, plugins: &[(&'static str, OsString)]| Program {
         label,
         path: args.peer.clone().into(),
         args: ["--of", "xml"].map(OsString::from).to_vec(),
-        // Without the last, the x86 component asks this host's CPUID and mixes it into the tree.
+        // Without the last variable, the x86 component of hwloc reads the CPUID of this host and mixes the result
+        // into the tree.
         env: [
             ("HWLOC_FSROOT", root.into()),
             ("HWLOC_THISSYSTEM", "0".into()),
@@ -136,7 +137,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
     [agent, peer(format!("{label}"), &[]), peer(format!("{label}, no plugins"), &without)]
 }
 
-/// Checks that the agent and the peers describe the same machine, and tells which one.
+/// Checks that the agent and the peers describe the same machine, and returns a description of the machine.
 fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
     let json: serde_json::Value = serde_json::from_str(&agent.stdout()?)
         .with_context(|| format!("output of {}", agent.label))?;
@@ -154,8 +155,8 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
             agent.label,
             peer.label,
         );
-        // The number of threads alone could be a coincidence. Not every architecture has a name
-        // for its CPUs.
+        // The same number of threads could be a coincidence, so the CPU names are compared too. Some architectures
+        // have no CPU name.
         let theirs = xml
             .split_once("name=\"CPUModel\" value=\"")
             .and_then(|(_, rest)| rest.split_once('"'))
@@ -172,12 +173,12 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
     Ok(format!("{}, {threads} threads", model.unwrap_or("unnamed CPU")))
 }
 
-/// `text` with single spaces: firmware pads CPU names, and not every program keeps the padding.
+/// Returns `text` with single spaces. Firmware pads CPU names with spaces, and some programs remove the spaces.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the programs in turns, turning the order around every round so that none is always first.
+/// Runs the programs in turn. The order is reversed after every round, so that no program is always first.
 fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
     let mut costs: [Cost; 3] = Default::default();
     let mut pairs: Vec<_> = programs.iter().zip(&mut costs).collect();
@@ -190,7 +191,7 @@ fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
         }
         pairs.reverse();
     }
-    // Apart from the wall time, which would include the helper's.
+    // Measures memory separately, because the wall time would include the time of the helper process.
     for _ in 0..MEMORY_ROUNDS {
         for (program, cost) in &mut pairs {
             cost.peak = cost.peak.max(program.peak_mib()?);
@@ -199,7 +200,7 @@ fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
     Ok(costs)
 }
 
-/// A row for every program.
+/// Returns a table with a row for each program.
 fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> String {
     let mut table = "| program | median | p10 | p90 | min | ratio | per round | peak |\n\
                      |---|--:|--:|--:|--:|--:|--:|--:|\n"
@@ -218,7 +219,7 @@ fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> String {
     table
 }
 
-/// The goals' lines, and whether all of them are met.
+/// Returns the lines of the goals, and true if all goals are met.
 fn goals(costs: &[Cost; 3]) -> (String, bool) {
     let [agent, peer, _] = costs;
     let ratio = ratio(agent, peer);
@@ -234,12 +235,12 @@ fn goals(costs: &[Cost; 3]) -> (String, bool) {
     (lines, fast && small)
 }
 
-/// The median wall time of `ours` as a part of that of `theirs`.
+/// Returns the median wall time of `ours` divided by the median wall time of `theirs`.
 fn ratio(ours: &Cost, theirs: &Cost) -> f64 {
     median(&ours.wall) / median(&theirs.wall)
 }
 
-/// This host's CPUs and kernel.
+/// Returns the CPUs and the kernel of this host.
 pub(crate) fn host() -> Result<String> {
     #[expect(clippy::disallowed_methods, reason = "this host, not a tree, does the measuring")]
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
@@ -253,14 +254,14 @@ pub(crate) fn host() -> Result<String> {
         "{}, {} threads on {} cores, {} {}",
         all("model name").next().unwrap_or("unnamed CPU"),
         all("processor").count(),
-        // Only x86 lists its cores there.
+        // Only x86 lists the cores in this file.
         if cores == 0 { "unknown".to_owned() } else { cores.to_string() },
         kernel.sysname().display(),
         kernel.release().display(),
     ))
 }
 
-/// `path` for the written report: where things are on this machine does not belong into results.
+/// Returns `path` for the report without the location on this machine, which does not belong in results.
 fn shown(path: &Path) -> String {
     match path.file_name() {
         Some(name) if path.is_absolute() => name.display().to_string(),

@@ -1,4 +1,4 @@
-//! Who asked the API server for what, from its audit log.
+//! Counts the requests of each user in the audit log of the API server.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 pub(super) struct Requests(BTreeMap<(String, String), u32>);
 
 impl Requests {
-    /// Counts the requests of users in whole lines of a log.
+    /// Counts the requests of the chosen users in the complete lines of an audit log.
     ///
     /// # Errors
-    /// If a line is no JSON.
+    /// Fails if a line is not JSON.
     pub(super) fn count(log: &str, is_user: impl Fn(&str) -> bool) -> Result<Self> {
         let mut requests = Self::default();
         for line in log.lines() {
@@ -23,7 +23,7 @@ impl Requests {
                 continue;
             }
             let verb = event["verb"].as_str().unwrap_or_default();
-            // A watch is told of twice: at its beginning and at its end.
+            // The audit log has two lines for a watch: one at the start and one at the end.
             if verb == "watch" && event["stage"] != "ResponseStarted" {
                 continue;
             }
@@ -32,27 +32,27 @@ impl Requests {
         Ok(requests)
     }
 
-    /// Renewals of Leases that the server took.
+    /// Returns the number of Lease renewals that the server accepted.
     pub(super) fn renewals(&self) -> u32 {
         self.sum(|verb, resource| verb == "patch" && resource == "leases")
     }
 
-    /// Watches that were begun again after their time.
+    /// Returns the number of watches. A client starts a new watch when the server ends the previous one by timeout.
     pub(super) fn watches(&self) -> u32 {
         self.sum(|verb, resource| verb == "watch" && !resource.contains(" refused"))
     }
 
-    /// Requests that change something, or would.
+    /// Returns the number of write requests, including refused requests.
     pub(super) fn writes(&self) -> u32 {
         self.sum(|verb, _| !matches!(verb, "get" | "list" | "watch"))
     }
 
-    /// All of them.
+    /// Returns the number of all requests.
     pub(super) fn total(&self) -> u32 {
         self.sum(|_, _| true)
     }
 
-    /// Verb, resource and number of each kind.
+    /// Returns verb, resource and number of each kind of request.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (&str, &str, u32)> {
         self.0.iter().map(|((verb, resource), count)| (verb.as_str(), resource.as_str(), *count))
     }
@@ -62,7 +62,8 @@ impl Requests {
     }
 }
 
-/// The resource, or the path where there is none; with the server's answer if that was a refusal.
+/// Returns the resource, or the URL path if the request has no resource. A refused request has the status code
+/// appended.
 fn resource(event: &Value) -> String {
     let object = &event["objectRef"];
     let mut name = match (object["resource"].as_str(), object["subresource"].as_str()) {

@@ -1,4 +1,4 @@
-//! Many agents on one machine: each a process of its own with a made-up host's files of its own.
+//! Many agents on one machine. Each agent is a process with the files of a separate simulated host.
 
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
@@ -20,30 +20,31 @@ use tree::Tree;
 
 use crate::memory::Taken;
 
-/// The kernel gives each user 128 inotify instances (`fs.inotify.max_user_instances`), and an agent has one; so agents
-/// are of several users, unlike any other.
+/// Number of agents that run as the same user. The kernel gives each user 128 inotify instances
+/// (`fs.inotify.max_user_instances`) and an agent uses one instance, so the benchmark spreads the agents over several
+/// users. In production, one agent runs on a host.
 const AGENTS_OF_A_USER: usize = 60;
 const FIRST_USER: u32 = 60_600;
-/// Between two starts.
+/// Time between the starts of two agents.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Agents that run until this is dropped.
+/// Agents that run until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    // Before the folder, which they write to.
+    // Dropped before `folder`, because the agents write to the folder.
     running: Vec<Running>,
     names: Vec<String>,
     folder: tempfile::TempDir,
 }
 
 impl Fleet {
-    /// Makes the hosts' files; nothing runs yet.
+    /// Creates the files of the hosts without starting an agent.
     pub(super) fn prepare(agent: &Path, kubeconfig: &Path, names: Vec<String>) -> Result<Self> {
         ensure!(nix::unistd::geteuid().is_root(), "only root can run agents as several users");
         let folder = tempfile::tempdir()?;
         let at = folder.path();
         fs::set_permissions(at, Permissions::from_mode(0o755))?;
-        // Where it was built other users may not look.
+        // Copies the binary, because other users have no access to the build directory.
         fs::copy(agent, at.join("berth-agent")).with_context(|| agent.display().to_string())?;
         fs::set_permissions(at.join("berth-agent"), Permissions::from_mode(0o755))?;
         let template = host::rack1_a();
@@ -53,7 +54,7 @@ impl Fleet {
             if !own.exists() {
                 fs::copy(kubeconfig, &own).with_context(|| own.display().to_string())?;
                 chown(&own, Some(user), Some(user))?;
-                // It has the token.
+                // The kubeconfig contains the token.
                 fs::set_permissions(&own, Permissions::from_mode(0o600))?;
             }
             copy(template.path(), &at.join(name), user)?;
@@ -61,7 +62,7 @@ impl Fleet {
         Ok(Self { running: Vec::new(), names, folder })
     }
 
-    /// Starts all agents, some each second.
+    /// Starts all agents, with a pause after each start.
     pub(super) fn start(&mut self) -> Result<()> {
         let at = self.folder.path();
         for (number, name) in self.names.iter().enumerate() {
@@ -87,7 +88,7 @@ impl Fleet {
         &self.names
     }
 
-    /// What each has taken.
+    /// Returns the memory and CPU time of each agent.
     pub(super) fn taken(&self) -> Result<Vec<Taken>> {
         let each = self.running.iter().zip(&self.names);
         each.map(|(one, name)| {
@@ -98,14 +99,14 @@ impl Fleet {
         .collect()
     }
 
-    /// A file of a made-up host.
+    /// Returns the content of a file of a simulated host.
     pub(super) fn file(&self, name: &str, path: &str) -> Result<String> {
         let path = self.folder.path().join(name).join(path);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok(text.trim().to_owned())
     }
 
-    /// What an agent has said at last.
+    /// Returns the last five log lines of an agent.
     pub(super) fn said(&self, name: &str) -> String {
         let log = fs::read_to_string(self.log(name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -121,7 +122,8 @@ fn user(number: usize) -> Result<u32> {
     Ok(FIRST_USER + u32::try_from(number / AGENTS_OF_A_USER)?)
 }
 
-/// Copies a tree. Files that agents change become the user's; the others are one file for all, and stay unchanged.
+/// Copies a directory tree. Files that an agent changes are copied and belong to the user. All other files are hard
+/// links to one shared file and stay unchanged.
 fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
     fs::create_dir(to).with_context(|| to.display().to_string())?;
     chown(to, Some(user), Some(user))?;
@@ -143,7 +145,7 @@ fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is asked for here may change a file: KSM and huge pages.
+/// Returns true if the specs of this benchmark can change the file. The specs change KSM and huge pages only.
 fn is_changed(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "ksm" || part.as_os_str() == "hugepages")
 }

@@ -1,5 +1,6 @@
-//! Hundreds of agents with one real API server: what they ask of it and take while nothing changes, how large their
-//! objects are, and how soon a spec is carried out; beside loops of `kubectl` in the same minutes.
+//! Measures hundreds of agents with one real API server: requests, memory and CPU time while nothing changes, the
+//! sizes of the objects, and the time until an agent applies a spec. Loops of `kubectl` run in the same minutes for
+//! comparison.
 
 mod audit;
 mod fleet;
@@ -28,13 +29,14 @@ use watch::Watch;
 
 use crate::memory::Taken;
 
-/// Who the agents are to the server.
+/// User name of the agents at the API server.
 const AGENTS: &str = "system:serviceaccount:berth-system:berth-agent";
-/// After the last agent has published and before the quiet.
+/// Time between the first status of the last agent and the quiet phase.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Until all have published, or answered. An agent that started badly tries again after half a minute.
+/// Time limit until all agents have published a status or answered a spec. An agent whose start failed retries after
+/// 30 seconds.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Specs for all agents at once.
+/// Number of rounds in which all agents get a new spec at once.
 const ALL_ROUNDS: u32 = 3;
 
 /// Measures hundreds of agents with one API server.
@@ -60,14 +62,15 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// All that is measured.
+/// All measured values.
 #[derive(Debug)]
 struct Measured {
     version: Version,
-    /// Of the API server and etcd: with Nodes alone, at the end of the quiet, and at the very end.
+    /// Usage of the API server and etcd at three times: with Nodes only, at the end of the quiet phase, and at the
+    /// end of the benchmark.
     servers: [Vec<Taken>; 3],
     quiet: Quiet,
-    /// Of agents, at the very end.
+    /// Usage of the agents at the end of the benchmark.
     at_the_end: Vec<Taken>,
     sizes: Sizes,
     one: Vec<One>,
@@ -76,38 +79,39 @@ struct Measured {
     peaks: Vec<f64>,
 }
 
-/// What was asked for and taken while nothing changed.
+/// Requests and usage while nothing changed.
 #[derive(Debug)]
 struct Quiet {
     seconds: f64,
     agents: Requests,
     peers: Requests,
     peers_took: Peers,
-    /// Of agents, at its end.
+    /// Usage of the agents at the end of the phase.
     taken: Vec<Taken>,
-    /// Of all agents, during it.
+    /// CPU time of all agents during the phase.
     cpu_seconds: f64,
 }
 
-/// A spec applied to one InfraNode, in milliseconds since `kubectl apply` was started.
+/// Times for a spec applied to one InfraNode, in milliseconds since the start of `kubectl apply`.
 #[derive(Debug, Clone, Copy)]
 struct One {
     kubectl: f64,
     ready: f64,
-    /// Only from the changed spec to the status that answers it, as a watch sees both.
+    /// Time between the changed spec and the status that answers the spec, as a watch receives both. `None` if the
+    /// watch missed the changed spec.
     agent: Option<f64>,
 }
 
-/// A spec for all at once, in milliseconds since its first request.
+/// Times for a spec applied to all InfraNodes at once, in milliseconds since the first request.
 #[derive(Debug)]
 struct All {
     asked: f64,
     last: f64,
-    /// Of each, as in [`One`].
+    /// Time of each agent, measured as in [`One`].
     agents: Vec<f64>,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let measured = measure(args)?;
     let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
@@ -164,7 +168,7 @@ fn quiet(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<Quiet> {
     let log = audit_log(plane)?;
     let taken = fleet.taken()?;
     let log = log.get(log_begin..).context("the audit log was rotated")?;
-    // The last line may be half written.
+    // The last line can be incomplete.
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     Ok(Quiet {
         seconds,
@@ -182,7 +186,7 @@ fn audit_log(plane: &ControlPlane) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// A spec that asks for what none before it did, and the files that then say so.
+/// Returns a spec with values that no earlier spec had, and the files with the values that the agent must write.
 fn spec(asked: &mut u32) -> (Value, [(&'static str, u32); 2]) {
     *asked += 1;
     let (millis, pages) = (100 + *asked, 4096 + *asked);
@@ -221,7 +225,7 @@ fn one(
     let names = fleet.names().get(..1).unwrap_or_default();
     let mut measured = Vec::new();
     for _ in 0..rounds {
-        // At rest again.
+        // Waits until the agents are idle again.
         std::thread::sleep(Duration::from_secs(1));
         let (spec, files) = spec(asked);
         let object = json!({

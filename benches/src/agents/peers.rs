@@ -1,5 +1,5 @@
-//! What people run today to say on a Node what its host is: on every node a loop of `kubectl label` and `kubectl
-//! annotate` once a minute, with the kubelet's own credential.
+//! The common alternative to Berth for host facts on a Node: a loop on every node that runs `kubectl label` and
+//! `kubectl annotate` once a minute, with the credential of the kubelet.
 
 use std::time::{Duration, Instant};
 
@@ -10,39 +10,40 @@ use nix::sys::time::TimeValLike as _;
 
 use crate::program::Program;
 
-/// Nodes with such a loop.
+/// Number of Nodes with such a loop.
 pub(super) const PEERS: u8 = 20;
-/// Between two rounds of a loop.
+/// Time between two rounds of a loop.
 const PERIOD: Duration = Duration::from_secs(60);
-/// What their users' names begin with.
+/// Prefix of the user names of the loops.
 pub(super) const USER: &str = "system:node:rack1-";
-/// Of peak memory.
+/// Number of runs that measure the peak memory.
 const RUNS: u32 = 5;
 
-/// Names of their Nodes; tokens for them are the control plane's.
+/// Returns the names of the Nodes. The control plane has tokens for these names.
 pub(super) fn names() -> Vec<String> {
     (0..PEERS).map(|number| format!("rack1-{number}")).collect()
 }
 
-/// Fills the cache that loops which have run for long have.
+/// Fills the discovery cache of kubectl, because a loop that has run for a long time has a filled cache.
 pub(super) fn warm_up(plane: &ControlPlane) -> Result<()> {
     programs(plane, 0)?.iter().try_for_each(|program| program.wall_ms().map(drop))
 }
 
-/// What the loops took.
+/// Times and CPU time of the loops.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// Milliseconds of each `label` and `annotate` together.
+    /// Milliseconds of each round: `label` and `annotate` together.
     pub(super) millis: Vec<f64>,
-    /// CPU time of all.
+    /// CPU time of all loops.
     pub(super) cpu_seconds: f64,
 }
 
-/// The two programs of a loop.
+/// Returns the two programs of a loop.
 fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
     let kubeconfig =
         plane.kubeconfig_for(&format!("kubelet-{number}"), &format!("node-{number}"), false)?;
-    // What the server can do is the same for all, and known to loops that have run for long.
+    // The API discovery data is the same for all loops, and a loop that has run for a long time has the data in its
+    // cache.
     let cache = plane.folder().join("cache-of-loops");
     let node = format!("rack1-{number}");
     let program = |words: &[&str]| {
@@ -57,7 +58,7 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
             missing: "it comes with the control plane",
         }
     };
-    // Nothing changes on these hosts either.
+    // The labels stay the same, because the hosts of the agents do not change either.
     let labels = ["host.example.com/smt=true", "host.example.com/hugepages-2Mi=true"];
     Ok([
         program(&["label", "--overwrite", "node", &node, labels[0], labels[1]]),
@@ -65,7 +66,8 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
     ])
 }
 
-/// Runs the loops for some minutes, their rounds spread over each; it ends after the last minute.
+/// Runs the loops for the given number of minutes and returns after the last minute. The rounds of the loops are
+/// spread over each minute.
 pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<Peers> {
     let loops: Vec<[Program; 2]> =
         (0..PEERS).map(|number| programs(plane, number)).collect::<Result<_>>()?;
@@ -90,7 +92,7 @@ pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<Peers> {
     Ok(Peers { millis, cpu_seconds: children_cpu()? - cpu })
 }
 
-/// Milliseconds of each round.
+/// Returns the milliseconds of each round.
 fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f64>> {
     (0..rounds)
         .map(|round| {
@@ -102,13 +104,13 @@ fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f6
         .collect()
 }
 
-/// Peak resident memory of one `kubectl`, in MiB, each run.
+/// Returns the peak resident memory of `kubectl` for each run, in MiB.
 pub(super) fn peaks(plane: &ControlPlane) -> Result<Vec<f64>> {
     let [label, _] = programs(plane, 0)?;
     (0..RUNS).map(|_| label.peak_mib()).collect()
 }
 
-/// CPU time of all programs that were waited for.
+/// Returns the CPU time of all child processes that have ended.
 fn children_cpu() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = (usage.user_time() + usage.system_time()).num_microseconds();

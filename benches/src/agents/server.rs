@@ -1,4 +1,4 @@
-//! The API server that agents meet: what `deploy/` makes, their Nodes, and requests by the hundred.
+//! The API server of the agents: the objects of `deploy/`, the Nodes, and functions that send hundreds of requests.
 
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
@@ -10,24 +10,24 @@ use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label};
 use berth_tests::cluster::{ADMIN, ControlPlane, Parts, registered};
 use serde_json::{Value, json};
 
-/// At once.
+/// Number of parallel requests.
 const CONNECTIONS: &str = "50";
 
-/// Starts a control plane, with all requests in its log, and gives the agents their rights there.
+/// Starts a control plane that writes all requests to the audit log, and applies the RBAC rules of the agents.
 pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts { audit: true, ..Parts::default() })?;
     plane.deploy(&[])?;
     Ok(plane)
 }
 
-/// Makes Nodes as kubelets would register them.
+/// Creates Nodes as a kubelet registers a Node.
 pub(super) fn make_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
     let node = |name: &String| ("/api/v1/nodes".to_owned(), registered(name));
     let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
     requests(plane, "POST", "application/json", &nodes)
 }
 
-/// Asks each InfraNode for the same.
+/// Writes the same spec to each InfraNode.
 pub(super) fn ask_all(plane: &ControlPlane, names: &[String], spec: &Value) -> Result<()> {
     let patch = |name: &String| {
         (format!("/apis/berth.dev/v1alpha1/infranodes/{name}"), json!({"spec": spec}))
@@ -36,7 +36,7 @@ pub(super) fn ask_all(plane: &ControlPlane, names: &[String], spec: &Value) -> R
     requests(plane, "PATCH", "application/merge-patch+json", &patches)
 }
 
-/// Makes many requests as administrator. kubectl would make five a second (`QPS` of client-go).
+/// Sends many requests as administrator with curl. kubectl would send five requests a second (`QPS` of client-go).
 fn requests(
     plane: &ControlPlane,
     method: &str,
@@ -45,7 +45,7 @@ fn requests(
 ) -> Result<()> {
     let authority = plane.folder().join("ca.crt");
     let one = |(path, body): &(String, Value)| {
-        // The texts of JSON are those of curl's configuration.
+        // A JSON string has the same syntax as a string in a curl configuration file.
         format!(
             "url = \"https://127.0.0.1:{}{path}\"\nrequest = {method}\ncacert = \"{}\"\n\
              header = \"Authorization: Bearer {ADMIN}\"\nheader = \"Content-Type: {content}\"\ndata = {}\n\
@@ -73,18 +73,18 @@ fn requests(
     Ok(())
 }
 
-/// Bytes of objects as JSON.
+/// Sizes of objects as JSON, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     pub(super) infra_node: Vec<f64>,
     pub(super) without_managed: Vec<f64>,
-    /// What the agent adds to a Node, without its entry of `managedFields`.
+    /// Parts that the agent adds to a Node, without the agent's entry of `managedFields`.
     pub(super) of_node: Vec<f64>,
-    /// That entry.
+    /// The agent's entry of `managedFields` on a Node.
     pub(super) managed_of_node: Vec<f64>,
 }
 
-/// Looks at all InfraNodes, and at the Nodes of these names.
+/// Measures all InfraNodes and the Nodes with the given names.
 pub(super) fn sizes(plane: &ControlPlane, names: &[String]) -> Result<Sizes> {
     let list = |path: &str| -> Result<Vec<Value>> {
         let mut list: Value = serde_json::from_str(&plane.kubectl(&["get", "--raw", path])?)?;
@@ -122,7 +122,7 @@ fn bytes(value: &Value) -> f64 {
     value.to_string().len() as f64
 }
 
-/// Labels, conditions and resources that the agent wrote.
+/// Returns the labels, conditions and resources that the agent wrote.
 fn part_of(node: &Value) -> Value {
     let ours = |part: &Value| -> Value {
         let fields = part.as_object().into_iter().flatten();
@@ -147,7 +147,7 @@ fn part_of(node: &Value) -> Value {
     })
 }
 
-/// The agent's entry of `managedFields`.
+/// Returns the agent's entry of `managedFields`.
 fn managed(node: &Value) -> Value {
     let entries = node["metadata"]["managedFields"].as_array().into_iter().flatten();
     entries.filter(|entry| entry["manager"] == AGENT).cloned().collect()

@@ -1,4 +1,4 @@
-//! The report of what was measured, and whether it meets the goals; pure.
+//! Writes the report of the measured values and checks the goals, without I/O.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use super::{All, Args, Measured, One};
 use crate::memory::Taken;
 use crate::stats::{median, percentile};
 
-/// Resident MiB of an agent.
+/// Goal for the resident memory of an agent, in MiB.
 const MEMORY_GOAL: f64 = 15.0;
-/// Seconds between renewals of a Lease, and how many more there may be than that makes.
+/// Seconds between two renewals of a Lease, and the allowed factor above the resulting request rate.
 const RENEWAL: f64 = 30.0;
 const SLACK: f64 = 1.2;
 
-/// The report, and whether all goals are met.
+/// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
     let quiet = &measured.quiet;
     let agents = f64::from(args.agents);
@@ -138,7 +138,7 @@ the huge pages of a zone, and the files were looked at afterwards.
     (text, met)
 }
 
-/// Writing into memory does not fail.
+/// Appends text. Writing to memory cannot fail.
 fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
     text.write_fmt(what).unwrap_or_default();
 }
@@ -273,7 +273,8 @@ mod tests {
         args: Args,
     }
 
-    /// An agent that renews twice a minute, for one minute, and asks for more.
+    /// Returns the report for an agent that renews the Lease twice in one minute and sends the additional requests
+    /// `more`.
     fn report(resident: f64, more: &str) -> (String, bool) {
         let line = Line::parse_from(["benches", "--agent=berth-agent", "--agents=1"]);
         let renewal =

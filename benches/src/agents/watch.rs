@@ -1,4 +1,5 @@
-//! When InfraNodes are asked for something and when they answer, as a `kubectl get --watch` sees it.
+//! Records the times at which the spec of an InfraNode changes and at which the status answers, from `kubectl get
+//! --watch`.
 
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
@@ -13,16 +14,16 @@ use anyhow::{Context, Result, anyhow, bail};
 use berth_tests::cluster::ControlPlane;
 use berth_tests::running::Running;
 
-/// What [`Sight`] is read from.
+/// Output columns that [`Sight`] is parsed from.
 const COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
     R:.status.conditions[?(@.type==\"Ready\")].status,A:.status.conditions[?(@.type==\"Ready\")].observedGeneration";
 
-/// An InfraNode at one time.
+/// State of an InfraNode in one line of the watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sight {
     name: String,
     generation: u64,
-    /// Whether it is Ready, and the status is about this generation.
+    /// True if the InfraNode is Ready and the status is about this generation.
     is_answered: bool,
 }
 
@@ -42,21 +43,22 @@ impl FromStr for Sight {
     }
 }
 
-/// When it was asked for, and when it was there.
+/// Time of the changed spec and time of the status that answers the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Unknown if the watch restarted meanwhile.
+    /// `None` if the watch restarted before the spec changed.
     pub(super) asked: Option<Instant>,
     pub(super) answered: Instant,
 }
 
-/// Answers by name, and the generations they are to.
+/// Answers by name, with the answered generation.
 #[derive(Debug, Default)]
 struct Answers {
     answered: BTreeMap<String, u64>,
     asked: BTreeMap<String, Instant>,
     new: BTreeMap<String, Answer>,
-    /// Those that a restarted watch has not listed yet: its list tells no time of a question.
+    /// Names that a restarted watch has not listed yet. The list of a restarted watch does not give the time of a
+    /// spec change.
     unlisted: BTreeSet<String>,
 }
 
@@ -76,7 +78,7 @@ impl Answers {
     }
 }
 
-/// A `kubectl get --watch` that goes on. The server ends a watch that does not keep up; then it restarts.
+/// A running `kubectl get --watch`. The server ends a watch that is too slow, and then the watch is restarted.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     plane: &'a ControlPlane,
@@ -106,10 +108,10 @@ impl<'a> Watch<'a> {
         Ok(Self { plane, lines, answers: Answers::default(), _kubectl: kubectl })
     }
 
-    /// Waits until each of these InfraNodes has answered since the last call, for its newest generation.
+    /// Waits until each of the InfraNodes has answered its newest generation since the last call.
     ///
     /// # Errors
-    /// If they do not in that time.
+    /// Fails if an InfraNode does not answer within the timeout.
     pub(super) fn answers(
         &mut self,
         names: &[String],
@@ -145,7 +147,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Who did not answer.
+/// Error of a wait: the InfraNodes that did not answer.
 #[derive(Debug)]
 pub(super) struct Late {
     missing: Vec<String>,
@@ -153,7 +155,7 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// With what the first of them has in its log.
+    /// Adds the log of the first missing agent to the error.
     pub(super) fn with_log(self, log: impl Fn(&str) -> String) -> anyhow::Error {
         let first = self.missing.first().map(String::as_str).unwrap_or_default();
         let count = self.missing.len();
@@ -202,7 +204,7 @@ mod tests {
         answers.take(at(11), "c 4 4 True 4".parse().unwrap());
         assert_eq!(answers.new.remove("c"), Some(Answer { asked: None, answered: at(11) }));
         assert_eq!(answers.new.get("b"), Some(&Answer { asked: Some(at(5)), answered: at(9) }));
-        // A new watch lists what is so by now.
+        // A restarted watch lists the current state.
         answers.unlisted.insert("a".to_owned());
         answers.take(at(12), "a 2 1 True 1".parse().unwrap());
         answers.take(at(13), "a 2 2 True 2".parse().unwrap());

@@ -1,4 +1,5 @@
-//! The assignment engine's speed with every rule on, beside a plain scan of all hosts; and its start.
+//! Measures the speed of the assignment engine with all rules in use, compared with a full scan of all hosts, and the
+//! time of an engine rebuild.
 
 mod rebuild;
 mod run;
@@ -22,19 +23,20 @@ use crate::program::Program;
 use crate::report;
 use crate::stats::percentile;
 
-/// How full hosts are when it begins.
+/// Part of the CPUs that is allocated before the measurement starts.
 const FULL: f64 = 0.85;
-/// Decisions a second by hosts; microseconds that 99 of 100 take at most.
+/// Goals: decisions per second for each number of hosts, and the 99th percentile of the decision time in
+/// microseconds.
 const GOALS: [(usize, f64); 2] = [(5_000, 100_000.0), (50_000, 50_000.0)];
 const SLOW_GOAL: f64 = 100.0;
-/// Of a rebuild: seconds, and MiB resident.
+/// Goals of a rebuild: seconds, and resident MiB.
 const REBUILD_GOAL: f64 = 1.0;
 const RESIDENT_GOAL: f64 = 300.0;
 const REBUILD_HOSTS: usize = 5_000;
-/// Decisions of the peer at 5,000 hosts; it has fewer where there are more hosts.
+/// Number of decisions of the peer with 5,000 hosts. The number is lower with more hosts.
 const PEER_PAIRS: usize = 2_000;
 
-/// Measures decisions of the assignment engine, and its start.
+/// Measures the decisions and the rebuild of the assignment engine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Decisions that are measured, at each number of hosts
@@ -51,7 +53,7 @@ pub(crate) struct Args {
     rebuild: bool,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.rebuild {
         let cost = rebuild::rebuild(REBUILD_HOSTS)?;
@@ -73,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(met)
 }
 
-/// A rebuild in a process of its own, so that nothing else is resident there.
+/// Runs a rebuild in a separate process, so that the resident memory contains nothing else.
 fn rebuilt() -> Result<rebuild::Cost> {
     let this = Program {
         label: "the rebuild".to_owned(),
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn each_decision_is_by_the_rules_and_the_books_agree() {
-        // Few hosts leave no room in one of the two pools, and a run of VMs of one kind waits for it.
+        // With few hosts, a pool can be full, and then a series of VMs of the same kind is unplaced.
         let speed = speed(200, 400).unwrap();
         assert!((speed.fullness - FULL).abs() < 0.03, "{}", speed.fullness);
         assert_eq!(speed.place.len(), 400);

@@ -1,4 +1,4 @@
-//! The controller's start: InfraNodes as JSON and Pods as typed objects become an engine that can decide.
+//! Measures the start of the controller: building an engine from InfraNodes as JSON and Pods as typed objects.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 use crate::fleet::infra_node;
 use crate::full::{self, Launcher, PAGE, VMS, allocations};
 
-/// What a rebuild costs.
+/// Cost of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cost {
     pub(super) pods: usize,
-    /// Seconds in all, and of them for hosts: parsing and reading, and for pods.
+    /// Total seconds, and the part for hosts. The time includes parsing the InfraNodes and adding the pods.
     pub(super) seconds: f64,
     pub(super) hosts_seconds: f64,
-    /// MiB resident afterwards.
+    /// Resident MiB after the rebuild.
     pub(super) resident: f64,
 }
 
-/// Rebuilds once. Objects are made host by host and dropped again, so that what stays resident is the engine; making them
-/// is not counted.
+/// Rebuilds the engine once. The input objects are created and dropped host by host, so that only the engine stays
+/// resident. The time to create the input objects is not counted.
 pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
     let mut engine = Engine::new();
     let (mut of_hosts, mut of_pods) = (Duration::ZERO, Duration::ZERO);
@@ -63,7 +63,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
     })
 }
 
-/// MiB of this process.
+/// Returns the resident MiB of this process.
 fn resident() -> Result<f64> {
     #[expect(clippy::disallowed_methods, reason = "this process, not a host, is measured")]
     let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
@@ -72,7 +72,7 @@ fn resident() -> Result<f64> {
     Ok(kib.parse::<f64>().with_context(|| format!("VmRSS: {line}"))? / 1024.0)
 }
 
-/// What a host's agent lists, and the pods that it is of.
+/// Returns the allocations that the agent of a host reports, and the pods of these allocations.
 fn vms(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
     let all: Vec<(Launcher, String)> = (0..VMS.len())
         .map(|at| Launcher::of(host, at))

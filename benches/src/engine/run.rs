@@ -1,4 +1,4 @@
-//! The measured run: VMs come to hosts and go again. The engine works alone, and its decisions are judged afterwards.
+//! The measured run: the engine places and removes VMs. Afterwards the peer checks all decisions.
 
 use std::time::Instant;
 
@@ -15,20 +15,21 @@ use super::{FULL, GOALS, PEER_PAIRS};
 use crate::fleet::{self, PINNABLE};
 use crate::full::PAGE;
 
-/// What was measured at one number of hosts.
+/// Measured values for one number of hosts.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
     pub(super) hosts: usize,
     pub(super) pods: usize,
     pub(super) fullness: f64,
     pub(super) unplaced: usize,
-    /// Of all decisions, those that filled the hosts too: runs with the same one decided the same.
+    /// Checksum of all decisions, including the decisions that filled the hosts. Two runs with the same checksum made
+    /// the same decisions.
     pub(super) checksum: u64,
-    /// Microseconds: reading the rules of a pod, choosing and booking, removing another.
+    /// Microseconds to read the rules of a pod, to choose and reserve a host, and to remove another pod.
     pub(super) request: Vec<f64>,
     pub(super) place: Vec<f64>,
     pub(super) remove: Vec<f64>,
-    /// The peer's decision and removal.
+    /// Microseconds of the peer for a decision and a removal.
     pub(super) peer: Vec<f64>,
 }
 
@@ -37,12 +38,12 @@ impl Speed {
         self.request.iter().zip(&self.place).map(|(request, place)| request + place).collect()
     }
 
-    /// Decisions in a second.
+    /// Returns the decisions per second.
     pub(super) fn rate(&self) -> f64 {
         self.per_second(&[&self.request, &self.place])
     }
 
-    /// Pairs of a decision and a removal, in a second.
+    /// Returns the pairs of a decision and a removal per second.
     pub(super) fn pairs_rate(&self) -> f64 {
         self.per_second(&[&self.request, &self.place, &self.remove])
     }
@@ -57,24 +58,24 @@ impl Speed {
     }
 }
 
-/// What happened, in order.
+/// A decision or a removal, in the order of the run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A VM of a `MachineDeployment` came, and was sent to a host.
+    /// A VM of a `MachineDeployment` was placed on a host.
     Came {
         vm: u32,
         of: u32,
         host: u32,
     },
-    /// One for which there was no host.
+    /// No host was found for a VM.
     Refused,
     Went {
         vm: u32,
     },
 }
 
-/// Fills hosts, and measures pairs, the engine alone; then has the log judged: the peer has the same VMs on the same hosts,
-/// and looks at each decision by the same rules and admission.
+/// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
+/// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
 pub(super) fn speed(hosts: usize, pairs: usize) -> Result<Speed> {
     let like = fleet::host("like", PAGE)?;
     let mut engine = Engine::new();
@@ -96,7 +97,7 @@ pub(super) fn speed(hosts: usize, pairs: usize) -> Result<Speed> {
         bench.place(&mut speed)?;
         let none = speed.unplaced;
         ensure!(pair < 100 || none * 4 < pair, "{none} of {pair} VMs find no host");
-        // One for one, as their mean size is that of those that come.
+        // Removes one VM for each new VM on average, because placed and removed VMs have the same mean size.
         while is_full(&bench) {
             bench.remove(&mut speed);
         }
@@ -115,15 +116,15 @@ struct Bench {
     deployments: Vec<Deployment>,
     chain: Chain,
     log: Vec<Event>,
-    /// VMs with their CPUs.
+    /// Placed VMs with the number of CPUs.
     there: Vec<(u32, u32)>,
-    /// CPUs of those.
+    /// Number of CPUs of all placed VMs.
     pinned: u64,
     next: u32,
 }
 
 impl Bench {
-    /// A VM comes.
+    /// Places the next VM.
     fn place(&mut self, speed: &mut Speed) -> Result<()> {
         let (vm, of) = self.another();
         let deployment = &self.deployments[of];
@@ -151,7 +152,7 @@ impl Bench {
         Ok(())
     }
 
-    /// One of those that are there goes.
+    /// Removes a random VM.
     fn remove(&mut self, speed: &mut Speed) {
         let (vm, cpus) = self.there.swap_remove(self.chain.one_of(self.there.len()));
         self.pinned -= u64::from(cpus);
@@ -162,14 +163,14 @@ impl Bench {
         self.log.push(Event::Went { vm });
     }
 
-    /// The next VM, and which `MachineDeployment` it is of.
+    /// Returns the next VM and the index of the `MachineDeployment`.
     fn another(&mut self) -> (u32, usize) {
         self.next += 1;
         (self.next, self.chain.next())
     }
 
-    /// Goes through the log on books that begin empty: a decision against a rule, or one that the kubelet does not take, is an
-    /// error; so are books that differ in the end.
+    /// Replays the log on an empty peer. Returns an error if a decision violates a rule, if the kubelet admission
+    /// refuses a VM, or if the allocations differ at the end.
     fn judged(&self, like: &ReportedHost, hosts: usize) -> Result<Scan> {
         let mut scan = Scan::new();
         for at in 0..hosts {
@@ -190,7 +191,7 @@ impl Bench {
         Ok(scan)
     }
 
-    /// The same by the peer.
+    /// Measures the same pairs with the peer.
     fn peer(&mut self, scan: &mut Scan, speed: &mut Speed, pairs: usize) -> Result<()> {
         for _ in 0..pairs {
             let (vm, of) = self.another();
@@ -214,7 +215,7 @@ fn uid(vm: u32) -> String {
     format!("{vm:08x}-aaaa-4bbb-8ccc-dddddddddddd")
 }
 
-/// FNV-1a over what happened.
+/// Returns the FNV-1a hash of the log.
 fn checksum(log: &[Event]) -> u64 {
     let words = log.iter().flat_map(|event| match *event {
         Event::Came { vm, of, host } => [vm, of, host],

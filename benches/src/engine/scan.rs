@@ -1,5 +1,4 @@
-//! The peer: the same rules, the same admission and the same preferences, in the simplest form. Every host is
-//! looked at for every VM.
+//! The peer: the same rules, admission and preferences in the simplest form. The peer checks every host for every VM.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::workload::Deployment;
 use crate::fleet::Size;
 use crate::full::PAGE;
 
-/// Hosts and what is on them.
+/// Hosts and the pods on the hosts.
 #[derive(Debug)]
 pub(super) struct Scan {
     counts: Counts,
@@ -30,7 +29,7 @@ struct Host {
     zones: [Zone; 2],
 }
 
-/// Free CPUs and GiB of a zone.
+/// Free CPUs and GiB of a NUMA zone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Zone {
     cpus: u32,
@@ -51,7 +50,7 @@ impl Scan {
         Ok(())
     }
 
-    /// The best host for a VM, booked.
+    /// Finds the best host for a VM and allocates the resources.
     pub(super) fn place(&mut self, of: &Deployment, pod: &Pod) -> Result<Option<usize>> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
         let filter = self.counts.filter_for(&rules);
@@ -82,7 +81,8 @@ impl Scan {
         Ok(None)
     }
 
-    /// A VM that another placement put there; an error if the kubelet does not take it, which is what this is the judge of.
+    /// Adds a VM to the host that the engine chose. Returns an error if the choice violates a rule or if the kubelet
+    /// admission refuses the VM.
     pub(super) fn put(&mut self, of: &Deployment, pod: &Pod, at: usize) -> Result<()> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
         let id = self.hosts.get(at).context("no such host")?.id;
@@ -112,7 +112,7 @@ impl Scan {
         }
     }
 
-    /// Whether another's books allocate the same CPUs and memory to the same pods.
+    /// Checks that the engine has allocated the same CPUs and memory to the same pods.
     pub(super) fn agrees(&self, with: &Engine) -> Result<()> {
         for host in &self.hosts {
             let other = with.state(host.id).context("no such host")?;
@@ -130,7 +130,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Pinned CPUs of all that can be.
+    /// Returns the pinned CPUs as a part of all pinnable CPUs.
     pub(super) fn fullness(&self) -> f64 {
         let zones = || self.hosts.iter().flat_map(|host| host.state.free_by_zone());
         let (free, all) = zones().fold((0.0, 0.0), |(free, all), zone| {
@@ -147,7 +147,8 @@ impl Host {
         }
     }
 
-    /// Points for what would be left in the first zone that has enough.
+    /// Returns the score for the resources that would stay free in the first zone with enough room. A lower score is
+    /// better.
     fn left(&self, size: Size) -> Option<i64> {
         let zone = self.zones.iter().find(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)?;
         let cpus = i64::from(zone.cpus - size.cpus) * 1024 / 46;

@@ -1,5 +1,5 @@
-//! What the engine is measured on: hosts of several pools, and MachineDeployments of many tenants, with every rule that
-//! placement knows.
+//! Workload of the engine benchmark: hosts of several pools, and MachineDeployments of many tenants with all kinds of
+//! placement rules.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use crate::fleet::{self, Size};
 use crate::full::{self, PAGE, host_labels, taints};
 
-/// Another VM of the same shape as the one before (Azure: 91 to 98 %).
+/// Probability that the next VM has the same shape as the previous VM (91 to 98 % at Azure).
 const STAYS: f64 = 0.91;
-/// VMs of a MachineDeployment, and MachineDeployments of a tenant.
+/// Number of VMs of a MachineDeployment, and number of MachineDeployments of a tenant.
 const VMS: u64 = 25;
 const DEPLOYMENTS: usize = 10;
 
-/// CPUs, GiB, and how many of a hundred VMs are such.
+/// CPUs, GiB, and the percentage of VMs with this size.
 const SIZES: [(u32, u64, u32); 8] = [
     (2, 4, 31),
     (4, 8, 16),
@@ -32,10 +32,10 @@ const SIZES: [(u32, u64, u32); 8] = [
     (16, 32, 7),
     (32, 112, 6),
 ];
-/// Kinds of rules about hosts; with the sizes they make 40 shapes.
+/// Number of kinds of placement rules. Sizes and kinds make 40 shapes.
 const KINDS: usize = 5;
 
-/// VMs that are alike, as one MachineDeployment makes them.
+/// A MachineDeployment, which creates identical VMs.
 #[derive(Debug)]
 pub(super) struct Deployment {
     pub(super) size: Size,
@@ -66,7 +66,7 @@ impl Deployment {
     }
 }
 
-/// Hosts in two pools and ten failure domains; some are tainted.
+/// Returns a host. The hosts are in two pools and ten failure domains, and some hosts are tainted.
 pub(super) fn host(at: usize, like: &ReportedHost) -> ReportedHost {
     let mut facts = like.clone();
     facts.name = full::name(at);
@@ -75,7 +75,7 @@ pub(super) fn host(at: usize, like: &ReportedHost) -> ReportedHost {
     facts
 }
 
-/// As many MachineDeployments as so many VMs have.
+/// Returns the MachineDeployments for the given number of VMs.
 pub(super) fn deployments(vms: u64, rng: &mut Rng) -> Result<Vec<Deployment>> {
     let count = usize::try_from(vms / VMS)?.max(200);
     (0..count).map(|at| deployment(at, rng)).collect()
@@ -148,7 +148,7 @@ fn size(rng: &mut Rng) -> (u32, u64) {
     found.map_or((2, 4), |(cpus, gib, _)| (*cpus, *gib))
 }
 
-/// Which MachineDeployment the next VM is of.
+/// Chooses the MachineDeployment of the next VM.
 #[derive(Debug)]
 pub(super) struct Chain {
     rng: Rng,
@@ -168,7 +168,7 @@ impl Chain {
         self.now
     }
 
-    /// One of so many, to go.
+    /// Returns a random index below `count`, for the VM to remove.
     pub(super) fn one_of(&mut self, count: usize) -> usize {
         self.rng.usize(..count)
     }

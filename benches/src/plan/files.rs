@@ -1,4 +1,4 @@
-//! A made-up fleet in files, as agents and users write it.
+//! Writes a simulated fleet to files, in the format that agents and users write.
 
 use std::fs;
 use std::io::Write;
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 
 use crate::fleet::infra_node;
 
-/// Bytes of all files.
+/// Bytes of all files by format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     pub(super) yaml: usize,
     pub(super) json: usize,
 }
 
-/// VMs of a tenant, which are spread.
+/// Number of VMs of a tenant. The VMs of a tenant are spread over hosts.
 const TENANT: u32 = 50;
-/// One in so many is wider than any zone.
+/// One of this many VMs is larger than any zone.
 const WIDE: u32 = 500;
 
-/// The same fleet as YAML documents and as JSON lists.
+/// Writes the same fleet as YAML documents and as JSON lists.
 pub(super) fn write(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<Sizes> {
     fs::create_dir_all(yaml)?;
     fs::create_dir_all(json)?;
@@ -49,7 +49,7 @@ fn put(path: &Path, bytes: &[u8]) -> Result<usize> {
     Ok(bytes.len())
 }
 
-/// With as much of what placement does not look at as a real one has.
+/// Returns an InfraNode with as many fields that placement ignores as a real InfraNode has.
 fn host(at: u32) -> Value {
     let mut node = infra_node(&format!("rack{}-{at:05}", at / 20), PageSize::GIB_1, &[]);
     let unknown = (0..20).map(|number| {

@@ -1,4 +1,4 @@
-//! `berth-controller plan` of a fleet in files, from spawn to exit, beside nothing but reading those files.
+//! Measures `berth-controller plan` for a fleet in files from spawn to exit, compared with only reading the files.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,10 +21,10 @@ use serde_json::Value;
 use crate::report;
 use crate::stats::{median, percentile};
 
-/// Seconds that it may take.
+/// Goal for the seconds of a plan.
 const GOAL: f64 = 2.0;
 
-/// Measures `berth-controller plan` of a made-up fleet, reading included.
+/// Measures `berth-controller plan` of a simulated fleet, including the time to read the files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The controller to measure: the dist build, since that is what is shipped
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// Seconds of every round.
+/// Seconds of each round.
 #[derive(Debug, Default)]
 struct Times {
     yaml: Vec<f64>,
@@ -56,7 +56,7 @@ struct Times {
     plain_json: Vec<f64>,
 }
 
-/// Measures, prints and writes the report; tells whether the goal is met.
+/// Runs the benchmark, then prints and writes the report. Returns true if the goal is met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let (yaml, json) = (folder.path().join("yaml"), folder.path().join("json"));
@@ -146,7 +146,7 @@ fn command(controller: &Path, folder: &Path) -> Command {
     command
 }
 
-/// What it says. That a VM does not fit is an answer too.
+/// Returns the output of the plan. An exit status for unplaced VMs is a valid answer too.
 fn answer(controller: &Path, folder: &Path) -> Result<Value> {
     let output = command(controller, folder).args(["-o", "json"]).output();
     let output = output.with_context(|| {
@@ -162,7 +162,7 @@ fn answer(controller: &Path, folder: &Path) -> Result<Value> {
     Ok(said)
 }
 
-/// Seconds from spawn to exit.
+/// Returns the seconds from spawn to exit.
 fn planned(controller: &Path, folder: &Path) -> Result<f64> {
     let mut command = command(controller, folder);
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -173,7 +173,7 @@ fn planned(controller: &Path, folder: &Path) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Seconds that reading all files of a folder takes.
+/// Returns the seconds to read all files of a directory.
 fn plain(folder: &Path, read: impl Fn(&str) -> Result<Vec<Value>>) -> Result<f64> {
     let begin = Instant::now();
     for entry in fs::read_dir(folder)? {
