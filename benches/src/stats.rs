@@ -1,8 +1,8 @@
 //! Order statistics of a few dozen measurements.
 
-/// The `percent`th percentile of `values`, interpolated between the two nearest of them.
+/// Returns the `percent`th percentile of `values`, interpolated between the two nearest values.
 ///
-/// NaN when there are none.
+/// Returns NaN if `values` is empty.
 pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -15,12 +15,12 @@ pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
     }
 }
 
-/// The median of `values`; NaN when there are none.
+/// Returns the median of `values`, or NaN if `values` is empty.
 pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50)
 }
 
-/// The median of what each value of `ours` is of the value of `theirs` from the same round.
+/// Returns the median of the ratios between each value of `ours` and the value of `theirs` from the same round.
 pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     median(&ratios)

@@ -1,4 +1,5 @@
-//! All benchmarks on one page: of each one's newest result the conditions, the first table and the goals.
+//! Writes a page with all benchmarks: the conditions, the first table and the goals of the newest result of each
+//! benchmark.
 
 #![expect(clippy::disallowed_methods, reason = "the repository's own results")]
 
@@ -8,22 +9,23 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// Benchmarks by the ends of their results' names, in the order in which `make bench` runs them.
+/// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
 const ALL: [&str; 9] =
     ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "sidecar"];
 
 /// Puts the newest results of all benchmarks on one page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the results are
+    /// The directory with the results
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     results: PathBuf,
-    /// The page
+    /// The page to write
     #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
     output: PathBuf,
 }
 
-/// Reads the results and writes the page; true, as each result has said whether its goals are met.
+/// Reads the results and writes the page. Always returns true, because each result already states if the goals are
+/// met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = &args.results;
     let mut names = Vec::new();
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// The newest of `<year>-<month>-<day>-<name>.md`.
+/// Returns the newest file name with the form `<year>-<month>-<day>-<name>.md`.
 fn newest<'a>(names: &'a [String], name: &str) -> Option<&'a String> {
     let is_date = |date: &str| {
         date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
@@ -60,7 +62,8 @@ fn newest<'a>(names: &'a [String], name: &str) -> Option<&'a String> {
     names.iter().filter(of).max()
 }
 
-/// The title one level lower, the list of conditions, the first table, and the goals; nothing without a title.
+/// Returns the title one level lower, the list of conditions, the first table, and the goals. Returns an empty string
+/// if the text has no title.
 fn shorten(text: &str) -> String {
     let mut lines = text.lines();
     let Some(title) = lines.next().and_then(|line| line.strip_prefix("# ")) else {

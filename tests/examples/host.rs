@@ -1,4 +1,4 @@
-//! Boots an emulated host and runs the commands given, one after the other:
+//! Boots an emulated host and runs the given commands in order:
 //! `cargo run --release -p berth-tests --example host -- [--smt] [--backports] 'lscpu' 'berth-agent check'`.
 
 use std::io::Write;

@@ -1,5 +1,6 @@
-//! Packs CustomResourceDefinitions of other projects as the schemas of `tests/data/crds/`: names, types and limits, without
-//! descriptions. `cargo run --release -p berth-tests --example schemas -- FILE...`, each with one definition in YAML.
+//! Packs CustomResourceDefinitions of other projects as the schemas of `tests/data/crds/`: names, types and limits,
+//! without descriptions. Run `cargo run --release -p berth-tests --example schemas -- FILE...`, with one YAML
+//! definition in each file.
 
 #![expect(clippy::disallowed_methods, reason = "the files are no host's")]
 
@@ -21,7 +22,7 @@ fn main() -> Result<()> {
             "metadata": {"name": name}, "spec": plain(&definition["spec"], false),
         });
         let out = repository().join(format!("tests/data/crds/{name}.json.gz"));
-        // Without a time stamp: the same definition gives the same bytes.
+        // Writes no time stamp, so that the same definition results in the same bytes.
         let mut encoder = GzEncoder::new(std::fs::File::create(&out)?, Compression::best());
         encoder.write_all(packed.to_string().as_bytes())?;
         encoder.finish()?;
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Drops prose. A property may have the name of a keyword, so the children of `properties` all stay.
+/// Removes descriptions. A property can have the name of a schema keyword, so all children of `properties` stay.
 fn plain(value: &Value, is_properties: bool) -> Value {
     match value {
         Value::Object(map) => {

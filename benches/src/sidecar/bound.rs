@@ -1,4 +1,5 @@
-//! Pods bound in a second: the same pods by the same kube-scheduler, with the sidecar and alone, in turn.
+//! Measures pods bound per second: the same kube-scheduler binds the same pods with the scheduler extender and
+//! without, in turn.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -18,19 +19,19 @@ use crate::full::Launcher;
 
 const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
-/// Until all are bound, and until all are deleted.
+/// Time limit until all pods are bound, and until all pods are deleted.
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// CPUs and GiB of VMs in turn: as many kinds as tenants order.
+/// CPUs and GiB of the VMs in turn. The number of sizes is typical for tenants.
 const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 
-/// Pods a second, one pair each.
+/// Pods bound per second, one value for each pair of runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     pub(super) sidecar: Vec<f64>,
     pub(super) alone: Vec<f64>,
 }
 
-/// Who is under measurement.
+/// The control plane, the client and the controller under test.
 #[derive(Debug)]
 pub(super) struct Bed<'a> {
     pub(super) plane: &'a mut ControlPlane,
@@ -40,7 +41,7 @@ pub(super) struct Bed<'a> {
 }
 
 impl Bed<'_> {
-    /// Measures pairs; every other one begins with the peer.
+    /// Measures pairs of runs. Every second pair starts with the run without the extender.
     pub(super) fn measure(&mut self, pairs: usize) -> Result<Rates> {
         make_namespaces(self.cluster, &[NAMESPACE.to_owned()])?;
         let mut rates = Rates::default();
@@ -56,7 +57,7 @@ impl Bed<'_> {
         Ok(rates)
     }
 
-    /// All pods are there before the scheduler begins, so that nothing waits for them.
+    /// Measures one run. All pods exist before the scheduler starts, so that the scheduler does not wait for pods.
     fn run(&mut self, sidecar: Option<&str>) -> Result<f64> {
         let path = collection("v1", NAMESPACE, "pods");
         let pods: Vec<New> = (0..self.pods).map(|at| New::at(&path, &launcher(at).pod())).collect();
@@ -68,7 +69,7 @@ impl Bed<'_> {
             Ok(sidecar)
         };
         let sidecar = sidecar.map(start).transpose()?;
-        // As a scheduler gives it back that ends in good order.
+        // Releases the Lease as a scheduler does at a regular exit.
         let free = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
         let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", free];
         self.plane.kubectl(&patch)?;
@@ -95,7 +96,7 @@ impl Bed<'_> {
         Ok(rate)
     }
 
-    /// Pods a second, from the first binding to the last one.
+    /// Returns the pods bound per second, from the first binding to the last binding.
     fn rate(&self) -> Result<f64> {
         let (first, last) = self.cluster.wait(async {
             let bound = bindings(self.cluster, self.pods);
@@ -105,7 +106,7 @@ impl Bed<'_> {
     }
 }
 
-/// When the first pod and when the last one had a host, as a watch sees it.
+/// Returns the times at which a watch received the first and the last binding.
 async fn bindings(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)> {
     let pods = cluster.api::<Pod>(NAMESPACE);
     let list = pods.list(&ListParams::default()).await?;
@@ -138,7 +139,8 @@ async fn bindings(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)>
     }
 }
 
-/// Without preferences, which cost a kube-scheduler alone the more time for each host.
+/// Returns a launcher pod without preferences, because the cost of preferences in kube-scheduler grows with each
+/// host.
 fn launcher(at: usize) -> Launcher {
     let (cpus, gib) = SIZES.get(at % SIZES.len()).copied().unwrap_or_default();
     Launcher {

@@ -1,4 +1,4 @@
-//! A connection that is kept, as kube-scheduler keeps one to its extender.
+//! A keep-alive connection to the extender, as kube-scheduler uses.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// For one answer: longer than a call is held.
+/// Time limit for one answer. The extender can delay an answer, but not for this long.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Until a server listens.
+/// Time limit until a server listens.
 const BEGIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// It asks one thing after the other.
+/// Connection that sends one request at a time.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -21,7 +21,7 @@ pub(super) struct Connection {
     got: Vec<u8>,
 }
 
-/// What an extender answers.
+/// Answer of an extender to `filter`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Answer {
@@ -31,7 +31,7 @@ pub(super) struct Answer {
 }
 
 impl Connection {
-    /// To a port of this machine, as soon as a server listens there.
+    /// Connects to a port of this machine. Retries until a server listens.
     pub(super) fn to(port: u16) -> Result<Self> {
         let begin = Instant::now();
         let stream = loop {
@@ -48,7 +48,8 @@ impl Connection {
         Ok(Self { stream, sent: Vec::new(), got: Vec::new() })
     }
 
-    /// Asks for hosts, and takes the whole answer; the time is from before the first byte to after the last one.
+    /// Sends a `filter` request and reads the whole answer. The time runs from before the first byte of the request
+    /// until after the last byte of the answer.
     pub(super) fn filter(&mut self, body: &[u8]) -> Result<(Duration, Answer)> {
         self.sent.clear();
         write!(
@@ -67,7 +68,7 @@ impl Connection {
         Ok((took, answer.with_context(|| String::from_utf8_lossy(body).into_owned())?))
     }
 
-    /// Reads a whole answer; gives where its body begins.
+    /// Reads a whole answer and returns the offset of the body.
     fn read(&mut self) -> Result<usize> {
         let mut part = [0; 1 << 16];
         let mut whole: Option<(usize, usize)> = None;
@@ -89,7 +90,7 @@ impl Connection {
     }
 }
 
-/// Where the body begins, and how long it is; `None` as long as that is not all there.
+/// Returns the offset and the length of the body, or `None` if the head is not complete.
 fn head(got: &[u8]) -> Result<Option<(usize, usize)>> {
     const END: &[u8] = b"\r\n\r\n";
     let Some(end) = got.windows(END.len()).position(|four| four == END) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The peer: an extender that reads what it is asked as the sidecar does, and finds every host right.
+//! The peer: an extender that parses requests as the sidecar does and accepts every host.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use berth_runtime::exchange::{BodyError, Bytes, Exchange, exchange};
 use berth_runtime::serve::{self, Listen};
 use serde_json::json;
 
-/// Bytes of a body, as many as the sidecar takes.
+/// Limit for the bytes of a request body, the same as in the sidecar.
 const MOST: usize = 8 << 20;
 
-/// Where it answers.
+/// Arguments of the extender: the listen address.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExtenderArgs {
     #[arg(long)]
@@ -33,9 +33,9 @@ impl Exchange for All {
     }
 }
 
-/// Answers until it is killed.
+/// Answers requests until the process is killed.
 pub(crate) fn extend(args: &ExtenderArgs) -> Result<()> {
-    // As many threads as the controller has.
+    // The controller has the same number of threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -1,4 +1,5 @@
-//! `filter` over HTTP with the names of all hosts: pinned VMs, VMs that share CPUs, and the peer, one after the other.
+//! Measures `filter` over HTTP with the names of all hosts, in turn for pinned VMs, for VMs that share CPUs, and for
+//! the peer.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -6,26 +7,26 @@ use serde_json::json;
 use super::connection::{Answer, Connection};
 use crate::full::{self, Launcher, VMS};
 
-/// Calls of each before any is measured.
+/// Number of calls of each kind before the measurement.
 const WARM: usize = 50;
-/// A VM of this size, with pages and pinned, or without.
+/// Size of the VMs. A VM is either pinned with huge pages, or has neither.
 const CPUS: u32 = 4;
 const GIB: u64 = 14;
-/// VMs of a MachineDeployment: the next one's rules are new.
+/// Number of VMs of a MachineDeployment. The first VM of the next MachineDeployment has new rules.
 const DEPLOYMENT: usize = 25;
 
-/// Milliseconds of every call.
+/// Milliseconds of each call.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) pinned: Vec<f64>,
     pub(super) plain: Vec<f64>,
-    /// Of the peer, with the bodies of pinned ones.
+    /// Milliseconds of the peer, for the requests of the pinned VMs.
     pub(super) peer: Vec<f64>,
-    /// Bytes of a body.
+    /// Size of a request body in bytes.
     pub(super) bytes: usize,
 }
 
-/// What kube-scheduler would ask with all hosts right so far.
+/// Data for a `filter` request in which all hosts are still candidates.
 #[derive(Debug)]
 pub(super) struct Question {
     names: String,
@@ -38,7 +39,7 @@ impl Question {
         Self { names: json!(names).to_string(), hosts }
     }
 
-    /// The body for a pod, as Go would write it.
+    /// Returns the request body for a pod, in the format of the JSON encoder of Go.
     pub(super) fn body(&self, number: usize, is_pinned: bool) -> Vec<u8> {
         let kind = if is_pinned { "pinned" } else { "plain" };
         let launcher = Launcher {
@@ -57,14 +58,14 @@ impl Question {
     }
 }
 
-/// Asks in turn, so that what else the machine does meets all alike.
+/// Calls `filter` for each kind in turn, so that other load on the machine affects all kinds equally.
 pub(super) fn measure(
     sidecar: u16,
     peer: u16,
     question: &Question,
     requests: usize,
 ) -> Result<Times> {
-    // Half a host's free CPUs: there must be room for all of them at once, as they are not bound.
+    // Half of the free CPUs of the hosts. All VMs must have room at once, because the pods are not bound.
     ensure!(
         requests + WARM <= question.hosts * 2,
         "{requests} requests are too many for {} hosts with {} VMs each",
@@ -88,7 +89,7 @@ pub(super) fn measure(
     Ok(times)
 }
 
-/// Milliseconds of one call, which must name so many hosts.
+/// Returns the milliseconds of one call. The answer must contain the given number of hosts.
 fn one(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
     let (took, answer) = connection.filter(body)?;
     let Answer { node_names, error } = answer;

@@ -1,5 +1,5 @@
-//! The scheduler's sidecar as a process, with a real API server and a real kube-scheduler: how fast it answers, how fast
-//! pods are bound with it, and how soon it decides when it begins with a full fleet.
+//! Measures the scheduler extender of the controller as a process, with a real API server and a real kube-scheduler:
+//! time of an answer, pods bound per second, and time until the first decision after a start with a full fleet.
 
 mod bound;
 mod connection;
@@ -29,7 +29,7 @@ use crate::cluster::Cluster;
 use crate::memory::Taken;
 use crate::program::must_be_there;
 
-/// Requests under way while objects are made.
+/// Number of parallel requests while the benchmark creates objects.
 const AT_ONCE: usize = 32;
 
 /// Measures the scheduler's sidecar of the controller.
@@ -61,20 +61,20 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// All that is measured.
+/// All measured values.
 #[derive(Debug)]
 struct Measured {
     version: Version,
     rates: Rates,
-    /// Pods of the full fleet, and the bytes of one as JSON.
+    /// Number of pods of the full fleet, and size of one pod as JSON in bytes.
     pods: (usize, usize),
     starts: Vec<Start>,
     times: Times,
-    /// The last of those starts, after all calls.
+    /// Usage of the controller of the last start, after all calls.
     taken: Taken,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     must_be_there(&args.controller)?;
     let measured = measure(args)?;
@@ -103,7 +103,7 @@ fn measure(args: &Args) -> Result<Measured> {
         if let Some(before) = last.take() {
             process::Sidecar::end(before)?;
         }
-        // Numbers that no call of those that are measured later has.
+        // The numbers of these pods are above the numbers of all later calls.
         let (start, sidecar) =
             start::measure(&args.controller, &plane, &question, 1_000_000 + number)?;
         starts.push(start);

@@ -1,4 +1,4 @@
-//! The processes under measurement: the controller as a scheduler's sidecar, and the peer's extender.
+//! The measured processes: the controller with the scheduler extender, and the extender of the peer.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,22 +13,23 @@ use berth_tests::running::Running;
 use crate::counts::samples;
 use crate::memory::Taken;
 
-/// Until all is listed.
+/// Time limit until hosts and pods are listed.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(20);
 const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
 
-/// The controller, with the rights that `deploy/` gives it; it runs until this is dropped.
+/// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Sidecar {
     controller: Controller,
     name: String,
-    /// Where kube-scheduler asks.
+    /// Port of the extender.
     pub(super) port: u16,
 }
 
 impl Sidecar {
-    /// Starts it. The Lease is that of its scheduler; without one it decides at once.
+    /// Starts the controller. `lease` is the Lease of the scheduler. Without a Lease the extender decides
+    /// immediately.
     pub(super) fn start(
         program: &Path,
         plane: &ControlPlane,
@@ -42,7 +43,7 @@ impl Sidecar {
         Ok(Self { controller, name: name.to_owned(), port })
     }
 
-    /// Waits until hosts and pods are listed.
+    /// Waits until the controller has listed hosts and pods.
     pub(super) fn await_lists(&mut self, plane: &ControlPlane) -> Result<()> {
         let begin = Instant::now();
         while self.number(LISTED, "").is_none_or(|at| at <= 0.0) {
@@ -54,7 +55,7 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Whether it goes on.
+    /// Fails if the process has ended.
     pub(super) fn must_run(&mut self, plane: &ControlPlane) -> Result<()> {
         match self.controller.running.process.try_wait()? {
             Some(status) => bail!("berth-controller run: {status}: {}", plane.log(&self.name)),
@@ -62,12 +63,12 @@ impl Sidecar {
         }
     }
 
-    /// When lists had arrived, in Unix time.
+    /// Returns the Unix time at which the lists were complete.
     pub(super) fn listed(&self) -> Result<f64> {
         self.number(LISTED, "").with_context(|| format!("the sidecar has no metric {LISTED}"))
     }
 
-    /// Seconds that counting objects of a kind took.
+    /// Returns the seconds that the controller used to read objects of a kind into the engine.
     pub(super) fn counting(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
         self.number(name, kind).with_context(|| format!("the sidecar has no {name} of {kind}"))
@@ -79,18 +80,18 @@ impl Sidecar {
         samples(&text, name).find(|sample| is_it(sample.label("kind"))).map(|sample| sample.value)
     }
 
-    /// Memory and CPU time.
+    /// Returns memory and CPU time.
     pub(super) fn taken(&self) -> Result<Taken> {
         Taken::by(self.controller.running.process.id())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has ended.
     pub(super) fn end(mut self) -> Result<()> {
         self.controller.terminate()
     }
 }
 
-/// The peer: this program, as an extender that decides nothing.
+/// The peer: this program as an extender that accepts every host.
 #[derive(Debug)]
 pub(super) struct Peer {
     _running: Running,
@@ -98,7 +99,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it; the first caller may have to wait.
+    /// Starts the peer without waiting until the port is open.
     pub(super) fn start() -> Result<Self> {
         let port = free_port()?;
         let mut command = Running::command(&std::env::current_exe()?, None);
@@ -108,7 +109,7 @@ impl Peer {
     }
 }
 
-/// One that was free a moment ago.
+/// Returns a TCP port that was free at the time of the call.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

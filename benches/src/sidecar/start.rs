@@ -1,4 +1,4 @@
-//! A cold start: the controller begins with a full fleet, and a call that came at once is answered.
+//! Measures a cold start: the controller starts with a full fleet and answers a call that was sent immediately.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,32 +12,33 @@ use super::filter::Question;
 use super::process::Sidecar;
 use crate::memory::Taken;
 
-/// Until the first decision; the API server takes most of it.
+/// Time limit until the first decision. The API server uses most of this time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// One start, in seconds.
+/// Times of one start, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
-    /// From spawn to the first decision.
+    /// Time from spawn to the first decision.
     pub(super) total: f64,
-    /// Reading hosts, after all were listed.
+    /// Time to read the hosts after all hosts were listed.
     pub(super) hosts: f64,
-    /// Counting pods, page by page as they came, and all at their end.
+    /// Time to count the pods: each page when the page arrived, and all pods at the end.
     pub(super) pods: f64,
-    /// From the end of the last list to the first decision.
+    /// Time from the end of the last list to the first decision.
     pub(super) last: f64,
-    /// CPU time and memory, then.
+    /// CPU time and memory at the first decision.
     pub(super) taken: Taken,
 }
 
 impl Start {
-    /// What the first decision waited for after lists had arrived. The end of counting is in two of these.
+    /// Returns the time from the arrival of the lists to the first decision. Two of the summands include the end of
+    /// counting.
     pub(super) fn after_lists(&self) -> f64 {
         self.hosts + self.pods + self.last
     }
 }
 
-/// Starts one, which goes on.
+/// Measures one start and returns the running process.
 pub(super) fn measure(
     program: &Path,
     plane: &ControlPlane,
@@ -55,7 +56,7 @@ pub(super) fn measure(
             ensure!(named == 1, "the first decision names {named} hosts");
             break;
         }
-        // A call is held for some seconds.
+        // The extender delays an answer for some seconds.
         sidecar.must_run(plane)?;
         ensure!(begin.elapsed() < TIMEOUT, "no decision: {error}");
     }

@@ -1,4 +1,4 @@
-//! The report of what was measured, and whether it meets the goals; pure.
+//! Writes the report of the measured values and checks the goals, without I/O.
 
 use std::fmt::Write as _;
 
@@ -7,20 +7,20 @@ use jiff::civil::Date;
 use super::{Args, Measured};
 use crate::stats::{median, median_ratio, percentile};
 
-/// Milliseconds that 99 of 100 calls of `filter` take at most.
+/// Goal for the 99th percentile of `filter` calls, in milliseconds.
 const FILTER_GOAL: f64 = 2.0;
-/// Seconds after lists have arrived.
+/// Goal for the seconds from the arrival of the lists to the first decision.
 const START_GOAL: f64 = 2.0;
-/// Resident MiB, at any moment.
+/// Goal for the peak resident memory in MiB.
 const MEMORY_GOAL: f64 = 500.0;
-/// Pods a second, of those that kube-scheduler alone binds.
+/// Goal for the pods bound per second, as a factor of the rate of kube-scheduler without the extender.
 const BOUND_GOAL: f64 = 1.1;
 
 fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
     text.write_fmt(what).unwrap_or_default();
 }
 
-/// The report, and whether all goals are met.
+/// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
     let (told, met) = goals(measured);
     let (pods, bytes) = measured.pods;
@@ -80,7 +80,7 @@ Command: `make bench`, or `berth-benches sidecar --controller target/dist/berth-
     (text, met)
 }
 
-/// What was said otherwise than by default.
+/// Returns the flags that differ from the defaults.
 fn flags(args: &Args) -> String {
     let all = [
         ("hosts", args.hosts, 5_000),
@@ -146,7 +146,7 @@ fn rates(measured: &Measured) -> String {
     rows
 }
 
-/// The goals' lines, and whether all of them are met.
+/// Returns the lines of the goals, and true if all goals are met.
 fn goals(measured: &Measured) -> (String, bool) {
     let times = &measured.times;
     let slow = percentile(&times.pinned, 99).max(percentile(&times.plain, 99));

@@ -1,4 +1,4 @@
-//! What there is before the scheduler asks: hosts with reports, and VMs on all of them.
+//! Creates the objects that exist before the scheduler sends requests: hosts with reports, and VMs on all hosts.
 
 use anyhow::Result;
 use berth_tests::cluster::{ControlPlane, Parts};
@@ -11,18 +11,19 @@ use crate::full::{self, Launcher, PAGE, VMS, allocations, taints};
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
-/// A control plane with our definitions and rights, and the scheduler's Lease.
+/// Starts a control plane with the CustomResourceDefinitions and RBAC rules of Berth, and with the Lease of the
+/// scheduler.
 pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts::default())?;
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"])?;
     Ok(plane)
 }
 
-/// Makes Nodes and InfraNodes; their agents report empty hosts.
+/// Creates Nodes and InfraNodes. The InfraNodes report empty hosts.
 pub(super) fn make_hosts(cluster: &Cluster, count: usize) -> Result<()> {
     let nodes: Vec<New> = (0..count).map(|at| New::at(NODES, &full::node(at))).collect();
     cluster.create(&nodes)?;
-    // A new Node is tainted as not ready, and the node controller would take that away.
+    // The API server taints a new Node as not ready, and the node controller would remove the taint.
     let taints = |at: usize| (full::name(at), json!({"spec": {"taints": taints(at)}}));
     cluster.merge(NODES, "", &(0..count).map(taints).collect::<Vec<_>>())?;
     let reports: Vec<Value> = (0..count).map(|at| infra_node(&full::name(at), PAGE, &[])).collect();
@@ -39,7 +40,7 @@ fn report(cluster: &Cluster, reports: Vec<Value>) -> Result<()> {
     cluster.merge(INFRA_NODES, "status", &changes)
 }
 
-/// Makes namespaces that pods can be made in.
+/// Creates namespaces with a default ServiceAccount, so that pods can be created in the namespaces.
 pub(super) fn make_namespaces(cluster: &Cluster, names: &[String]) -> Result<()> {
     let named = |name: &str| json!({"metadata": {"name": name}});
     let namespaces = names.iter().map(|name| New::at("/api/v1/namespaces", &named(name)));
@@ -50,7 +51,8 @@ pub(super) fn make_namespaces(cluster: &Cluster, names: &[String]) -> Result<()>
     Ok(())
 }
 
-/// Makes VMs' pods on all hosts, and what their agents then report; gives the number of pods, and the bytes of one.
+/// Creates the pods of VMs on all hosts and the resulting reports of the agents. Returns the number of pods, and the
+/// size of one pod in bytes.
 pub(super) fn fill(cluster: &Cluster, hosts: usize) -> Result<(usize, usize)> {
     let places = (0..hosts).flat_map(|host| (0..VMS.len()).map(move |at| (host, at)));
     let launchers: Vec<Launcher> = places.map(|(host, at)| Launcher::of(host, at)).collect();

@@ -1,4 +1,4 @@
-//! The controller as a process, with the rights that `deploy/` gives it.
+//! Runs the controller as a process with the RBAC rules of `deploy/`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,18 +10,19 @@ use berth_tests::controller;
 use crate::counts::samples;
 use crate::memory::Taken;
 
-/// Until it leads.
+/// Time limit until the controller has acquired the lease.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// It runs until this is dropped.
+/// A controller process that runs until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Controller(controller::Controller);
 
-/// Requests, as the controller counts them.
+/// Number of requests from the metrics of the controller.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Sent {
     pub(super) all: f64,
-    /// Those that change something: not the Lease, which alone is written by PUT while nothing happens.
+    /// Requests that change objects, without lease renewals. A renewal uses PUT, and no other request uses PUT while
+    /// nothing changes.
     pub(super) changes: f64,
 }
 
@@ -43,7 +44,7 @@ impl Sent {
 }
 
 impl Controller {
-    /// Starts it, and waits until it leads.
+    /// Starts the controller and waits until the controller has acquired the lease.
     pub(super) fn start(
         program: &Path,
         plane: &ControlPlane,
@@ -69,18 +70,18 @@ impl Controller {
         Ok(samples(&text, name).map(|sample| sample.value).sum())
     }
 
-    /// Requests that it has sent.
+    /// Returns the number of requests that the controller has sent.
     pub(super) fn sent(&self) -> Result<Sent> {
         let (_, text) = self.0.page("/metrics").context("the controller answers no /metrics")?;
         Ok(Sent::of(&text))
     }
 
-    /// Memory and CPU time.
+    /// Returns memory and CPU time.
     pub(super) fn taken(&self) -> Result<Taken> {
         Taken::by(self.0.running.process.id())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has ended.
     pub(super) fn end(mut self) -> Result<()> {
         self.0.terminate()
     }

@@ -1,4 +1,4 @@
-//! Tenants, their user data, and what their machines are made of.
+//! Objects that a user creates: tenants, user data and MachineDeployments.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn name(number: u32) -> String {
     format!("t{number:04}")
 }
 
-/// Tenants with a VLAN each.
+/// Returns tenants, each with a VLAN.
 pub(super) fn tenants(count: u32) -> Vec<New> {
     let tenant = |number: u32| {
         let object = json!({
@@ -23,7 +23,7 @@ pub(super) fn tenants(count: u32) -> Vec<New> {
     (1..=count).map(tenant).collect()
 }
 
-/// The Secret that each names.
+/// Returns the Secrets with user data that the tenants reference.
 pub(super) fn user_data(count: u32) -> Vec<New> {
     let secret = |number: u32| {
         let namespace = format!("cluster-{}", name(number));
@@ -36,7 +36,7 @@ pub(super) fn user_data(count: u32) -> Vec<New> {
     (1..=count).map(secret).collect()
 }
 
-/// One MachineDeployment each.
+/// Returns a MachineDeployment for each tenant.
 pub(super) fn deployments(count: u32, replicas: u32) -> Vec<New> {
     let new = |number: u32| {
         let object = deployment(number, replicas);
@@ -45,7 +45,7 @@ pub(super) fn deployments(count: u32, replicas: u32) -> Vec<New> {
     (1..=count).map(new).collect()
 }
 
-/// A MachineDeployment.
+/// Returns the MachineDeployment of a tenant.
 pub(super) fn deployment(number: u32, replicas: u32) -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",

@@ -1,5 +1,6 @@
-//! A thousand tenants and ten thousand machines: the controller as a process against a real API server, beside a plain
-//! client that makes the same objects with one request each; and one MachineDeployment rendered.
+//! Measures the controller with a thousand tenants and ten thousand machines against a real API server, compared with
+//! a plain client that creates the same objects with one request each. Also measures the rendering of a
+//! MachineDeployment.
 
 mod controller;
 mod machines;
@@ -28,15 +29,16 @@ use render::Rendered;
 
 use crate::memory::Taken;
 
-/// Until all is there, for each phase.
+/// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// So few requests in such a time are a Lease renewed and a watch begun again: all else is done.
+/// The controller is idle if it sends at most this many requests in this time. Lease renewals and restarted watches
+/// cause these requests.
 const CALM: (f64, Duration) = (6.0, Duration::from_secs(8));
-/// Nothing changes.
+/// Length of a phase in which nothing changes.
 const QUIET: Duration = Duration::from_secs(60);
-/// Between looks at everything, of the second start; so there are three in a minute.
+/// Resync interval of the second start. Three resyncs run in a minute.
 const RESYNC: Duration = Duration::from_secs(20);
-/// As good as never, of the first start.
+/// Resync interval of the first start. The interval is longer than the benchmark.
 const NEVER: Duration = Duration::from_secs(86_400);
 
 /// Measures the controller with many tenants and machines.
@@ -54,7 +56,7 @@ pub(crate) struct Args {
     /// Hosts that carry all of them
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
-    /// Requests that the client has under way at once, as many as the controller keeps objects at once
+    /// Parallel requests of the client, as many as the controller reconciles objects in parallel
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
     /// Runs of `render` and its peers
@@ -68,52 +70,53 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-/// All that is measured.
+/// All measured values.
 #[derive(Debug)]
 struct Measured {
     version: Version,
-    /// Seconds from the first TenantCluster on.
+    /// Seconds since the first TenantCluster was created.
     tenants: Tenants,
-    /// Seconds from the first MachineDeployment on, until all machines and their Secrets are there.
+    /// Seconds from the first MachineDeployment until all machines and their Secrets exist.
     machines: f64,
     of_tenants: Phase,
     of_machines: Phase,
     quiet: Phase,
-    /// The controller is started again.
+    /// Phase after a restart of the controller.
     again: Phase,
-    /// A minute of it, with looks at everything.
+    /// A minute after the restart, with resyncs.
     resync: Phase,
-    /// Objects that the controller has made, for tenants and for machines.
+    /// Number of objects that the controller has created, for tenants and for machines.
     made: (u64, u64),
     /// Seconds of the plain client, for tenants and for machines.
     peer: (f64, f64),
     rendered: Rendered,
 }
 
-/// When tenants were how far.
+/// Seconds until all tenants reached a state.
 #[derive(Debug, Default)]
 struct Tenants {
-    /// People have made all of them.
+    /// All TenantClusters are created.
     asked: f64,
-    /// All have their VLAN and their objects.
+    /// All tenants have a VLAN and the dependent objects.
     objects: f64,
-    /// All of it is on all hosts.
+    /// All hosts have the networks of all tenants.
     hosts: f64,
 }
 
-/// What the controller took until it was calm again, or in a time.
+/// Requests and usage of the controller until the controller was idle, or in a fixed time.
 #[derive(Debug)]
 struct Phase {
     seconds: f64,
-    /// As it counts them itself.
+    /// Requests from the metrics of the controller.
     sent: Sent,
-    /// As the server counts them, its own to itself too, without the benchmark's.
+    /// Requests from the metrics of the API server, without the requests of the benchmark. The number includes
+    /// requests that the API server sends to itself.
     requests: Counts,
     cpu_seconds: f64,
     taken: Taken,
 }
 
-/// Measures, prints and writes the report; tells whether all goals are met.
+/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     crate::program::must_be_there(&args.controller)?;
     let measured = measure(args)?;
@@ -125,14 +128,14 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(met)
 }
 
-/// A control plane, who asks it, and the controller.
+/// The control plane, the client and the controller under test.
 struct Bed<'a> {
     plane: &'a ControlPlane,
     cluster: &'a Cluster,
     controller: Controller,
 }
 
-/// Where counters stood.
+/// Values of all counters at a point in time.
 struct Mark {
     begin: Instant,
     sent: Sent,
@@ -158,7 +161,7 @@ impl Bed<'_> {
 
     fn since(&self, mark: &Mark) -> Result<Phase> {
         let taken = self.controller.taken()?;
-        // In this order, so that nothing of our own counts as the controller's.
+        // Reads the counters in this order, so that no request of the benchmark is counted for the controller.
         let server = self.server()?;
         let own = self.cluster.own();
         Ok(Phase {
@@ -170,7 +173,7 @@ impl Bed<'_> {
         })
     }
 
-    /// Waits until the controller has nothing left to do; the waiting itself is not counted.
+    /// Waits until the controller is idle. The waiting time is not counted.
     fn calm(&self, mark: &Mark) -> Result<Phase> {
         let begin = Instant::now();
         let mut phase = self.since(mark)?;
@@ -240,7 +243,7 @@ fn bed_counts(plane: &ControlPlane) -> Result<Counts> {
     Ok(Counts::of_server(&plane.kubectl(&["get", "--raw", "/metrics"])?))
 }
 
-/// Whether a tenant says so.
+/// Returns true if all given conditions of a tenant are True.
 fn says(tenant: &Value, conditions: &[&str]) -> bool {
     let all = tenant["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_so =

@@ -1,4 +1,4 @@
-//! The peer: a plain client that makes the same objects with one request each, on a server that is as new.
+//! The peer: a plain client that creates the same objects with one request each, on a new API server.
 
 use anyhow::{Result, ensure};
 
@@ -6,7 +6,7 @@ use super::machines;
 use super::world;
 use crate::cluster::{Cluster, New, collection, plain};
 
-/// What the controller has made, of both phases, ready to be made again.
+/// Objects that the controller created in both phases, in a form that can be created again.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     namespaces: Vec<New>,
@@ -14,7 +14,7 @@ pub(super) struct Made {
     of_machines: Vec<New>,
 }
 
-/// API version, kind, plural.
+/// API version, kind and plural of the objects of tenants.
 const OF_TENANTS: [(&str, &str, &str); 8] = [
     ("berth.dev/v1alpha1", "VlanClaim", "vlanclaims"),
     ("v1", "ServiceAccount", "serviceaccounts"),
@@ -33,7 +33,7 @@ const VMS: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmac
 const SECRETS: (&str, &str, &str) = ("v1", "Secret", "secrets");
 
 impl Made {
-    /// Lists the objects of a cluster.
+    /// Lists the objects that the controller created in a cluster.
     pub(super) fn of(cluster: &Cluster) -> Result<Self> {
         let all = |kinds: &[(&str, &str, &str)], labels: &str| -> Result<Vec<New>> {
             let mut all = Vec::new();
@@ -59,12 +59,13 @@ impl Made {
         Ok(made)
     }
 
-    /// Objects of tenants, and of machines.
+    /// Returns the number of objects of tenants and of machines.
     pub(super) fn sizes(&self) -> (u64, u64) {
         ((self.namespaces.len() + self.of_tenants.len()) as u64, self.of_machines.len() as u64)
     }
 
-    /// Makes all of it on a new server; seconds for tenants, and for machines, with what people made too.
+    /// Creates all objects on a new API server, including the objects of the user. Returns the seconds for tenants
+    /// and for machines.
     pub(super) fn again(&self, at_once: usize, tenants: u32, replicas: u32) -> Result<(f64, f64)> {
         let plane = world::start()?;
         let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;

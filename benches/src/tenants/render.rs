@@ -1,4 +1,4 @@
-//! `berth-controller render` of one MachineDeployment as a process, beside kubectl with the same file.
+//! Measures `berth-controller render` of one MachineDeployment as a process, compared with kubectl and the same file.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use berth_tests::cluster::ControlPlane;
 use super::machines;
 use crate::program::Program;
 
-/// Runs before any is measured.
+/// Number of runs before the measurement.
 const WARM: u32 = 5;
 
-/// Milliseconds of every run, in the order of the rows.
+/// Milliseconds of each run, in the order of the rows.
 #[derive(Debug)]
 pub(super) struct Rendered {
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
 
-/// Runs all of them in turn, so that what else the machine does meets all alike.
+/// Runs the programs in turn, so that other load on the machine affects all programs equally.
 pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Result<Rendered> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);

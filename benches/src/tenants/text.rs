@@ -1,4 +1,4 @@
-//! The report of what was measured, and whether it meets the goals; pure.
+//! Writes the report of the measured values and checks the goals, without I/O.
 
 use std::fmt::Write as _;
 
@@ -7,18 +7,18 @@ use jiff::civil::Date;
 use super::{Args, Measured, Phase};
 use crate::stats::{median, percentile};
 
-/// Milliseconds of `render`, spawn included.
+/// Goal for the milliseconds of `render`, including the spawn.
 const RENDER_GOAL: f64 = 10.0;
-/// Resident MiB of the controller, at any moment.
+/// Goal for the peak resident memory of the controller in MiB.
 const MEMORY_GOAL: f64 = 200.0;
-/// Kinds of requests that are shown of a phase.
+/// Number of kinds of requests that the report shows for a phase.
 const SHOWN: usize = 16;
 
 fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
     text.write_fmt(what).unwrap_or_default();
 }
 
-/// The report, and whether all goals are met.
+/// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
     let (told, met) = goals(measured);
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
@@ -163,7 +163,7 @@ fn rendered(measured: &Measured) -> String {
     rows
 }
 
-/// The goals' lines, and whether all of them are met.
+/// Returns the lines of the goals, and true if all goals are met.
 fn goals(measured: &Measured) -> (String, bool) {
     let phases = named(measured);
     let most = phases.iter().map(|(_, phase)| phase.taken.most).fold(0.0, f64::max);

@@ -1,4 +1,5 @@
-//! What there is before the first tenant: a control plane with the definitions, and hosts whose agents answer.
+//! Creates the objects that exist before the first tenant: a control plane with the CustomResourceDefinitions, and
+//! hosts with simulated agents.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -9,15 +10,15 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Caller, Cluster, New};
 
-/// The host network that all tenants are on.
+/// The host network of all tenants.
 pub(super) const NETWORK: &str = "trunk";
-/// VLANs of the pool.
+/// Range of the VLAN pool.
 pub(super) const VLANS: &str = "100-4094";
-/// Between two looks of a host's agent: an agent gathers what it is asked for, too.
+/// Time between two checks of a simulated agent. A real agent debounces changes too.
 const ROUND: Duration = Duration::from_secs(1);
 const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
-/// Starts a control plane with all definitions, KubeVirt's among them.
+/// Starts a control plane with all CustomResourceDefinitions, including the CustomResourceDefinitions of KubeVirt.
 pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts::default())?;
     plane.deploy(&["base/rbac-controller.yaml"])?;
@@ -32,7 +33,8 @@ pub(super) fn start() -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// Makes Nodes and InfraNodes, and what they are to be; their agents answer until the cluster is dropped.
+/// Creates Nodes, InfraNodes and the configuration of the hosts. The simulated agents run until the cluster is
+/// dropped.
 pub(super) fn make_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
     let trunk = json!({"name": NETWORK, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
@@ -56,7 +58,7 @@ pub(super) fn make_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every host is asked to have the network, and has said so.
+/// Waits until the spec of every InfraNode has the network and the status has observed the spec.
 pub(super) fn await_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     cluster.until("hosts have the network", Duration::from_secs(60), |cluster| {
         let all = cluster.cached(INFRA_NODES)?;
@@ -73,10 +75,10 @@ pub(super) fn await_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     })
 }
 
-/// An agent's part: what is asked for is so a while later.
+/// Simulates an agent: updates the status a short time after a change of the spec.
 async fn agent(caller: Caller, name: String) {
     loop {
-        // A server that is busy: the next round.
+        // Ignores an error of a busy API server and retries in the next round.
         drop(answer(&caller, &name).await);
         tokio::time::sleep(ROUND).await;
     }

@@ -1,4 +1,5 @@
-//! VMs of a trace: read, put into whole cores, and thinned or repeated until they ask for a nominal load.
+//! Reads the VMs of a trace, rounds the sizes up to whole cores, and omits or repeats tenants until the VMs request a
+//! nominal load.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,14 +11,14 @@ use flate2::read::GzDecoder;
 
 use crate::fleet::Size;
 
-/// Threads of a core: with `full-pcpus-only` nothing less is allocated.
+/// Number of threads of a core. With `full-pcpus-only` the kubelet allocates whole cores only.
 const THREADS: u32 = 2;
-/// What the trace calls a core, and GiB for each of its units of memory: 14 units beside 100 of cores are the 3.5 GiB
-/// that Azure gave a vCPU of that time.
+/// Units of the trace for one core, and GiB for each memory unit of the trace. 14 memory units for 100 core units
+/// equal the 3.5 GiB that Azure gave a vCPU at that time.
 const CORE: f64 = 100.0;
 const GIB: f64 = 0.25;
 
-/// A VM with its time, in days.
+/// A VM with start and end in days.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Vm {
     pub(super) tenant: u64,
@@ -26,25 +27,25 @@ pub(super) struct Vm {
     pub(super) end: f64,
 }
 
-/// VMs by their start, and what of the trace is not among them.
+/// VMs in the order of their start, and statistics of the omitted VMs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace {
-    /// What it is called.
+    /// Name of the trace.
     pub(super) name: String,
     pub(super) vms: Vec<Vm>,
-    /// Whole days that it tells of.
+    /// Length of the trace in whole days.
     pub(super) days: f64,
-    /// VMs that no zone could take, and their part of the time-weighted CPUs.
+    /// Number of VMs that are too large for a zone, and their part of the time-weighted CPUs.
     pub(super) wide: usize,
     pub(super) wide_part: f64,
 }
 
 impl Vm {
-    /// Of the trace's numbers. Every tenth tenant's VMs have a sidecar.
+    /// Creates a VM from the numbers of the trace. The VMs of every tenth tenant have a sidecar.
     pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
         let whole = |number: f64, of: f64| {
             let units = (number / of).ceil().max(1.0);
-            // Far more than any host has; below that the conversion is exact.
+            // No host has this much. For smaller numbers the conversion is exact.
             (units <= 65_536.0).then_some(units)
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]
@@ -53,14 +54,14 @@ impl Vm {
         Some(Self { tenant, size: Size { cpus: cores * THREADS, gib, has_sidecar }, start, end })
     }
 
-    /// CPU days from day 0 to the last.
+    /// Returns the CPU days of the VM between day 0 and the last day.
     fn work(&self, days: f64) -> f64 {
         f64::from(self.size.cpus) * (self.end.min(days) - self.start.max(0.0)).max(0.0)
     }
 }
 
 impl Trace {
-    /// Of these VMs, in any order.
+    /// Creates a trace from VMs in any order.
     pub(super) fn new(name: String, mut vms: Vec<Vm>) -> Self {
         vms.sort_by(|a, b| a.start.total_cmp(&b.start));
         let days = vms.last().map_or(0.0, |vm| vm.start.ceil().max(1.0));
@@ -71,7 +72,7 @@ impl Trace {
         Self { name, vms, days, wide: wide.len(), wide_part }
     }
 
-    /// Reads `vmId,tenantId,cores,ram,vmTypeId,starttime,endtime`, gzipped or not.
+    /// Reads a CSV file with the columns `vmId,tenantId,cores,ram,vmTypeId,starttime,endtime`, with or without gzip.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let place = || path.display().to_string();
         let file = File::open(path).with_context(place)?;
@@ -99,15 +100,16 @@ impl Trace {
         Ok(Self::new(name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned(), vms))
     }
 
-    /// CPUs that are asked for at the same time, on average.
+    /// Returns the average number of CPUs that the VMs request at the same time.
     fn demand(&self) -> f64 {
         self.vms.iter().map(|vm| vm.work(self.days)).sum::<f64>() / self.days
     }
 
-    /// The same tenants, some left out or some repeated, until `cpus` are asked for on average.
+    /// Returns the VMs with some tenants omitted or repeated, so that the VMs request `cpus` on average.
     ///
-    /// A tenant comes with all its VMs or not at all, as their sizes and times belong together. One that is repeated has a
-    /// new number, and its arrivals are moved by a part of the time, around the end.
+    /// All VMs of a tenant are included or omitted together, because their sizes and times depend on each other. A
+    /// repeated tenant has a new number, and the start times are shifted by a part of the trace length and wrap
+    /// around at the end.
     pub(super) fn scaled(&self, cpus: f64) -> Vec<Vm> {
         let mut tenants: BTreeMap<u64, Vec<Vm>> = BTreeMap::new();
         for vm in &self.vms {
@@ -136,7 +138,8 @@ impl Trace {
 }
 
 impl Vm {
-    /// The same for another tenant at another time; those that were there from the beginning still are.
+    /// Returns a copy of the VM for another tenant with a shifted start. The start of a VM that runs from the
+    /// beginning is not shifted.
     fn again(&self, round: u64, mixed: u64, days: f64) -> Self {
         if round == 0 {
             return *self;
@@ -169,7 +172,7 @@ fn row(columns: &[String], fields: &[&str]) -> Result<Vm> {
         .with_context(|| format!("cores: `{cores}`, ram: `{ram}`: no machine has that"))
 }
 
-/// Mixes a number well (the finalizer of SplitMix64).
+/// Returns a hash of a number (the finalizer of SplitMix64).
 pub(super) const fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

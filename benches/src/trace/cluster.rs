@@ -1,4 +1,4 @@
-//! The hosts as they really are: every policy's choice is judged here, by the kubelet's own admission.
+//! The actual state of the hosts. The kubelet admission checks the choice of every policy here.
 
 use anyhow::Result;
 use berth_api::PageSize;
@@ -14,22 +14,23 @@ pub(super) struct Cluster {
     pub(super) page: PageSize,
 }
 
-/// A host and what is on it.
+/// A host and the pods on the host.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// What the kubelet has allocated.
+    /// Resources that the kubelet has allocated.
     pub(super) state: State,
-    /// What kube-scheduler counts: allocatable and requested.
+    /// Allocatable and requested resources, as kube-scheduler counts the resources.
     pub(super) allocatable: Totals,
     pub(super) requested: Totals,
     pods_limit: usize,
-    /// By zone, what is free.
+    /// Free resources of each zone.
     pub(super) zones: [Zone; 2],
-    /// How often something came or went, for those who remember what its kubelet said.
+    /// Number of admissions and removals on the host. A policy that caches answers of the kubelet compares this
+    /// number.
     pub(super) changes: u64,
 }
 
-/// A Node's totals.
+/// Sum of resources of a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) cpu_millis: u64,
@@ -37,7 +38,7 @@ pub(super) struct Totals {
     pub(super) pages: u64,
 }
 
-/// What is free of a zone, and what there is.
+/// Free and total resources of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Zone {
     pub(super) cpus: u32,
@@ -60,7 +61,7 @@ impl Totals {
 }
 
 impl Cluster {
-    /// As many empty hosts.
+    /// Creates a cluster with the given number of empty hosts.
     pub(super) fn new(hosts: usize, page: PageSize) -> Result<Self> {
         let facts = fleet::host("host", page)?;
         let mut host = Host {
@@ -75,7 +76,7 @@ impl Cluster {
         Ok(Self { hosts: vec![host; hosts], page })
     }
 
-    /// The pod comes to the host that a policy chose; what the kubelet there says.
+    /// Adds a pod to the host that a policy chose, if the kubelet admits the pod.
     pub(super) fn admit(&mut self, at: usize, pod: &Pod) -> Result<(), Option<Refusal>> {
         let page = self.page;
         let host = self.hosts.get_mut(at).ok_or(None)?;
@@ -97,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Unpinned CPUs.
+    /// Returns the number of unpinned CPUs.
     pub(super) fn free_cpus(&self) -> u32 {
         self.hosts.iter().flat_map(|host| host.zones).map(|zone| zone.cpus).sum()
     }
@@ -108,7 +109,7 @@ impl Cluster {
 }
 
 impl Host {
-    /// NodeResourcesFit.
+    /// Returns true if the pod fits the totals of the Node, like the plugin NodeResourcesFit.
     pub(super) fn has_room(&self, wanted: &Totals) -> bool {
         let (all, used) = (&self.allocatable, &self.requested);
         self.state.pods() < self.pods_limit
@@ -117,7 +118,8 @@ impl Host {
             && wanted.pages <= all.pages.saturating_sub(used.pages)
     }
 
-    /// Whether some zone has the CPUs and the pages: without that no kubelet need be asked.
+    /// Returns true if a zone has enough CPUs and huge pages. Without such a zone, the full kubelet admission is not
+    /// necessary.
     pub(super) fn may_take(&self, size: fleet::Size) -> bool {
         self.zones.iter().any(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)
     }

@@ -1,5 +1,5 @@
-//! The Azure trace replayed on NUMA hosts: how much of them each way of choosing hosts puts to use, with the kubelet's own
-//! admission as the judge of all.
+//! Replays the Azure trace on NUMA hosts and measures how much of the hosts each placement policy can use. The
+//! kubelet admission checks the choices of all policies.
 
 mod arrivals;
 mod cluster;
@@ -28,16 +28,16 @@ use crate::report;
 
 /// Replays VM arrivals on hosts with two NUMA zones, with kube-scheduler's policies, with full information, and with Berth.
 ///
-/// The trace is that of `BERTH_AZURE_TRACE`, or all of `tests/data/azure-trace/`.
+/// The trace is the file in `BERTH_AZURE_TRACE`, or all files of `tests/data/azure-trace/`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Make VMs up, even where there is a trace
+    /// Generate VMs even if a trace is present
     #[arg(long)]
     synthetic: bool,
     /// Two-zone hosts
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5000))]
     hosts: u16,
-    /// CPUs that are asked for on average, as a part of all that can be pinned
+    /// Average requested CPUs, as a part of all pinnable CPUs
     #[arg(long, value_delimiter = ',', default_values_t = [0.90, 0.95, 1.00], value_parser = load)]
     loads: Vec<f64>,
     /// Size of the huge pages
@@ -60,7 +60,7 @@ fn load(text: &str) -> Result<f64> {
     Ok(load)
 }
 
-/// One trace at one load: what became of it under each policy, in the order of [`NAMES`].
+/// Result of one trace at one load: the outcome of each policy in the order of [`NAMES`].
 #[derive(Debug)]
 struct Run {
     load: f64,
@@ -68,20 +68,21 @@ struct Run {
     outcomes: Vec<Outcome>,
 }
 
-/// One trace: how much of the hosts each policy can put to use while hardly any VM is lost, and all its runs.
+/// Results of one trace: the usable part of the hosts for each policy, and all runs.
 #[derive(Debug)]
 struct Replayed {
     trace: Trace,
-    /// Pinned CPUs, as a part of all, at the highest load at which no more than [`LOST`] of the VMs did not come to run.
+    /// Pinned CPUs as a part of all CPUs, at the highest load at which at most [`LOST`] of the VMs did not run.
     full: Vec<f64>,
     runs: Vec<Run>,
 }
 
-/// VMs that may be lost when hosts are called full, and how exactly the load is looked for.
+/// Part of the VMs that can be lost while the load counts as accepted, and number of bisection steps to find the
+/// load.
 const LOST: f64 = 0.01;
 const STEPS: u32 = 7;
 
-/// Replays, prints and writes the report and the plot; tells whether all goals are met.
+/// Replays the traces, then prints and writes the report and the plot. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let empty = Cluster::new(usize::from(args.hosts), args.page)?;
     let mut all = Vec::new();
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         .with_context(|| format!("create {}", args.results.display()))?;
     let file = args.results.join(format!("{date}-trace.md"));
     fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
-    // Of the first trace the run with the middle load.
+    // Plots the run with the middle load of the first trace.
     if let Some((trace, run)) =
         all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
     {
@@ -125,7 +126,7 @@ fn one(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(Outcome, Cl
     Ok((outcome, cluster))
 }
 
-/// How full a policy can have the hosts, see [`Replayed::full`].
+/// Returns the part of the CPUs that a policy can use, see [`Replayed::full`].
 fn full(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
     let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
     for _ in 0..STEPS {
@@ -147,7 +148,7 @@ fn traces(synthetic: bool) -> Result<Vec<Trace>> {
         files.push(PathBuf::from(file));
     } else if !synthetic {
         files = berth_tests::data::files("azure-trace", ".csv.gz");
-        // The one that is sampled by VM first.
+        // Puts the trace that is sampled by VM first.
         files.reverse();
     }
     if files.is_empty() {

@@ -1,4 +1,5 @@
-//! The plot: pinned CPUs over the days, a line for each policy. Readable on light and on dark ground; pure.
+//! Draws the plot of pinned CPUs over the days with a line for each policy, without I/O. The plot is readable on a
+//! light and on a dark background.
 
 use std::fmt::Write as _;
 
@@ -8,9 +9,9 @@ use super::text::SOURCE;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;
-/// The part that has the lines: left, right, top, bottom.
+/// Area of the lines: left, right, top, bottom.
 const AREA: [f64; 4] = [64.0, 600.0, 52.0, 392.0];
-/// A colour and a pattern of dashes for each of [`NAMES`]; none relies on the ground, or on colour alone.
+/// Color and dash pattern for each of [`NAMES`]. The lines are distinguishable on any background and without color.
 const STYLES: [(&str, &str); NAMES.len()] = [
     ("#a0761a", "2 3"),
     ("#d1453b", "7 3"),
@@ -19,7 +20,7 @@ const STYLES: [(&str, &str); NAMES.len()] = [
     ("#2b7fd9", ""),
 ];
 
-/// The plot as an SVG file.
+/// Returns the plot as an SVG file.
 pub(super) fn draw(trace: &str, run: &Run, days: f64) -> String {
     let [left, right, top, bottom] = AREA;
     let x = |day: f64| left + (right - left) * day / days.max(1.0);

@@ -1,4 +1,5 @@
-//! Who chooses a host: kube-scheduler as it comes, as people change it, all that could be known, and Berth.
+//! Placement policies: kube-scheduler with defaults, kube-scheduler with common changes, best fit with full
+//! information, and Berth.
 
 use std::collections::HashMap;
 
@@ -12,23 +13,23 @@ use fastrand::Rng;
 use super::cluster::{Cluster, Host, Totals, Zone};
 use crate::fleet::{self, Size};
 
-/// A VM that wants a host.
+/// A VM to place.
 #[derive(Clone, Debug)]
 pub(super) struct Guest {
     pub(super) pod: Pod,
     pub(super) size: Size,
 }
 
-/// Who chooses.
+/// A placement policy.
 pub(super) trait Policy {
-    /// A host, by its place. What is free now may be looked at, by those who could know it.
+    /// Returns the index of a host. A policy with full information can read the free resources from `cluster`.
     fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>>;
 
-    /// A VM has left, or the kubelet did not take it.
+    /// Called when a VM has stopped or the kubelet has refused the VM.
     fn gone(&mut self, _uid: &str) {}
 }
 
-/// The policies that are compared, by name.
+/// Names of the compared policies.
 pub(super) const NAMES: [&str; 5] = [
     "kube-scheduler: MostAllocated",
     "kube-scheduler: LeastAllocated (default)",
@@ -36,12 +37,12 @@ pub(super) const NAMES: [&str; 5] = [
     "full-information best fit",
     "Berth",
 ];
-/// Places in [`NAMES`].
+/// Indexes into [`NAMES`].
 pub(super) const DEFAULT: usize = 1;
 pub(super) const BEST_FIT: usize = 3;
 pub(super) const BERTH: usize = 4;
 
-/// The policy of a place in [`NAMES`].
+/// Returns the policy at an index of [`NAMES`].
 pub(super) fn policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
     Ok(match at {
         0 => Box::new(Stock::new(Allocated::Most, false)),
@@ -59,12 +60,13 @@ enum Allocated {
     Most,
 }
 
-/// kube-scheduler: NodeResourcesFit filters by the Node's totals and scores, NodeResourcesBalancedAllocation scores
-/// with the same weight; among equals one is drawn (`selectHost`). It looks at a part of the hosts only, each time
-/// beginning where it stopped (`numFeasibleNodesToFind`).
+/// kube-scheduler: NodeResourcesFit filters by the totals of the Node and scores, and NodeResourcesBalancedAllocation
+/// scores with the same weight. `selectHost` chooses a random host among hosts with the same score. kube-scheduler
+/// checks a part of the hosts only, and each time starts where the previous check stopped (`numFeasibleNodesToFind`).
 struct Stock {
     allocated: Allocated,
-    /// NodeResourceTopologyMatch at its best: exact, and never behind the kubelet.
+    /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the
+    /// current state of the kubelet.
     has_numa_filter: bool,
     kubelets: Kubelets,
     next: usize,
@@ -95,7 +97,7 @@ impl Stock {
                 Allocated::Most => used * 100 / all,
             })
             .sum();
-        // Of two resources the standard deviation is half of what they differ by.
+        // With two resources the standard deviation is half of the difference.
         let [cpu, memory] = parts.map(|(used, all)| used as f64 / all as f64);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100")]
         let balanced = ((1.0 - (cpu - memory).abs() / 2.0) * 100.0) as u64;
@@ -103,7 +105,8 @@ impl Stock {
     }
 }
 
-/// `percentageOfNodesToScore` of 0: 50 % less one for each 125 hosts, at least 5 %, at least 100 hosts.
+/// Returns the number of feasible hosts to find for `percentageOfNodesToScore` 0: 50 % minus one percent for each 125
+/// hosts, at least 5 %, and at least 100 hosts.
 fn enough(hosts: usize) -> usize {
     let percent = 50_usize.saturating_sub(hosts / 125).max(5);
     (hosts * percent / 100).max(100)
@@ -146,14 +149,15 @@ impl Policy for Stock {
     }
 }
 
-/// What kubelets would do with VMs of a size, remembered until something changes on the host.
+/// Cached answers of the kubelets for each VM size. A change on the host invalidates the answer.
 #[derive(Debug, Default)]
 struct Kubelets {
     said: HashMap<Size, Vec<(u64, Option<f64>)>>,
 }
 
 impl Kubelets {
-    /// What would be left in the zone that the kubelet would choose; `None` if it would not take the VM.
+    /// Returns the score for the free resources in the zone that the kubelet would choose, or `None` if the kubelet
+    /// would refuse the VM.
     fn cost(&mut self, guest: &Guest, at: usize, host: &Host) -> Option<f64> {
         let said = self.said.entry(guest.size).or_default();
         if said.len() <= at {
@@ -177,8 +181,8 @@ fn ask(guest: &Guest, host: &Host) -> Option<f64> {
     Some(left(host.zones.get(usize::try_from(zone).ok()?)?, guest.size))
 }
 
-/// Every host's kubelet is asked, and the one is taken that has least left in the zone that it would choose, in CPUs and
-/// pages alike.
+/// Best fit with full information. The policy checks the kubelet admission of every host and chooses the host with
+/// the least free CPUs and huge pages in the zone that the kubelet would choose.
 #[derive(Debug, Default)]
 pub(super) struct BestFit {
     kubelets: Kubelets,
@@ -204,7 +208,7 @@ fn left(zone: &Zone, size: Size) -> f64 {
     (cpus + gib) / 2.0 + (cpus - gib).abs() / 3.0
 }
 
-/// The assignment engine.
+/// The assignment engine of Berth.
 struct Berth {
     engine: Engine,
 }

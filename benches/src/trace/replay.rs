@@ -1,4 +1,4 @@
-//! One policy through one trace: VMs come and go, and the kubelet has the last word.
+//! Replays a trace with a policy: VMs start and stop, and the kubelet admission can refuse a choice.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,28 +12,28 @@ use super::cluster::Cluster;
 use super::policy::{BestFit, Guest, Policy};
 use crate::fleet::{Size, launcher};
 
-/// CPUs of the size classes that refusals are told by: up to as many.
+/// Upper limits of the size classes in CPUs, for the statistics of rejected VMs.
 pub(super) const CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
-/// How often a day the curves have a point.
+/// Number of points of a curve per day.
 const POINTS: f64 = 12.0;
 
-/// What became of one run.
+/// Result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// CPUs that were pinned and that were asked for, in parts of all, from day 0 on; and their means.
+    /// Pinned CPUs and requested CPUs as parts of all CPUs, from day 0, and the mean values.
     pub(super) packed: Vec<f64>,
     pub(super) wanted: Vec<f64>,
     pub(super) mean_packed: f64,
     pub(super) mean_wanted: f64,
-    /// Hosts without VMs, on average, as a part of all.
+    /// Average number of hosts without VMs, as a part of all hosts.
     pub(super) empty: f64,
-    /// VMs by class: all, and those that did not come to run.
+    /// Number of all VMs and of VMs that did not run, by size class.
     pub(super) vms: [usize; CLASSES.len()],
     pub(super) rejected: [usize; CLASSES.len()],
-    /// VMs that were sent to a host whose kubelet refused them. They are among the rejected.
+    /// Number of VMs that the kubelet of the chosen host refused. `rejected` includes these VMs.
     pub(super) refused: usize,
-    /// Free CPUs, as a part of all, when at the end VMs of the mix are added: at the first that finds no place, and when
-    /// none finds one.
+    /// Free CPUs as a part of all CPUs, while VMs with the sizes of the trace are added at the end: when the first VM
+    /// finds no host, and when no VM finds a host.
     pub(super) at_first_miss: f64,
     pub(super) stranded: f64,
     /// Nanoseconds of each decision.
@@ -46,17 +46,17 @@ impl Outcome {
     }
 }
 
-/// The class of a VM.
+/// Returns the size class of a VM.
 fn class(size: Size) -> usize {
     CLASSES.iter().position(|most| size.cpus <= *most).unwrap_or(0)
 }
 
-/// A VM that leaves: when, as a number that sorts as time does, and which.
+/// End of a VM: a number that sorts like the time, and the index of the VM.
 type Leaving = Reverse<(u64, usize)>;
 
-/// Replays `vms`, which are sorted by their start, on an empty cluster. Those that are there before day 0 come first.
+/// Replays `vms` on an empty cluster. `vms` is sorted by start, so VMs that run before day 0 come first.
 ///
-/// A VM that finds no host, or is refused, is lost: so it is with `runStrategy: Once`.
+/// A VM without a host, or a VM that the kubelet refuses, is lost, as with `runStrategy: Once`.
 pub(super) fn replay(
     policy: &mut dyn Policy,
     cluster: &mut Cluster,
@@ -100,7 +100,7 @@ pub(super) fn replay(
         let class = class(vm.size);
         outcome.vms[class] += 1;
         wanted += vm.size.cpus;
-        // Times are not negative here, so their bits sort as they do.
+        // The times are not negative, so the bits sort like the numbers.
         leaving.push(Reverse((vm.end.max(0.0).to_bits(), at)));
         match chosen.map(|host| (host, cluster.admit(host, &guest.pod))) {
             Some((host, Ok(()))) => {
@@ -124,7 +124,7 @@ pub(super) fn replay(
     Ok(outcome)
 }
 
-/// Time as it passes, and what is summed up over it.
+/// The current time, and sums over the time.
 struct Clock {
     now: f64,
     days: f64,
@@ -138,7 +138,7 @@ impl Clock {
         Self { now: 0.0, days, areas: [0.0; 2], empty: 0.0, points: [Vec::new(), Vec::new()] }
     }
 
-    /// It was so until then.
+    /// Advances the time to `then` and adds the values for the elapsed time.
     fn until(&mut self, then: f64, values: [f64; 2], empty: usize) {
         let then = then.clamp(self.now, self.days);
         while (self.points[0].len() as f64) / POINTS < then {
@@ -151,7 +151,8 @@ impl Clock {
     }
 }
 
-/// Adds VMs of the mix where they fit best, until none fits: what stays free is stranded (LAVA, MLSys'25).
+/// Adds VMs with the sizes of the trace by best fit until no VM fits. The remaining free CPUs are stranded (LAVA,
+/// MLSys'25).
 pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -> Result<()> {
     let mut policy = BestFit::default();
     let mut rng = Rng::with_seed(2);
@@ -171,7 +172,7 @@ pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -
             continue;
         }
         first_miss.get_or_insert_with(|| f64::from(cluster.free_cpus()) / all);
-        // Room only gets less, so this size never fits again.
+        // Free resources only decrease, so this size never fits again.
         sizes.retain(|other| *other != size);
     }
     outcome.stranded = f64::from(cluster.free_cpus()) / all;
@@ -204,7 +205,7 @@ mod tests {
         for at in [BEST_FIT, BERTH] {
             let outcome = run(at, &vms);
             assert_eq!(outcome.rejected(), 0.0, "{}", NAMES[at]);
-            // 46 of 184 CPUs are a quarter: half a day two of them, half a day one, a day two.
+            // 46 of 184 CPUs are a quarter. Two VMs run for half a day, one VM for half a day, and two VMs for a day.
             assert!((outcome.mean_packed - (0.25 + 0.125 + 0.5) / 2.0).abs() < 1e-9, "{outcome:?}");
             assert_eq!(outcome.packed.len(), 24);
             assert_eq!(outcome.vms, [0, 0, 0, 0, 0, 3]);
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_the_kubelet_refuses_is_lost_and_told() {
-        // By the totals a host with 40 CPUs in each zone taken has room for ten more; no zone has.
+        // The Node totals have room for ten more CPUs on a host with 40 used CPUs in each zone, but no zone has room.
         let vms = [
             vm(40, -1.0, 9.0),
             vm(40, -1.0, 9.0),

@@ -1,7 +1,8 @@
-//! VMs made up after what was measured of the Azure trace, for where there is none.
+//! Generates VMs with the statistics of the Azure trace, for use without the trace.
 //!
-//! Measured of a 1 % sample by VM (CoSpot, `bernoulli-0`): the shares below, the quantiles in the test. Requests come in
-//! runs of one type (a Markov chain), tenants come with all their VMs in one instant, arrivals follow the day.
+//! The statistics are from a 1 % sample by VM (CoSpot, `bernoulli-0`): the shares below, and the quantiles in the
+//! test. Requests come in series of one type (a Markov chain), all VMs of a tenant start at the same time, and the
+//! arrival rate depends on the time of day.
 
 use std::f64::consts::TAU;
 
@@ -9,27 +10,30 @@ use fastrand::Rng;
 
 use super::arrivals::{Trace, Vm};
 
-/// Days of the trace.
+/// Length of the trace in days.
 const DAYS: f64 = 14.0;
-/// VMs an hour, and by how much the day moves that.
+/// VMs per hour, and relative amplitude of the daily change.
 const PER_HOUR: f64 = 134.0;
 const DAILY: f64 = 0.45;
-/// Another VM of the same type as the one before, but for the chance that the next type is the same again.
+/// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
+/// can return the same type.
 const STAYS: f64 = 0.904;
-/// VMs that are there from the beginning: 16 % of those that arrive, most of which stay.
+/// Number of VMs that run from the beginning (16 % of the arriving VMs), and the part of these VMs that runs to the
+/// end.
 const AT_FIRST: usize = 7_200;
 const STAY_TO_THE_END: f64 = 0.57;
-/// Minutes that a VM lives: lognormal, but for those that stay.
+/// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the part of VMs that never stop.
 const MEDIAN: f64 = 34.0;
 const SIGMA: f64 = 1.9;
 const FOREVER: f64 = 0.03;
-/// Tenants with one VM; the others' number has a geometric tail, and a few have very many.
+/// Part of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
+/// tenants have very many VMs.
 const ALONE: f64 = 0.89;
 const ONE_MORE: f64 = 0.52;
 const HUGE: f64 = 0.002;
 const MOST: u64 = 200;
 
-/// Trace's cores and their part of all VMs; what is less than a core is in the trace, too.
+/// Cores of a VM in units of the trace, and the part of all VMs. The trace has VMs with less than a core too.
 const CORES: [(f64, f64); 10] = [
     (100.0, 0.27),
     (200.0, 0.25),
@@ -42,7 +46,7 @@ const CORES: [(f64, f64); 10] = [
     (80.0, 0.034),
     (20.0, 0.03),
 ];
-/// Units of memory for a unit of cores, and their part.
+/// Units of memory for each unit of cores, and the part of all VMs.
 const RATIOS: [(f64, f64); 8] = [
     (0.14, 0.56),
     (0.32, 0.17),
@@ -54,7 +58,7 @@ const RATIOS: [(f64, f64); 8] = [
     (0.16, 0.023),
 ];
 
-/// Two weeks of VMs, the same for the same seed.
+/// Returns the VMs of two weeks. The same seed returns the same VMs.
 pub(super) fn trace(seed: u64) -> Trace {
     let mut made =
         Made { rng: Rng::with_seed(seed), kind: (100.0, 0.14), tenants: 0, vms: Vec::new() };
@@ -64,7 +68,8 @@ pub(super) fn trace(seed: u64) -> Trace {
     let mut day = 0.0;
     let most = PER_HOUR * 24.0 * (1.0 + DAILY) / vms_a_tenant();
     loop {
-        // A Poisson process of the highest rate, of which as many are taken as the hour has.
+        // Thinning of a Poisson process: draws arrivals at the highest rate and keeps a part that depends on the
+        // hour.
         day -= (1.0 - made.rng.f64()).ln() / most;
         if day >= DAYS {
             break;
@@ -127,12 +132,12 @@ impl Made {
         vms
     }
 
-    /// Minutes.
+    /// Returns a lifetime in minutes.
     fn lifetime(&mut self) -> f64 {
         if self.rng.f64() < FOREVER {
             return f64::INFINITY;
         }
-        // Box and Muller.
+        // Box-Muller transform.
         let (u, v) = (1.0 - self.rng.f64(), self.rng.f64());
         MEDIAN * (SIGMA * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
     }
@@ -148,7 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// The greatest distance, at the measured points, between the measured distribution and what was made.
+    /// Returns the largest difference between the measured distribution and the generated distribution at the
+    /// measured points.
     fn distance(values: &[f64], measured: &[(f64, f64)]) -> f64 {
         let below = |most: f64| {
             values.iter().filter(|value| **value <= most).count() as f64 / values.len() as f64
@@ -180,7 +186,7 @@ mod tests {
     #[test]
     fn sizes_are_as_measured() {
         let vms = arrived();
-        // 1x with what is less than a core beside it, 2x, 4x, 8x, 16x, in CPUs.
+        // CPUs of VMs with one core (including VMs with less than a core), 2, 4, 8 and 16 cores.
         let cpus: Vec<f64> = vms.iter().map(|vm| f64::from(vm.size.cpus)).collect();
         let measured = [(2.0, 0.38), (4.0, 0.63), (8.0, 0.78), (16.0, 0.94), (32.0, 0.995)];
         let far = distance(&cpus, &measured);

@@ -1,4 +1,4 @@
-//! The report of what was replayed, and whether it meets the goals; pure.
+//! Writes the report of the replayed traces and checks the goals, without I/O.
 
 use std::fmt::Write as _;
 
@@ -10,15 +10,16 @@ use super::{Args, LOST, Replayed, Run};
 use crate::fleet::{PINNABLE, ZONE_CPUS, ZONE_GIB};
 use crate::stats::percentile;
 
-/// Points of pinnable CPUs that Berth is to be ahead of the default, and may be behind full information.
+/// Goals in percentage points of the pinnable CPUs: minimum lead of Berth over the default policy, and maximum lag of
+/// Berth behind full information.
 const AHEAD_GOAL: f64 = 10.0;
 const BEHIND_GOAL: f64 = 3.0;
 
-/// Where the VMs are from.
+/// Source of the VMs.
 pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., Protean, OSDI'20), sampled and with cores \
      and memory reconstructed by CoSpot (SoCC'22); CC-BY 4.0";
 
-/// The report, and whether all goals are met.
+/// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, all: &[Replayed]) -> (String, bool) {
     let mut text = format!(
         "# VM arrivals replayed on NUMA hosts, {date}
@@ -60,7 +61,7 @@ free when one finds no place, and when none does. A decision: choosing a host, n
     (text, met)
 }
 
-/// A trace: how full hosts can be; whether its goals are met.
+/// Appends the summary of a trace with the usable part of the hosts. Returns true if the goals of the trace are met.
 fn summary(text: &mut String, replayed: &Replayed) -> bool {
     let Replayed { trace, full, runs } = replayed;
     let mut table = "| policy | full at %d |".replace("%d", &format!("{} % lost, %", 100.0 * LOST));
@@ -105,7 +106,7 @@ const fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
 
-/// A trace at a load; whether its goals are met.
+/// Appends the results of a trace at one load. Returns true if the goals of the load are met.
 fn section(text: &mut String, run: &Run) -> bool {
     let percent = |part: f64| 100.0 * part;
     let mut table = String::new();
