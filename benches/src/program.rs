@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// A program with all parameters that determine the behavior.
+/// A program with all parameters that determine the behaviour.
 #[derive(Debug)]
 pub(crate) struct Program {
     /// Name in reports.

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// The directory to write the report to
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     results: PathBuf,
-    /// The date the report carries, instead of today's in UTC
+    /// The date of the report, instead of today in UTC
     #[arg(long)]
     date: Option<Date>,
 }

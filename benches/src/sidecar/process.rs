@@ -68,7 +68,7 @@ impl Sidecar {
         self.number(LISTED, "").with_context(|| format!("the sidecar has no metric {LISTED}"))
     }
 
-    /// Returns the seconds that the controller used to read objects of a kind into the engine.
+    /// Returns the seconds that the controller used to count the objects of a kind in the last list.
     pub(super) fn counting(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
         self.number(name, kind).with_context(|| format!("the sidecar has no {name} of {kind}"))

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The file to write the plot to
     #[arg(long, value_name = "FILE", default_value = "docs/packing.svg")]
     plot: PathBuf,
-    /// The date the report carries, instead of today's in UTC
+    /// The date of the report, instead of today in UTC
     #[arg(long)]
     date: Option<Date>,
 }

@@ -11,7 +11,7 @@ const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;
 /// Area of the lines: left, right, top, bottom.
 const AREA: [f64; 4] = [64.0, 600.0, 52.0, 392.0];
-/// Color and dash pattern for each of [`NAMES`]. The lines are distinguishable on any background and without color.
+/// Colour and dash pattern for each of [`NAMES`]. The lines are distinguishable on any background and without colour.
 const STYLES: [(&str, &str); NAMES.len()] = [
     ("#a0761a", "2 3"),
     ("#d1453b", "7 3"),
