@@ -1,5 +1,6 @@
-//! `converge` on a tree, where every write is seen: what is found is saved first, a failure stops nothing else,
-//! and an empty spec restores everything. The real kernel's answers are in `tests/tests/shape.rs`.
+//! Tests of `converge` on a captured tree, where the test can see every write: the agent saves the original value
+//! before the change, a failure stops no other change, and an empty spec restores everything. The tests in
+//! `tests/tests/shape.rs` use a real kernel.
 
 #![expect(
     clippy::disallowed_methods,
@@ -52,7 +53,7 @@ fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {
     converged.outcomes.iter().map(|outcome| (outcome.what.clone(), outcome.result)).collect()
 }
 
-/// Every file below a folder, and what is in it without white space at its ends.
+/// Returns every file below a folder with its text, without white space at both ends.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -95,7 +96,7 @@ fn there_and_back() {
         .filter(|(_, r)| *r != ChangeResult::Done)
         .map(|(what, _)| what)
         .collect();
-    // A tree has no systemd.
+    // A captured tree has no systemd.
     assert!(failed.iter().all(|what| what.contains("AllowedCPUs")), "{failed:?}");
     assert_eq!(
         there.outcomes.len(),
@@ -111,7 +112,7 @@ fn there_and_back() {
         assert_eq!(read(&tree, path), "ffffffff,ffffffff,ffffffff");
     }
     let mut after = files(tree.path());
-    // AllowedCPUs was never set: no systemd, so its original value is still recorded to be restored.
+    // AllowedCPUs was never set, because there is no systemd. So the ledger still has the original value.
     for files in [&mut before, &mut after] {
         files.retain(|path, _| !path.contains("/var/lib/berth/"));
     }
@@ -204,14 +205,15 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
     assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
     common::kubelet::start(&tree, 9000);
-    // The kubelet has started with it.
+    // The kubelet has started with the drop-in.
     tree.file("var/lib/kubelet/cpu_manager_state", drained).file(
         "var/lib/kubelet/memory_manager_state",
         r#"{"policyName":"Static","machineState":{},"entries":{}}"#,
     );
     assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
 
-    // A pod holds CPUs: what is active stays until the next drain, also when the spec no longer has it.
+    // A pod holds CPUs: the active drop-in stays until the next drain, also if the spec no longer contains the
+    // setting.
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
     let kept = shape(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);
@@ -223,8 +225,8 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     assert!(!there("99-berth.conf") && ledger(&tree) == Ledger::default());
 }
 
-/// The first invariant: a kubelet that was not restarted and has written its old checkpoint again would not
-/// start any more. So the drop-in steps back.
+/// Tests the first invariant: a kubelet that was not restarted and has written its old checkpoint again would not
+/// start with the drop-in. So the agent deactivates the drop-in.
 #[test]
 fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
     let tree = tree();
@@ -244,7 +246,7 @@ fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
     assert!(there("99-berth.conf"));
     let ours = format!("/{folder}/99-berth.conf");
     assert_eq!(ledger(&tree).files, [ours].into(), "staged and made active in one go");
-    // Not a new one: the one that was running all the time.
+    // The kubelet was not restarted: it has run all the time.
     common::kubelet::start(&tree, 4200);
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
         .file("proc/88/comm", "virt-launcher\n");

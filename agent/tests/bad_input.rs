@@ -1,5 +1,5 @@
-//! Trees no kernel would write, and hosts larger than any: a partial report that names what it does
-//! not know, never a panic, never a hang.
+//! Captured trees that no kernel would write, and hosts larger than any real host: the agent prints a partial report
+//! that names the unknown facts, and neither panics nor hangs.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
-/// Long enough for a busy machine, short enough to detect a hang.
+/// Time limit of a run: long enough for a busy machine, short enough to detect a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn unknown(node: &Value) -> Vec<String> {
@@ -254,7 +254,7 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     mode("", 0o755);
     mode("proc/meminfo", 0o000);
     mode("var/lib/kubelet", 0o700);
-    // The program itself may lie where that user cannot go.
+    // The folder of the program itself may be closed to that user.
     let program = tree.path().join("berth-agent");
     common::copy_program(&program);
     let output = std::process::Command::new(&program)
@@ -270,7 +270,7 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     assert_eq!(node["status"]["capabilities"]["cpu"]["threads"], 2);
 }
 
-/// Files that matter, to be filled with anything.
+/// Files that the agent reads; the test fills them with random content.
 const FILES: [&str; 24] = [
     "proc/cpuinfo",
     "proc/meminfo",
@@ -323,7 +323,7 @@ fn content() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The library itself, as a panic in the program would only be an exit code.
+    /// Calls the library directly: a panic in the program would only be an exit code.
     #[test]
     fn any_tree_gives_a_report_and_findings(
         files in prop::collection::btree_map(prop::sample::select(FILES.to_vec()), content(), 0..FILES.len())
@@ -343,7 +343,7 @@ proptest! {
         let input = berth_agent::check::Input::observe(&root, &facts);
         let findings = berth_agent::check::run(&berth_agent::check::all(), &input);
         let table = berth_agent::check::table::render(&findings, berth_runtime::cli::style::Style::Plain);
-        // Evidence and remedies are to be pasted and stay whole.
+        // Users paste evidence and remedies, so these lines are not wrapped.
         let mut prose = table.lines().filter(|line| !line.starts_with("      "));
         prop_assert!(prose.all(|line| line.chars().count() <= 80), "{}", table);
     }

@@ -17,7 +17,7 @@ fn every_parser_returns_on_its_corpus() {
         assert!(!files.is_empty(), "fuzz/corpus/{name} has no seed");
         for file in files {
             let bytes = std::fs::read(&file).unwrap();
-            // Complete, and truncated, like a file that is being written.
+            // Parses the complete input and truncated inputs, as a file that is being written may be truncated.
             (0..bytes.len().min(256)).for_each(|end| parse(&bytes[..end]));
             parse(&bytes);
         }

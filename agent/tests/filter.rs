@@ -1,5 +1,6 @@
-//! What guests send to switches, on this machine's own kernel: in a network namespace of the test's own, with real
-//! frames. VLANs are tried on emulated hosts (`tests/tests/networks/frames.rs`), as not every kernel has them.
+//! Tests that the rules drop the control frames of guests, with real frames on the kernel of this machine, in a
+//! separate network namespace. Tests with VLANs run on emulated hosts (`tests/tests/networks/frames.rs`), as not
+//! every kernel supports VLANs.
 
 #![expect(clippy::disallowed_methods, reason = "the test runs programs")]
 
@@ -9,7 +10,7 @@ mod skip;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Runs in a network and a mount namespace: `$agent` is the program, `$frames` the helper, `$1` a folder.
+/// Script that runs in a network and a mount namespace: `$agent` is the program, `$frames` the helper, `$1` a folder.
 const SCRIPT: &str = r#"
 trap 'kill $(jobs -p)' EXIT
 mount -t sysfs none /sys
@@ -154,7 +155,7 @@ fn what_only_switches_may_send_ends_in_the_host() {
         assert_eq!(heard(link, "guest"), all_of(anyones), "a guest's, by {by}\n{said}");
         assert_eq!(heard(link, "host"), all, "the host's own, by {by}\n{said}");
     }
-    // What a Linux bridge itself keeps (`is_link_local_ether_addr`), but BPDUs.
+    // Frames that a Linux bridge itself does not forward (`is_link_local_ether_addr`), except BPDUs.
     let kept = ["pause", "lacp", "eapol", "provider", "lldp"];
     let passed = reserved.union(anyones).copied().filter(|name| !kept.contains(name)).collect();
     assert_eq!(heard("peer1", "other"), all_of(&passed), "by another's bridge\n{said}");

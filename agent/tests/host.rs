@@ -157,7 +157,7 @@ fn unknown(node: &Value, path: &str) -> Option<Value> {
     facts.iter().find(|fact| fact["path"] == path).cloned()
 }
 
-/// A partly read configuration would be a guess, and a guess would fail checks on healthy hosts.
+/// Checks that a partly readable configuration is unknown: a guess would fail checks on healthy hosts.
 #[test]
 fn a_configuration_that_cannot_be_read_completely_is_unknown() {
     let break_one: [fn(&common::Tree); 4] = [

@@ -1,4 +1,5 @@
-//! What the running kubelet was started with, and changes that it would not survive: on the host of `common/host.rs`.
+//! Tests of the configuration that the running kubelet was started with, and of changes that would stop the kubelet
+//! from starting again, on the host of `common/host.rs`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -30,10 +31,10 @@ const CPU_STATE: &str = "var/lib/kubelet/cpu_manager_state";
 const MEMORY_STATE: &str = "var/lib/kubelet/memory_manager_state";
 const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
 const DRAINED: &str = r#"{"policyName":"static","defaultCpuSet":"0-95","entries":{}}"#;
-/// After the kubelet of the host has started, which is at 4200 hundredths after the boot.
+/// A time after the start of the host's kubelet, which is 4200 hundredths of a second after the boot.
 const LATER: u64 = host::BOOTED_AT + 100;
 
-/// The host with a kubelet that has a folder of drop-ins.
+/// Returns the host with a kubelet that has a drop-in folder.
 fn with_drop_ins() -> Tree {
     let tree = host::rack1_a();
     tree.folder("var/lib/berth").folder(FOLDER).file(
@@ -43,7 +44,7 @@ fn with_drop_ins() -> Tree {
     tree
 }
 
-/// A checkpoint of the Memory Manager that has counted this many pages of 2 MiB in zone 0.
+/// Writes a checkpoint of the Memory Manager with this number of 2 MiB pages in zone 0.
 fn counted(tree: &Tree, pages: u64) {
     let table = |total: u64| {
         format!(
@@ -72,7 +73,7 @@ fn is_static(tree: &Tree) {
     tree.file(CONFIG, config);
 }
 
-/// The drop-in gets the name that the kubelet reads, while the kubelet runs.
+/// Renames the staged drop-in to the name that the kubelet reads, while the kubelet runs.
 fn activate_by_hand(tree: &Tree) -> &Tree {
     let staged = tree.path().join(STAGED);
     if staged.exists() {
@@ -114,7 +115,7 @@ fn shape(tree: &Tree, spec: &str) -> Converged {
     shape_by(tree, spec, &|root| look(root, &ObserveOptions::to_plan()))
 }
 
-/// Each change that was tried or is left, and what was said of it.
+/// Returns one line for each outcome, with its result and its message.
 fn said(converged: &Converged) -> String {
     let line = |outcome: &berth_agent::apply::Outcome| {
         let message = outcome.message.as_deref().unwrap_or_default();
@@ -126,7 +127,8 @@ fn said(converged: &Converged) -> String {
 const PAGES: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
 const STAGE: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
 
-/// While it runs the kubelet writes its checkpoint again, with the numbers that it counted when it started.
+/// Checks that a running kubelet keeps the number of pages: the kubelet writes its checkpoint again while it runs,
+/// with the numbers that it counted when it started.
 #[test]
 fn pages_that_a_running_memory_manager_has_counted_stay() {
     let tree = host::rack1_a();
@@ -137,7 +139,7 @@ fn pages_that_a_running_memory_manager_has_counted_stay() {
     assert!(runs.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{runs}");
     assert!(runs.contains("systemctl stop kubelet"), "{runs}");
     assert!(there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4096", "{runs}");
-    // It makes no difference that the file is gone: the numbers are in its memory.
+    // A missing file makes no difference: the running kubelet has the numbers in its memory.
     std::fs::remove_file(tree.path().join(MEMORY_STATE)).unwrap();
     let gone = said(&shape(&tree, PAGES));
     assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
@@ -148,7 +150,7 @@ fn pages_that_a_running_memory_manager_has_counted_stay() {
     assert!(!there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
 }
 
-/// A kubelet that is stopped has only the pods on its disk; what else is in its checkpoints is stale.
+/// Checks that a stopped kubelet has only the pods on its disk: all other entries of its checkpoints are stale.
 #[test]
 fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     let tree = host::rack1_a();
@@ -160,14 +162,15 @@ fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     tree.folder(&format!("var/lib/kubelet/pods/{uid}"));
     let held = said(&shape(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
-    // Where the folder of pods cannot be seen, that of their logs shows them.
+    // If the folder of pods is not visible, the folder of their logs shows the pods.
     let pods = tree.path().join("var/lib/kubelet/pods");
     std::fs::remove_dir_all(&pods).unwrap();
     let logs = format!("var/log/pods/default_vm_{uid}");
     tree.folder(&logs);
     let held = said(&shape(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
-    // Logs stay behind for up to a minute when a pod is gone, and for ever if the kubelet is stopped in that time.
+    // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that
+    // time.
     std::fs::create_dir(&pods).unwrap();
     let stale = said(&shape(&tree, PAGES));
     assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");
@@ -183,7 +186,7 @@ fn pages_go_back_when_the_old_checkpoint_has_returned() {
     let back = said(&shape(&tree, PAGES));
     assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
     assert_eq!(read(&tree, POOL), "4096");
-    // The same for a kubelet that cannot start, as pods are still there.
+    // The same result for a stopped kubelet that cannot start, because pods are still on its disk.
     let tree = host::rack1_a();
     tree.folder("var/lib/berth");
     is_static(&tree);
@@ -194,14 +197,14 @@ fn pages_go_back_when_the_old_checkpoint_has_returned() {
     assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
 }
 
-/// A pod has CPUs that the drop-in reserves: by policy names alone the checkpoint looks well.
+/// Tests a pod with CPUs that the drop-in reserves: the policy names alone do not show the conflict.
 #[test]
 fn a_drop_in_of_the_same_policy_steps_back() {
     let tree = with_drop_ins();
     tree.file(CPU_STATE, DRAINED);
     shape(&tree, STAGE);
     assert!(there(&tree, STAGED) && !there(&tree, DROP_IN), "the kubelet still runs");
-    // An operator gives it the name that the kubelet reads, and pods come.
+    // An operator renames the drop-in to the name that the kubelet reads, and pods are started.
     activate_by_hand(&tree).file(
         CPU_STATE,
         r#"{"policyName":"static","defaultCpuSet":"0,2-48,50-95","entries":{"u":{"c":"1,49"}}}"#,
@@ -214,7 +217,7 @@ fn a_drop_in_of_the_same_policy_steps_back() {
 fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
     let tree = with_drop_ins();
     tree.file(CPU_STATE, DRAINED);
-    // The agent has seen the kubelet before.
+    // The agent has observed the kubelet before.
     shape(&tree, STAGE);
     activate_by_hand(&tree);
     let status = &report(&tree)["status"];
@@ -225,7 +228,7 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
         json!(["reservedSystemCPUs", "memoryManagerPolicy", "reservedMemory"])
     );
     assert_eq!(status["zones"][0]["pinnableCPUs"], "1-23,49-71");
-    // Another kubelet, that has read it.
+    // A new kubelet process, which has read the drop-in.
     tree.file("proc/1412/stat", host::stat(20_000));
     let kubelet = &report(&tree)["status"]["capabilities"]["kubelet"];
     assert_eq!(kubelet["reservedSystemCPUs"], "0-1,24-25,48-49,72-73", "{kubelet:#}");
@@ -253,7 +256,7 @@ fn config_of(tree: &Tree) -> Value {
     report(tree)["status"]["capabilities"]["kubelet"].clone()
 }
 
-/// Of processes named `kubelet` only the host's is believed.
+/// Checks that only the host's kubelet is used, of several processes named `kubelet`.
 #[test]
 fn a_kubelet_in_a_pod_is_not_the_hosts() {
     let theirs = "var/lib/tenant/config.yaml";
@@ -300,16 +303,17 @@ fn a_kubelet_in_a_pod_is_not_the_hosts() {
         std::fs::remove_dir_all(tree.path().join("proc/1412")).unwrap();
         assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}, alone");
     }
-    // Two that could be it: none is believed.
+    // Both processes could be the host's kubelet: neither is used.
     let tree = impostor("0::/\n", ours);
     tree.file("proc/1412/cgroup", "0::/\n");
     assert_eq!(config_of(&tree), Value::Null);
-    // They differ by unit.
+    // The two processes differ by their systemd unit.
     let tree = impostor("0::/\n", ours);
     assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static");
 }
 
-/// A cycle of links alone has no facts about the kubelet, and must keep when pages were changed.
+/// Checks that a cycle that observes only links, without facts about the kubelet, keeps the time of the last change
+/// of pages.
 #[test]
 fn a_cycle_of_links_keeps_when_pages_changed() {
     let tree = host::rack1_a();
@@ -318,14 +322,14 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
     let mut ledger = Ledger::default();
     ledger.hugepages_changed = Some(9_000);
     ledger.files.insert(format!("/{DROP_IN}"));
-    // Of a network that is no longer there: something to save.
+    // A network that does not exist any more, so that the cycle has something to save.
     ledger.networks.insert("trunk".to_owned(), MadeNetwork::default());
     save_ledger(&ledger, &root, BOOT).unwrap();
     shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), HostSettings::default()));
     assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
 }
 
-/// A checkpoint that the kubelet would refuse: no advice may say "restart".
+/// Checks the advice for a checkpoint that the kubelet would refuse: no advice may contain "restart".
 #[test]
 fn a_restart_is_not_advised_where_it_would_fail() {
     let tree = with_drop_ins();

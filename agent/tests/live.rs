@@ -124,7 +124,7 @@ fn links_are_those_of_sysfs() {
     assert_eq!(uplinks.len(), devices.filter(|path| path.join("device").exists()).count());
 }
 
-/// Checks that both libvirt and Berth have must agree.
+/// Checks that the findings that both libvirt and Berth report are equal.
 #[test]
 fn virt_host_validate_agrees() {
     let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {

@@ -1,6 +1,6 @@
-//! Plans of tenant networks, on links that a small model of the kernel keeps: the steps of a plan are done to the
-//! model by the code that does it to a kernel, and the next plan is empty; what is taken away is gone, and what was not
-//! ours is as before.
+//! Tests of plans of tenant networks on a small model of the kernel's links. The code that applies steps to a kernel
+//! applies the steps of a plan to the model. Then the next plan is empty, removed links do not exist, and links of
+//! other programs are unchanged.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -48,7 +48,8 @@ fn link(text: &str, kind: LinkKind) -> Link {
     }
 }
 
-/// Two uplinks, one with the host's address; a bridge and a VLAN link of another program.
+/// Returns a host with two uplinks, one of them with the host's address, and a bridge and a VLAN link of another
+/// program.
 fn host() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
@@ -70,7 +71,7 @@ fn host() -> HostFacts {
     facts
 }
 
-/// The same, with a kernel that reports nf_tables.
+/// Returns the same host, with a kernel that reports nf_tables.
 fn filtering_host() -> HostFacts {
     let mut facts = host();
     facts.links.filter = BridgeFilter::Absent;
@@ -100,7 +101,7 @@ fn sentences(plan: &Plan) -> Vec<String> {
 const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
 
 thread_local! {
-    /// Where what was found is kept, as on a host.
+    /// The folder with the ledger, as on a host.
     static STATE: Tree = state();
 }
 
@@ -110,7 +111,7 @@ fn state() -> Tree {
     tree
 }
 
-/// Carries out a plan as the agent does, on a model of the kernel.
+/// Applies a plan as the agent does, on a model of the kernel.
 fn carry_out(facts: &mut HostFacts, plan: &Plan) {
     let mut plan = plan.clone();
     plan.changes.retain(|change| change.blocked.is_none());
@@ -131,7 +132,7 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
     facts.links = model.links;
 }
 
-/// The sentence of the change that makes the rules.
+/// Returns the text of the change that creates the rules.
 fn filtered(by: &str) -> String {
     format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge berth)")
 }
@@ -170,7 +171,7 @@ fn a_plan_reads_as_an_operator_would_say_it() {
     let next = planned(&facts, &(SHARED.to_owned() + &more));
     assert_eq!(sentences(&next), ["add VLANs 121-122,130 to eth1 on br-tenant for 3 tenants"]);
     assert!(!next.changes[0].drift);
-    // Removed by another program it is drift; with `enforce: false` it is left and reported.
+    // If another program removed the VLAN, this is drift; with `enforce: false` the plan only reports it.
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap().vlans =
         Some(PortVlans::default());
     assert!(planned(&facts, &spec).changes[0].drift);
@@ -196,7 +197,8 @@ fn what_would_strand_the_host_is_refused() {
     let trial: Vec<bool> =
         allowed.changes.iter().map(|change| change.links().unwrap().trial).collect();
     assert_eq!(trial, [false, false, true, false], "{:?}", sentences(&allowed));
-    // No default route and no address on it: the host's address is on `lo`, and a route leads out of here.
+    // The link has no default route and no address: the host's address is on `lo`, and another route leaves through
+    // the link.
     let mut unnumbered = host();
     let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
     eth1.destination = Some("10.0.0.0/8".to_owned());
@@ -207,13 +209,13 @@ fn what_would_strand_the_host_is_refused() {
         refused[0].contains("BLOCKED the host's route to 10.0.0.0/8 leaves through eth1."),
         "{refused:?}"
     );
-    // On a VLAN that is stacked on it too.
+    // The same with the route on a VLAN link that is stacked on the uplink.
     let mut stacked = host();
     let vlan = stacked.links.all.iter_mut().find(|link| link.name.as_str() == "eth1.99").unwrap();
     vlan.destination = Some("10.0.0.0/8".to_owned());
     let refused = sentences(&planned(&stacked, &spec_of_eth1));
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
-    // Separate VLAN links leave the uplink as it is.
+    // Separate VLAN links do not change the uplink.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
     assert_eq!(
         sentences(&planned(&facts, &own)),
@@ -334,7 +336,7 @@ fn a_vlan_that_a_link_steals_is_told_and_the_others_are_made() {
     }
 }
 
-/// A VM's port in a VLAN of the shared bridge.
+/// Adds the port of a VM in a VLAN of the shared bridge.
 fn vm_comes(facts: &mut HostFacts, vlan: u16) {
     let id = VlanId::try_from(vlan).unwrap();
     let only = VlanSet::from_iter([id]);
@@ -363,7 +365,7 @@ fn a_network_that_a_vm_is_on_stays() {
         lines[0].starts_with("remove br-tenant of network trunk BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
-    // With a spec that cannot be parsed nothing is removed.
+    // If the spec cannot be parsed, the plan removes nothing.
     assert!(planned(&facts, "  networks: 5").is_empty());
     assert!(planned(&facts, "  netwroks: []").is_empty());
 }
@@ -389,7 +391,7 @@ fn another_uplink_takes_the_place_of_the_first() {
     let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
     assert_eq!(ports, ["eth2"], "two ways out of one bridge are a loop");
     assert!(planned(&facts, &other).is_empty());
-    // It was down when found, and goes down when nothing of ours is on it any more, not before.
+    // The uplink was down originally. The plan sets it down only after the last link of Berth is removed from it.
     let gone = planned(&facts, "  {}");
     assert_eq!(sentences(&gone), ["remove br-tenant of network trunk"]);
     carry_out(&mut facts, &gone);
@@ -397,7 +399,7 @@ fn another_uplink_takes_the_place_of_the_first() {
         sentences(&planned(&facts, "  {}")),
         ["delete nftables table bridge berth", "set eth2 down"]
     );
-    // A typo elsewhere in the network is no reason to lower it.
+    // A typo elsewhere in the network does not cause the uplink to be set down.
     assert!(planned(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
 }
 
@@ -443,10 +445,10 @@ fn rules_that_another_program_changed_are_put_back() {
         let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
         assert!(sentences(&left)[0].contains("BLOCKED another program changed it"), "{left:?}");
     }
-    // An agent that is not allowed to ask the kernel says nothing about it.
+    // An agent without permission to read the table does not plan changes of it.
     facts.links.filter = BridgeFilter::Unknown;
     assert!(planned(&facts, &spec).is_empty());
-    // Those of an older agent are no drift, and `enforce: false` does not keep them.
+    // Rules of an older agent are not drift, and `enforce: false` does not prevent their update.
     facts.links.filter = BridgeFilter::There(Table::default());
     facts.ledger.filter.as_mut().unwrap().version = 0;
     let plan = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
@@ -465,12 +467,13 @@ fn a_table_that_is_gone_with_its_networks_is_forgotten() {
     assert!(plan.is_empty() && plan.forget_networks.filter, "{:?}", sentences(&plan));
 }
 
-/// One network's spec and its tenants, by random choice.
+/// Generates a random spec of two networks with their tenants.
 fn some_spec() -> impl Strategy<Value = String> {
     let ids = prop::collection::btree_set(2_u32..400, 0..12);
     let network = (0..3_usize, ids);
     (network.clone(), network, any::<bool>()).prop_map(|(one, two, stp)| {
-        // Never one port for both, as a VNI on it is one network; but what one had the other may have next.
+        // The two networks never share a port, as a VNI is unique per port; but the next spec may give the port of
+        // the first network to the second.
         let port = |name: &str| if name == "n2" && one.0 == 2 { 4791 } else { 4790 };
         let scenario = |kind: usize, name: &str, uplink: &str| match kind {
             0 => format!("{{name: {name}, scenario: VlanAwareBridge, uplink: {{name: {uplink}}}, stp: {stp}}}"),
@@ -492,7 +495,7 @@ fn some_spec() -> impl Strategy<Value = String> {
     })
 }
 
-/// What is not ours, and of it what a plan may change.
+/// Returns the links of other programs, with the properties that a plan may change.
 fn foreign(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool>)> {
     let all = facts.links.all.iter().filter(|link| !link.is_ours());
     all.map(|link| (link.name.to_string(), (link.master.clone(), link.up))).collect()
@@ -501,13 +504,15 @@ fn foreign(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// From anything to anything else: one plan does it, the next is empty, and revert leaves the host as found.
+    /// Checks that one plan applies any spec after any other, that the next plan is empty, and that revert restores
+    /// the host.
     #[test]
     fn a_second_plan_is_empty(specs in prop::collection::vec(some_spec(), 1..4), damage in any::<prop::sample::Index>()) {
         let mut facts = filtering_host();
         let found = foreign(&facts);
         for spec in &specs {
-            // A scenario that changes may need one round for what goes and one for what comes.
+            // A change of the scenario may need one round for links that are removed and one for links that are
+            // created.
             for _ in 0..3 {
                 let plan = planned(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);
@@ -520,7 +525,7 @@ proptest! {
             facts.links.filter = BridgeFilter::Absent;
             let plan = planned(&facts, spec);
             prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
-            // Another program deletes one of our links.
+            // Another program deletes one of Berth's links.
             let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_ours()).map(|l| l.name.clone()).collect();
             let gone = &ours[damage.index(ours.len())];
             step(&mut facts.links, &LinkOp::Remove(gone.clone())).unwrap();

@@ -1,4 +1,4 @@
-//! `plan` on the made-up host of `common/host.rs`, changed in one place a test.
+//! Tests of `plan` on the made-up host of `common/host.rs`; each test changes one property of the host.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// `what: was -> will be`, and what blocks it.
+    /// Returns each change as `change: old -> new`, with the reason if the change is blocked.
     fn lines(&self) -> Vec<String> {
         let text =
             |change: &Value, name: &str| change[name].as_str().unwrap_or_default().to_owned();
@@ -115,10 +115,10 @@ fn huge_pages_are_never_taken_below_use() {
     let blocked = to(1023);
     assert_eq!(blocked.code, 1);
     assert!(blocked.only().contains("1024 of the 4096 pages are in use"), "{}", blocked.only());
-    // Promised by the kernel, and no zone but this one can keep it.
+    // The kernel has reserved the pages, and only this zone can provide them.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
     assert!(to(1024).only().contains("1028 of the 4096"), "{}", to(1024).only());
-    // Promised to a pod by its limit.
+    // The limit of a pod reserves the pages.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").file(
         "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
         format!("{}\n", 8000u64 << 21),
@@ -150,7 +150,7 @@ fn the_host_keeps_memory_for_itself() {
     );
 }
 
-/// A kubelet refuses to start when its Memory Manager finds other pages than it has counted.
+/// Tests pages that the Memory Manager has counted: the kubelet refuses to start if the number of pages has changed.
 #[test]
 fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     let tree = host::rack1_a();
@@ -178,7 +178,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert!(blocked.contains(waits), "{blocked}");
     tree.file(pool, "4096\n");
     assert_eq!(to(4200).only(), "hugepages 2Mi zone 0: 4096 -> 4300");
-    // After a reboot: what was counted is what the kubelet needs to start, pods or not.
+    // After a reboot: the kubelet needs the counted number of pages to start, with or without pods.
     let back = to(4300);
     assert_eq!(back.only(), "hugepages 2Mi zone 0: 4096 -> 4300");
     assert!(back.json["changes"][0]["removes"].is_null());
@@ -201,7 +201,8 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
 }
 
-/// Memory of the first pool is not available to the second; memory that a smaller pool releases is.
+/// Checks that memory of the first pool is not available to the second, and that memory released by a smaller pool is
+/// available.
 #[test]
 fn room_is_counted_once() {
     let tree = host::rack1_a();
@@ -220,7 +221,7 @@ fn room_is_counted_once() {
     assert_eq!(swapped.lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
 }
 
-/// `hugepage` may have been meant as `hugepages`: its settings are not restored.
+/// Tests a typo: `hugepage` may mean `hugepages`, so the plan does not restore the settings of huge pages.
 #[test]
 fn a_misspelt_part_puts_nothing_back() {
     let tree = host::rack1_a();
@@ -262,7 +263,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
         let (none, fault_text) = reserved(spec);
         assert!(none.is_none() && fault_text.contains(fault), "{spec}: {fault_text}");
     }
-    // Isolated cores make poor housekeepers.
+    // Isolated cores are not suitable for housekeeping.
     tree.file("sys/devices/system/cpu/isolated", "1,49\n");
     assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0,2,24-25,48,50,72-73");
 }
@@ -317,7 +318,7 @@ fn housekeeping_says_what_would_undo_it() {
     assert_eq!(alone.code, 2);
 }
 
-/// The kubelet's cgroup driver is systemd, and the runtime's is not: its own unit has the pods.
+/// Tests a kubelet with the systemd cgroup driver and a runtime without it: pods are below the unit of the runtime.
 #[test]
 fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
     const POD: &str = "kubepods-pod6f9d2f1e_0c3a_4f0e_9a55_0d6f1a2b3c4d.slice:cri-containerd:0a1b";
@@ -337,16 +338,16 @@ fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let evidence = format!("process 4711 (virt-launcher-m) in {in_runtime} (/proc/4711/cgroup)");
     assert!(lines[0].contains("below system.slice") && lines[0].contains(&evidence), "{lines:?}");
-    // Any process of a pod counts, and a VM that is in no pod.
+    // Any process of a pod counts, and so does a VM outside of pods.
     assert_eq!(blocked(&[("4711", "nginx", &in_runtime)]).len(), 1);
     let lines = blocked(&[("812", "qemu-system-x86", "/user.slice/user-0.slice/session-1.scope")]);
     assert!(lines.len() == 1 && lines[0].contains("below user.slice"), "{lines:?}");
-    // As a container with a separate cgroup namespace sees them.
+    // The paths as a container with a separate cgroup namespace sees them.
     let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
-    // A path whose start is not known may be below any of them.
+    // If the start of a path is unknown, the path may be below any of the units.
     assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD}"))]).len(), 3);
-    // Where pods belong, and services that are no pods.
+    // Pods in their usual place, and services that are not pods.
     assert!(
         blocked(&[
             ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD}")),
@@ -382,7 +383,7 @@ fn ksm_has_one_owner() {
     assert!(plan(&tree, "  ksm: {mode: 'Off'}").only().contains("BLOCKED KubeVirt's virt-handler"));
     assert!(plan(&tree, "  ksm: {mode: Observe}").lines().is_empty());
 
-    // It has undone what Berth had set: a second try would only go to and fro.
+    // virt-handler has reset what Berth had set: a second try would repeat the conflict.
     tree.file("sys/kernel/mm/ksm/run", "0\n");
     ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
     assert!(plan(&tree, spec).only().contains("virt-handler runs and KSM was changed"));
@@ -394,7 +395,7 @@ fn ksm_has_one_owner() {
     }
 }
 
-/// 2 is how many hosts switch KSM off; going back to it after much was merged takes memory.
+/// Many hosts switch KSM off with 2; restoring 2 after many pages were merged takes memory.
 #[test]
 fn unmerging_to_put_back_needs_room_too() {
     let tree = host::rack1_a();
@@ -457,7 +458,7 @@ fn merging_across_zones_needs_room_to_unmerge() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'Off', mergeAcrossNodes: false}";
     assert_eq!(plan(&tree, spec).only(), "ksm merge_across_nodes: 1 -> 0");
-    // 200 GiB would come apart, 252 GiB are available: fine; 250 GiB are too many.
+    // 200 GiB would be unmerged, and 252 GiB are available, which is enough; 250 GiB are too much.
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
     assert_eq!(plan(&tree, spec).code, 0);
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
@@ -479,11 +480,11 @@ fn what_is_no_longer_asked_for_goes_back() {
     );
     let both = ["transparent hugepages: madvise -> always", "hugepages 1Gi zone 0: 16 -> 0"];
     assert_eq!(plan(&tree, "  profile: x").lines(), both);
-    // It is not known whether a part with a fault was removed.
+    // The agent does not know whether a part with a fault was removed from the spec.
     let faulty =
         plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
     assert_eq!((faulty.code, faulty.lines()), (2, vec![]));
-    // Another boot has reset it all.
+    // Another boot has reset all settings.
     let text = std::fs::read_to_string(tree.path().join(LEDGER)).unwrap();
     tree.file(LEDGER, text.replace(BOOT, "another-boot"));
     assert!(plan(&tree, "  profile: x").lines().is_empty());
@@ -593,7 +594,7 @@ fn the_kubelet_is_advised_with_fields_that_it_takes() {
         "{steps:?}"
     );
 
-    // Followed to the letter there is nothing left to advise, and `check` agrees.
+    // If the user follows the advice exactly, no advice is left, and `check` agrees.
     tree.file(
         "var/lib/kubelet/config.yaml",
         format!("{yaml}systemReserved: {{memory: 1Gi}}\nkubeReserved: {{memory: 1000000000}}\n"),
@@ -635,7 +636,8 @@ fn a_staged_drop_in_waits_for_the_drain() {
     );
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
-    // Of a kubelet that is stopped nothing tells the folder but what its unit passes, or what was recorded.
+    // The folder of a stopped kubelet is known only from the flags that its unit passes, or from the record of the
+    // agent.
     common::kubelet::stop(&tree);
     tree.file(
         "etc/default/kubelet",

@@ -80,7 +80,7 @@ fn samples_are_output_of_the_program() {
     );
 }
 
-/// Returns what `plan` prints on the tree for a manifest.
+/// Returns the output of `plan` on the tree for a manifest.
 fn plan(tree: &common::tree::Tree, manifest: &str) -> String {
     tree.file("infranode.yaml", manifest);
     let path = tree.path().join("infranode.yaml");
@@ -104,7 +104,7 @@ fn the_manual_page_is_made_from_the_help() {
     compare("docs/berth-agent.md", &stdout(&agent(&["man", "--markdown"])));
 }
 
-/// The Debian package brings it.
+/// Compares the completion script, which the Debian package installs.
 #[test]
 fn the_completion_script_is_what_the_program_prints() {
     compare("docs/berth-agent.bash", &stdout(&agent(&["completion", "bash"])));

@@ -1,15 +1,16 @@
-//! A whole made-up host: two sockets, 48 cores, SMT, bonded SR-IOV NICs, NVMe, a kubelet with pinned
-//! VMs. It is what the README shows, so it should look like a realistic host.
+//! The made-up host: two sockets, 48 cores, SMT, bonded SR-IOV NICs, NVMe drives, and a kubelet with pinned VMs. The
+//! README shows this host, so it should look like a real host.
 
 use super::Tree;
 
-/// When it was booted: later than all files that tests write, so that its kubelet has read them.
+/// Boot time of the host: later than the change of all files that tests write, so that the kubelet has read these
+/// files.
 pub(crate) const BOOTED_AT: u64 = 4_102_444_800;
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
 
-/// The host `rack1-a`.
+/// Returns the tree of the host `rack1-a`.
 pub(crate) fn rack1_a() -> Tree {
     let tree = Tree::new();
     machine(&tree);
@@ -36,7 +37,7 @@ fn machine(tree: &Tree) {
         .file("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n");
 }
 
-/// CPUs 0-23 and 48-71 on socket 0, the others on socket 1; siblings are 48 apart.
+/// Writes the processors: CPUs 0-23 and 48-71 are on socket 0, the others on socket 1; siblings are 48 apart.
 fn processors(tree: &Tree) {
     let mut cpuinfo = String::new();
     for cpu in 0..96 {
@@ -134,7 +135,7 @@ fn virtualisation(tree: &Tree) {
     }
 }
 
-/// One card with two ports in a bond, which carries the default route; and a dedicated second card.
+/// Writes one card with two ports in a bond, which has the default route, and a dedicated second card.
 fn uplinks(tree: &Tree) {
     let cards = [
         ("ens1f0np0", "0000:41:00.0", 0, "mlx5_core", Some("bond0"), 8),
@@ -196,9 +197,9 @@ fn link(tree: &Tree, name: &str, folder: &str, index: usize, mtu: u32, speed: u3
         .file(&format!("{folder}/speed"), format!("{speed}\n"));
 }
 
-/// The first three of a function's virtual functions are with VMs.
+/// Writes a virtual function. VMs use the first three virtual functions of a physical function.
 fn virtual_function(tree: &Tree, function: &str, physical: &str, number: usize) {
-    // After functions 0 and 1 of the card itself; eight functions to a device.
+    // The addresses follow those of functions 0 and 1 of the card itself; a device has eight functions.
     let address = format!("0000:41:{:02x}.{}", (number + 2) / 8, (number + 2) % 8);
     let folder = format!("sys/devices/pci0000:40/{address}");
     let driver = if number < 3 { "vfio-pci" } else { "mlx5_core" };
@@ -213,7 +214,7 @@ fn virtual_function(tree: &Tree, function: &str, physical: &str, number: usize) 
         );
 }
 
-/// The first drive is the system's, the second free.
+/// Writes the drives: the system uses the first, and the second is free.
 fn drives(tree: &Tree) {
     for (number, zone, minor) in [(0, 0, 0), (1, 1, 4)] {
         let address = format!("0000:8{number}:00.0");
@@ -276,12 +277,12 @@ fn kubelet(tree: &Tree) {
         );
 }
 
-/// `stat` of a kubelet that was started so many hundredths of a second after the boot.
+/// Returns the `stat` file of a kubelet that was started `started` hundredths of a second after the boot.
 pub(crate) fn stat(started: u64) -> String {
     format!("1412 (kubelet) S{} {started} 0\n", " 0".repeat(18))
 }
 
-/// What a plan changes: everything as the kernel and systemd have it after a boot.
+/// Writes the settings that a plan changes, with the values that the kernel and systemd give them at boot.
 fn shape(tree: &Tree) {
     let all = "ffffffff,ffffffff,ffffffff\n";
     tree.file("proc/2/comm", "kthreadd\n")
@@ -292,7 +293,7 @@ fn shape(tree: &Tree) {
     for unit in ["init.scope", "system.slice", "user.slice"] {
         tree.file(&format!("sys/fs/cgroup/{unit}/cpuset.cpus"), "\n");
     }
-    // A timer, two queues of a network card, one of a drive, and one that no driver has requested.
+    // The interrupts of a timer, of two queues of a network card, of one queue of a drive, and one without a driver.
     for (number, users) in
         [(0, "timer"), (40, "ens5f0-TxRx-0"), (41, "ens5f0-TxRx-1"), (60, "nvme0q1"), (70, "")]
     {

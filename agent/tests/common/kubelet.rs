@@ -1,20 +1,20 @@
-//! The kubelet of the made-up host: it ends, starts again, and its files are changed.
+//! Stops and starts the kubelet of the made-up host, and changes its files.
 
 use super::Tree;
 use super::host::stat;
 
-/// Ends the kubelet.
+/// Stops the kubelet.
 pub(crate) fn stop(tree: &Tree) {
     std::fs::rename(tree.path().join("proc/1412"), tree.path().join("ended")).unwrap();
 }
 
-/// Starts it again, so many hundredths of a second after the boot.
+/// Starts the kubelet again, `started` hundredths of a second after the boot.
 pub(crate) fn start(tree: &Tree, started: u64) {
     std::fs::rename(tree.path().join("ended"), tree.path().join("proc/1412")).unwrap();
     tree.file("proc/1412/stat", stat(started));
 }
 
-/// Gives a file another time of its last change, in seconds since 1970.
+/// Sets the modification time of a file, in seconds since 1970.
 pub(crate) fn modified(tree: &Tree, path: &str, seconds: u64) {
     let file = std::fs::File::options().write(true).open(tree.path().join(path)).unwrap();
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);

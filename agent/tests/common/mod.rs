@@ -1,4 +1,4 @@
-//! What the tests of the command line share.
+//! Helpers that the tests of the command line share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(
@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 pub(crate) use tree::Tree;
 
-/// A manifest for the host of [`host`], without faults.
+/// Returns a manifest without faults for the host of [`host`].
 pub(crate) fn manifest(spec: &str) -> berth_agent::manifest::Manifest {
     let head =
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
@@ -29,7 +29,7 @@ pub(crate) fn agent(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_berth-agent")).args(arguments).output().unwrap()
 }
 
-/// Runs the program on a tree.
+/// Runs the program on a captured tree.
 pub(crate) fn agent_on(tree: &Tree, arguments: &[&str]) -> Output {
     let root = tree.path().to_str().unwrap();
     agent(&[arguments, &["--root", root]].concat())
@@ -43,14 +43,14 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The report of a tree as JSON; the program must have succeeded.
+/// Returns the report of a tree as JSON, and panics if the program fails.
 pub(crate) fn report(tree: &Tree) -> serde_json::Value {
     let output = agent_on(tree, &["report", "--output", "json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The findings of a tree by id; whatever the exit code.
+/// Returns the findings of a tree by id, for any exit code.
 pub(crate) fn findings(tree: &Tree) -> std::collections::BTreeMap<String, serde_json::Value> {
     let output = agent_on(tree, &["check", "--output", "json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,10 +58,10 @@ pub(crate) fn findings(tree: &Tree) -> std::collections::BTreeMap<String, serde_
     checks.into_iter().map(|c| (c["id"].as_str().unwrap().to_owned(), c)).collect()
 }
 
-/// Copies the program to where any user can run it.
+/// Copies the program to a folder where any user can run the copy.
 ///
-/// By another process: while this one had the copy open for writing, a child that another thread starts would have it
-/// open too, and it could not be run (`ETXTBSY`).
+/// A separate process writes the copy. If this process wrote the copy, a child process that another thread starts at
+/// that moment would inherit the open file, and running the copy would fail (`ETXTBSY`).
 pub(crate) fn copy_program(to: &std::path::Path) {
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_berth-agent")).arg(to).status();
     assert!(copied.unwrap().success());

@@ -1,8 +1,8 @@
-//! A made-up host's files.
+//! Files of a made-up host.
 
 use std::path::Path;
 
-/// A folder that gets files and is removed at the end.
+/// A temporary folder with the files of a host; it is removed when the value is dropped.
 pub(crate) struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -14,7 +14,7 @@ impl Tree {
         self.0.path()
     }
 
-    /// Writes a file, with the folders above it.
+    /// Writes a file, and creates the folders above the file.
     pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -27,7 +27,7 @@ impl Tree {
         self
     }
 
-    /// Makes a symbolic link, with the folders above it.
+    /// Creates a symbolic link, and the folders above the link.
     pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

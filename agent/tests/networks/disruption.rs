@@ -1,4 +1,5 @@
-//! Changes that would take the network from links that are attached: blocked, or if they are allowed, named with their disruption.
+//! Tests of changes that would disconnect attached links: such a change is blocked, or, if the spec allows it, is
+//! listed with its disruption.
 
 use berth_agent::plan::Disruption;
 
@@ -8,7 +9,7 @@ const OWN: &str =
     "  networks: [{name: trunk, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tn}]\n";
 const TUNNELS: &str = "  networks: [{name: trunk, scenario: Vxlan, vxlan: {localAddress: 10.0.0.1, port: 4790, peers: [10.0.0.2]}}]\n  tenantNetworks: [{name: a, network: trunk, vni: 5000}]\n";
 
-/// A host that is as this spec asks, with another address to begin tunnels at.
+/// Returns a host that matches this spec, with a second local address for tunnels.
 fn host_with(spec: &str) -> HostFacts {
     let mut facts = host();
     let eth0 = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth0").unwrap();
@@ -24,7 +25,8 @@ fn add(facts: &mut HostFacts, link: Link) {
     facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// A tenant's bridge with a VM on it, by scenario: the spec, what would be changed of it, and what is lost by that.
+/// Returns a tenant's bridge with a VM for each scenario: the spec, the bridge, the old and the new value, and the
+/// disruption.
 fn changes() -> Vec<(String, &'static str, [&'static str; 2], &'static str)> {
     let one = tenants(&[("a", "trunk", 120)]);
     vec![
@@ -91,7 +93,7 @@ fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
             "{:#?}",
             sentences(&planned(&facts, &allowed))
         );
-        // Without a VM nothing of it is disruptive, and no permission is needed.
+        // Without a VM the change is not disruptive, and needs no permission.
         facts.links.all.retain(|link| link.name.as_str() != "vnet0");
         let back = planned(&facts, &spec);
         assert!(
@@ -100,14 +102,15 @@ fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
             back.changes
         );
         carry_out(&mut facts, &back);
-        // An uplink that was raised goes down when nothing of ours is on it any more.
+        // An uplink that Berth set up is set down after the last link of Berth is removed from it.
         let lowered = planned(&facts, &spec);
         carry_out(&mut facts, &lowered);
         assert!(planned(&facts, &spec).is_empty());
     }
 }
 
-/// Another scenario with the same bridges: the tenant's old way out goes first, and not while a VM is attached.
+/// Tests a change of the scenario with the same bridges: the tenant's old uplink port is removed first, and not while
+/// a VM is attached.
 #[test]
 fn two_scenarios_are_never_joined() {
     let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
@@ -130,7 +133,8 @@ fn two_scenarios_are_never_joined() {
     assert!(planned(&facts, &other).is_empty());
 }
 
-/// What is wrong of a network that is in place is repaired, VMs or not: they are on the wrong network.
+/// Checks that drift of an existing network is corrected even if VMs are attached, because these VMs are on the wrong
+/// network.
 #[test]
 fn drift_is_repaired_under_vms() {
     let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
@@ -143,7 +147,8 @@ fn drift_is_repaired_under_vms() {
     assert!(planned(&facts, &spec).is_empty());
 }
 
-/// macvlan, macvtap and VLAN links count as users of the link they are stacked on, wherever they are.
+/// Checks that macvlan, macvtap and VLAN links count as users of the link that they are stacked on, in any network
+/// namespace.
 #[test]
 fn what_is_stacked_on_a_tenants_links_is_a_user() {
     let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
@@ -170,7 +175,7 @@ fn what_is_stacked_on_a_tenants_links_is_a_user() {
             }
         }
     }
-    // On a shared bridge what is stacked is in the VLANs of the bridge itself, which has none.
+    // Links stacked on a shared bridge are in the VLANs of the bridge itself, and the bridge has none.
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
     let mut facts = host_with(&spec);
     add(&mut facts, Link { parent: Some(name("br-tenant")), ..link("macvtap0", LinkKind::Other) });
@@ -179,7 +184,7 @@ fn what_is_stacked_on_a_tenants_links_is_a_user() {
     assert_eq!(sentences(&less), ["remove VLAN 120 from eth1 on br-tenant"]);
 }
 
-/// A VM is attached between the plan and the step: each step that takes something away looks again.
+/// Attaches a VM between the plan and the step: each step that removes something checks for users again.
 #[test]
 fn what_comes_after_the_plan_is_seen_before_the_step() {
     let one = tenants(&[("a", "trunk", 120)]);
@@ -220,7 +225,7 @@ fn what_comes_after_the_plan_is_seen_before_the_step() {
     }
 }
 
-/// Two names for one wire: a VLAN on it is one network.
+/// Tests two names for one physical network: a VLAN on this network is one network.
 #[test]
 fn one_vlan_on_one_wire_is_one_tenants() {
     let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
@@ -234,10 +239,10 @@ fn one_vlan_on_one_wire_is_one_tenants() {
     let mut facts = host();
     let plan = planned(&facts, &two("eth1", &asked));
     assert!(faults(&plan).iter().any(|said| said.starts_with(fault)), "{:?}", faults(&plan));
-    // The other network is made.
+    // The plan creates the other network.
     assert_eq!(sentences(&plan).len(), 2, "{:?}", sentences(&plan));
     assert!(planned(&facts, &two("eth2", &asked)).faults.is_empty(), "another wire");
-    // The one that is in place keeps its VLAN, in whatever order the two are listed.
+    // The network that exists keeps its VLAN, in any order of the two.
     let first = planned(&facts, &two("eth1", &asked[1..]));
     carry_out(&mut facts, &first);
     let plan = planned(&facts, &two("eth1", &asked));
@@ -248,19 +253,19 @@ fn one_vlan_on_one_wire_is_one_tenants() {
         faults(&plan)
     );
     assert!(planned(&facts, &two("eth1", &asked[1..])).is_empty());
-    // A virtual function leaves by its card.
+    // A virtual function leaves the host through its card.
     let function = link("eth1v0", LinkKind::VirtualFunction);
     add(&mut facts, Link { physical_function: Some(name("eth1")), ..function });
     let plan = planned(&facts, &two("eth1v0", &asked));
     assert!(!plan.faults.is_empty(), "{:?}", sentences(&plan));
-    // Tunnels of one port are one wire too.
+    // Tunnels with the same port are one network, too.
     let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
     let plan = planned(&host(), &overlays.replace("PORT", "4790"));
     assert!(
         faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already that of a")
     );
     assert!(planned(&host(), &overlays.replace("PORT", "4791")).faults.is_empty());
-    // A VLAN within a VLAN is another one.
+    // A VLAN within a VLAN is another VLAN.
     let mut facts = host();
     let outer = link("eth1.50", LinkKind::Vlan);
     add(&mut facts, Link { parent: Some(name("eth1")), vlan: Some(50), ..outer });

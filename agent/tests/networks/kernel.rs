@@ -1,4 +1,4 @@
-//! A small model of the kernel's links: what a step does to them, and what it refuses.
+//! A small model of the kernel's links: the effect of each step, and the steps that the kernel refuses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,36 +16,36 @@ use berth_host_facts::links::{
 };
 use nix::errno::Errno;
 
-/// Links, and what happens to a program that changes them.
+/// Links, and the events for a program that changes them.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) links: Links,
-    /// What happens at each next step; once they are used up, every step succeeds.
+    /// Event at each of the next steps; after the last event every step succeeds.
     pub(crate) fate: Vec<Fate>,
-    /// How many steps were refused.
+    /// Number of steps that were refused.
     pub(crate) refused: usize,
-    /// VMs that come while a plan is carried out: a port, its bridge and its VLANs.
+    /// VMs that are attached while a plan is applied: a port, its bridge and its VLANs.
     pub(crate) coming: Vec<Link>,
-    /// What must never be, and was.
+    /// Violations of the invariants.
     pub(crate) broken: Vec<String>,
 }
 
-/// What happens at a step.
+/// Event at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It succeeds.
+    /// The step succeeds.
     Done,
-    /// The kernel refuses it.
+    /// The kernel refuses the step.
     Refused,
-    /// The agent is killed before it.
+    /// The agent is killed before the step.
     Killed,
-    /// The agent is killed after it.
+    /// The agent is killed after the step.
     KilledAfter,
-    /// A VM is attached after it.
+    /// A VM is attached after the step.
     Attached,
 }
 
-/// Ends a program as SIGKILL does: nothing more is done.
+/// Panic value that ends a program as SIGKILL does: the program does nothing more.
 #[derive(Debug)]
 pub(crate) struct Killed;
 
@@ -128,7 +128,8 @@ impl Model {
         }
     }
 
-    /// A bridge with two ways out for one VLAN is a loop: the switch sees its own frames again.
+    /// Records violations: a bridge with two uplink ports for one VLAN is a loop, as the switch receives its own
+    /// frames again.
     fn judge(&mut self, after: &LinkOp) {
         if !is_filtered(&self.links, after) {
             self.broken.push(format!("{after:?} without the rules for what guests send"));
@@ -154,7 +155,7 @@ impl Model {
     }
 }
 
-/// Whether what guests send by it is filtered, if it opens a way out.
+/// Returns true if the step opens no path out of the host, or if the rules filter what guests send on this path.
 fn is_filtered(links: &Links, op: &LinkOp) -> bool {
     let table = match &links.filter {
         BridgeFilter::Unknown => return true,
@@ -172,7 +173,7 @@ fn is_way_out(port: &Link) -> bool {
     matches!(port.kind, LinkKind::Physical | LinkKind::Bond | LinkKind::Vlan | LinkKind::Vxlan)
 }
 
-/// The ways out of a VM's port.
+/// Returns the ports through which frames of a VM's port leave the host.
 pub(crate) fn ways_out(links: &Links, port: &LinkName) -> BTreeSet<String> {
     let Some(port) = links.named(port) else { return BTreeSet::new() };
     let Some(bridge) = port.master.as_ref().and_then(|bridge| links.named(bridge)) else {
@@ -190,7 +191,7 @@ fn sort(links: &mut Links) {
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// The answer of the kernel to a step.
+/// Returns the error of a step that the kernel refuses.
 fn refused(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
     let refused = Refused { errno, words: words.map(str::to_owned) };
     StepError::Refused { link: link.clone(), refused, hint: "" }
@@ -201,7 +202,8 @@ fn at(links: &Links, name: &LinkName) -> Result<usize, StepError> {
     place.ok_or_else(|| refused(name, Errno::ENODEV, None))
 }
 
-/// What the kernel changes although it refuses: a port that moves has left its bridge by then (`do_set_master`).
+/// Applies the change that the kernel makes although it refuses: a moved port has already left its bridge
+/// (`do_set_master`).
 fn refuse(links: &mut Links, op: &LinkOp) {
     if let LinkOp::Join { port, bridge } = op
         && let Ok(place) = at(links, port)
@@ -211,7 +213,7 @@ fn refuse(links: &mut Links, op: &LinkOp) {
     }
 }
 
-/// Does to the links what the kernel would.
+/// Applies a step to the links as the kernel would.
 pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     match op {
         LinkOp::Make(desired) => {

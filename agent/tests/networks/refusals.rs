@@ -1,5 +1,6 @@
-//! The kernel refuses steps, the agent is killed between them, and VMs come meanwhile: no VM that has a way out of the
-//! host loses it for good, there is never a loop, and afterwards everything matches the spec.
+//! Tests in which the kernel refuses steps, the agent is killed between steps, and VMs are attached meanwhile: no VM
+//! with a path out of the host loses this path permanently, no loop ever exists, and at the end everything matches
+//! the spec.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +14,7 @@ struct World {
     tree: Tree,
 }
 
-/// Uplinks enough to change them, and tunnels' ends.
+/// Returns a host with enough uplinks and tunnel addresses to change between them.
 fn world() -> World {
     let mut links = filtering_host().links;
     links.all.extend(["eth4", "eth5"].map(|name| link(name, LinkKind::Physical)));
@@ -29,7 +30,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// One cycle of the agent; `None` if it was killed.
+    /// Runs one cycle of the agent; returns `None` if the agent was killed.
     fn cycle(&self, spec: &str, fate: &[Fate]) -> Option<Converged> {
         self.model.borrow_mut().fate = fate.to_vec();
         let text = format!(
@@ -69,7 +70,8 @@ impl World {
         Link { master: Some(name(bridge)), vlans, ..link(port, LinkKind::Tun) }
     }
 
-    /// Where each VM's frames leave the host; what is made again has its name, and leaves elsewhere.
+    /// Returns the ports through which the frames of each VM leave the host. A link that is removed and created again
+    /// has the same name, so each port is listed with its settings.
     fn ways(&self) -> BTreeMap<LinkName, BTreeSet<String>> {
         let links = &self.model.borrow().links;
         let vms = links.all.iter().filter(|link| link.kind == LinkKind::Tun);
@@ -85,7 +87,7 @@ impl World {
     }
 }
 
-/// What may be changed of three networks that carry two tenants each.
+/// Values that a test changes in the spec of three networks with two tenants each.
 #[derive(Debug, Clone)]
 struct Asked {
     trunk: &'static str,
@@ -93,7 +95,7 @@ struct Asked {
     port: u16,
     local: &'static str,
     allow: bool,
-    /// True if the spec has the second tenants.
+    /// True if the spec has the second tenant of each network.
     second: bool,
 }
 
@@ -132,7 +134,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// Mostly nothing, else one misfortune or a few.
+/// Generates the events of a plan: often none or one failure, sometimes several.
 fn fate() -> impl Strategy<Value = Vec<Fate>> {
     let bad = prop::sample::select(vec![
         Fate::Refused,
@@ -169,8 +171,8 @@ proptest! {
         }
         prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
         let mut last = start;
-        // The ways out since a cycle last came to its end: what killed ones left half done goes back to one of them, as drift
-        // or as a trial that was not confirmed.
+        // The ports of each VM since the last complete cycle. A change that a killed agent left incomplete returns to
+        // one of these states, as drift or as a trial that was not confirmed.
         let mut known = vec![world.ways()];
         for (asked, fate) in &changes {
             let before = world.ways();
@@ -181,7 +183,8 @@ proptest! {
             let after = world.ways();
             let refused = world.model.borrow().refused;
             for (vm, ways) in &before {
-                // Without permission nothing changes for a VM, whatever happens to the agent; what was lost may come back.
+                // Without permission nothing changes for a VM, even if the agent is killed; a lost port may be
+                // restored.
                 if !asked.allow && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, ended.as_ref().map(|ended| &ended.outcomes));
                 } else if ended.is_some() && refused < 2 && !ways.is_empty() {
@@ -195,14 +198,14 @@ proptest! {
             }
             last = asked.clone();
         }
-        // The kernel refuses nothing any more: all matches the spec.
+        // The kernel refuses no more steps: everything matches the spec.
         let last = Asked { allow: true, second: true, ..last };
         world.cycle(&last.spec(), &[]).unwrap();
         let converged = world.cycle(&last.spec(), &[]).unwrap();
         prop_assert!(converged.plan.is_empty(), "{:#?}", sentences(&converged.plan));
         prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
         prop_assert!(world.ways()[&name("vnet0")].iter().all(|way| way.starts_with(last.trunk)), "{:?}", world.ways());
-        // VMs go, and so does everything else.
+        // All VMs are removed, and then everything that Berth created is removed.
         world.model.borrow_mut().links.all.retain(|link| link.kind != LinkKind::Tun);
         for _ in 0..2 {
             world.cycle("  {}", &[]).unwrap();
@@ -215,7 +218,7 @@ proptest! {
     }
 }
 
-/// The one case that cut all tenants of a host off: the new uplink cannot be a port.
+/// Tests the one case that disconnected all tenants of a host: the new uplink cannot become a port.
 #[test]
 fn of_a_join_leave_the_old_uplink_in_place() {
     let start = Asked {
@@ -227,7 +230,7 @@ fn of_a_join_leave_the_old_uplink_in_place() {
         second: true,
     };
     let other = Asked { trunk: "eth4", ..start.clone() };
-    // Each step in turn is refused: the first is the join.
+    // The kernel refuses each step in turn: the first is the join.
     for refused in 0..4 {
         let world = world();
         world.cycle(&start.spec(), &[]).unwrap();

@@ -1,4 +1,4 @@
-//! A change on trial that an earlier process left behind.
+//! Tests of a trial that an earlier process did not finish.
 
 use berth_agent::apply::{CannotStart, converge, links::trial};
 

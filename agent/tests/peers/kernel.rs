@@ -1,4 +1,4 @@
-//! Facts of the captured tree, read independently of the code of the agent.
+//! Facts of the captured tree, read by code that is independent of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
     }
 }
 
-/// A hybrid x86 machine has a performance monitoring unit for each kind of core.
+/// Compares the kinds of cores: a hybrid x86 machine has a performance monitoring unit for each kind.
 pub(crate) fn compare_core_kinds(machine: &mut Machine) {
     let devices = machine.root.join("sys/devices");
     if let Some(online) = line(&devices.join("system/cpu/online")) {
@@ -110,20 +110,20 @@ fn nodes(root: &Path) -> BTreeMap<u32, PathBuf> {
     numbered(&root.join("sys/devices/system/node"), "node")
 }
 
-/// Older captures have only the mask.
+/// Returns the CPUs of a node. Older captures have only the mask.
 fn cpus_of_node(node: &Path) -> Option<Cpus> {
     let list = line(&node.join("cpulist")).map(|list| parse_cpu_list(&list));
     list.or_else(|| line(&node.join("cpumap")).map(|mask| parse_cpu_mask(&mask)))
 }
 
-/// `Node 0 MemTotal:     16772456 kB`
+/// Returns the memory of a node, from a line such as `Node 0 MemTotal:     16772456 kB`.
 fn memory_of_node(node: &Path) -> Option<u64> {
     let file = fs::read_to_string(node.join("meminfo")).ok()?;
     let total = file.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
     Some(total.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok()? * 1024)
 }
 
-/// Size in bytes and number of pages, of each pool whose number was captured.
+/// Returns the size in bytes and the number of pages of each pool whose number was captured.
 fn hugepages_of_node(node: &Path) -> BTreeSet<(String, String)> {
     let entries = fs::read_dir(node.join("hugepages")).into_iter().flatten().filter_map(Result::ok);
     entries

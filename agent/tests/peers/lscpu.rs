@@ -50,16 +50,16 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
         }
     }
 
-    // A machine with cores of several models has each of these once per model.
+    // A machine with several models of cores has these lines once per model.
     if let Some(most) = summary.numbers("Thread(s) per core").max() {
         machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
     }
-    // With books, the summary is about the whole machine and not about this partition.
+    // On a machine with books, the summary describes the whole machine and not this partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
     if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first("Book(s)")) {
         machine.same("sockets (summary)", sockets, machine.capability("cpu/sockets"));
-        // Sockets need not be equal when some of their CPUs are offline.
+        // Sockets may have different numbers of CPUs if some CPUs are offline.
         if offline.is_empty() {
             machine.same("cores (summary)", sockets * cores, machine.capability("cpu/cores"));
         }
@@ -79,7 +79,7 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
 }
 
 fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machine) {
-    // A machine without NUMA may be one zone.
+    // If lscpu shows no NUMA nodes, the agent may report one zone with all CPUs.
     let without_numa = BTreeMap::from([(0, online.clone())]);
     let zones = match (zones.is_empty(), machine.zones().next().is_some()) {
         (true, true) => &without_numa,
@@ -92,7 +92,7 @@ fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machi
     }
 }
 
-/// The lines before the tables.
+/// Lines of the output before the tables.
 struct Summary<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Summary<'a> {
@@ -114,7 +114,7 @@ impl<'a> Summary<'a> {
         self.all(key).filter_map(|value| value.parse().ok())
     }
 
-    /// `NUMA node0 CPU(s):   0-62:2`
+    /// Returns the zones, from lines such as `NUMA node0 CPU(s):   0-62:2`.
     fn zones(&self) -> BTreeMap<u32, Cpus> {
         let id = |key: &str| key.strip_prefix("NUMA node")?.strip_suffix(" CPU(s)")?.parse().ok();
         self.0.iter().filter_map(|(key, list)| Some((id(key)?, parse_cpu_list(list)))).collect()

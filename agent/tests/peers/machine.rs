@@ -10,9 +10,9 @@ use tempfile::TempDir;
 
 use crate::units::{Cpus, parse_bytes};
 
-/// Time limit of each command.
+/// Time limit of one command.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Width limit of tables.
+/// Maximum width of tables.
 const TABLE_WIDTH: usize = 80;
 
 pub(crate) struct Machine {
@@ -82,7 +82,7 @@ impl Machine {
         !self.report.is_null()
     }
 
-    /// Returns exit code, standard output and standard error.
+    /// Runs a command, and returns the exit code, standard output and standard error.
     fn run(&mut self, command: &str, format: &str) -> (String, String, String) {
         let start = Instant::now();
         let output = Command::new(env!("CARGO_BIN_EXE_berth-agent"))
@@ -122,28 +122,28 @@ impl Machine {
         }
     }
 
-    /// A field of `status.capabilities`, given as a path with slashes.
+    /// Returns a field of `status.capabilities` at a path with slashes.
     pub(crate) fn capability(&self, path: &str) -> String {
         text(self.report.pointer(&format!("/status/capabilities/{path}")))
     }
 
-    /// A list in `status.capabilities`.
+    /// Returns a list in `status.capabilities`.
     pub(crate) fn capabilities(&self, path: &str) -> Vec<Value> {
         let list = self.report.pointer(&format!("/status/capabilities/{path}"));
         list.and_then(Value::as_array).cloned().unwrap_or_default()
     }
 
-    /// Numbers of the zones. Lists of them have the same form as lists of CPUs.
+    /// Returns the numbers of the zones. Lists of zones have the same form as lists of CPUs.
     pub(crate) fn zone_ids(&self) -> Cpus {
         self.zones().filter_map(|zone| zone["id"].as_u64()?.try_into().ok()).collect()
     }
 
-    /// A field of a zone.
+    /// Returns a field of a zone.
     pub(crate) fn zone(&self, id: u32, field: &str) -> String {
         text(self.zone_value(id, field))
     }
 
-    /// A list in a zone.
+    /// Returns a list in a zone.
     pub(crate) fn zone_list(&self, id: u32, field: &str) -> &[Value] {
         self.zone_value(id, field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
@@ -157,7 +157,7 @@ impl Machine {
     }
 }
 
-/// A JSON value without quotes, to be compared with a tool's text.
+/// Returns a JSON value without quotes, to compare it with the text of a tool.
 pub(crate) fn text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "nothing".to_owned(),
@@ -166,7 +166,7 @@ pub(crate) fn text(value: Option<&Value>) -> String {
     }
 }
 
-/// A quantity in bytes, so that `1Gi` and `1048576Ki` are the same; anything else stays as it is.
+/// Returns a quantity in bytes, so that `1Gi` and `1048576Ki` are equal; returns other text unchanged.
 pub(crate) fn in_bytes(quantity: &str) -> String {
     parse_bytes(quantity).map_or_else(|| quantity.to_owned(), |(bytes, _)| bytes.to_string())
 }

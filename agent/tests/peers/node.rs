@@ -6,12 +6,12 @@ use crate::machine::{Machine, in_bytes, text};
 use crate::read;
 use crate::units::{Cpus, format_cpu_list, parse_bytes};
 
-/// Tolerance, because the kernel releases some memory between boot and the start of the kubelet.
+/// Tolerance in bytes: the kernel releases some memory between the boot and the start of the kubelet.
 const MEMORY_TOLERANCE: u64 = 1 << 20;
 
 pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
     machine.same("offline", "", machine.capability("cpu/offline"));
-    // `capacity:` also is a field of `metadata.managedFields`, but deeper.
+    // `capacity:` is also a field of `metadata.managedFields`, but with deeper indentation.
     let capacity = yaml.lines().skip_while(|line| *line != "  capacity:").skip(1);
     for line in capacity.take_while(|line| line.starts_with("    ")) {
         let Some((resource, value)) = line.trim().split_once(": ") else { continue };
@@ -62,7 +62,7 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Bytes in huge pages of one size, over all zones.
+/// Returns the bytes in huge pages of one size, over all zones.
 fn hugepages(machine: &Machine, size: &str) -> u64 {
     let pools = machine.zones().flat_map(|zone| list(zone, "hugepages"));
     pools

@@ -7,7 +7,7 @@ pub(crate) type Cpus = BTreeSet<u32>;
 /// Reads a list such as `0-3,8` or, with strides as lscpu has them, `0-62:2`.
 pub(crate) fn parse_cpu_list(list: &str) -> Cpus {
     let mut cpus = Cpus::new();
-    // Some kernels leave a NUL byte behind the list.
+    // Some kernels write a NUL byte after the list.
     let list = list.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
