@@ -20,7 +20,7 @@ pub struct Allocated {
     pub listed: Option<Listed>,
     /// Namespace and name of each pod, by UID.
     pub names: BTreeMap<String, (String, String)>,
-    /// Huge pages a pod's control group allows it, by UID. All pods that have a group are here.
+    /// Huge pages that a pod's control group allows, by UID. The map has every pod with a control group.
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 

@@ -1,4 +1,4 @@
-//! Control groups: which hierarchy, which controllers.
+//! Control groups: the version of the hierarchy and the controllers.
 
 use berth_api::infra_node::{Cgroup, UnknownReason};
 
@@ -26,7 +26,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Cgroup {
     }
 }
 
-/// Names of the enabled controllers of `/proc/cgroups`: `name hierarchy cgroups enabled`.
+/// Returns the names of the enabled controllers of `/proc/cgroups`, whose lines are `name hierarchy cgroups enabled`.
 #[must_use]
 pub fn legacy_controllers(table: &str) -> Vec<String> {
     let enabled = |line: &str| {

@@ -83,7 +83,7 @@ fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<Cpu
 }
 
 fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
-    // Policies first: one file for many CPUs. Old kernels have the folder only below each CPU.
+    // cpufreq policies come first: one file covers many CPUs. Old kernels have the folder only below each CPU.
     let policies = root.numbered(&format!("{CPUS}/cpufreq"), "policy");
     let files: Vec<String> = if policies.is_empty() {
         let file = |id| format!("{CPUS}/cpu{id}/cpufreq/scaling_governor");
@@ -96,7 +96,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     for file in &files {
         match root.read(file) {
             Ok(governor) => _ = governors.insert(governor),
-            // A machine without cpufreq has the file for no CPU: reading one is enough.
+            // On a machine without cpufreq no CPU has the file, so the first missing file ends the loop.
             Err(error) if error.is_not_found() && governors.is_empty() => break,
             Err(_) => {}
         }
@@ -116,9 +116,9 @@ fn one_or_mixed(values: BTreeSet<String>) -> Option<String> {
 
 /// Returns the kinds of cores, or an empty list if all cores are alike.
 ///
-/// In order of trust: the PMU folders Intel kernels have for hybrid CPUs, `cpu_capacity` on Arm, and
-/// the size of the first-level data cache, in which Intel's two kinds differ where an old kernel or a
-/// capture has no PMU folders. Frequencies do not distinguish them: favoured cores of the same kind differ in frequency.
+/// The sources in the order of trust: the PMU folders that Intel kernels have for hybrid CPUs; `cpu_capacity` on Arm;
+/// the size of the first-level data cache, which differs between Intel's two kinds, for old kernels and captures
+/// without PMU folders. Frequencies do not distinguish kinds: favoured cores of the same kind differ in frequency.
 fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu = |name: &str| {
         let set = kernel_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
@@ -130,7 +130,7 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
         ],
         _ => by_measure(root, topology, "cpu_capacity")
-            // No hybrid processor is sold for two sockets, so the cores of such a server are not read one by one.
+            // No hybrid processor is sold for two sockets, so this code does not read each core of such a server.
             .or_else(|| {
                 let single = topology.sockets() < 2;
                 single.then(|| by_measure(root, topology, "cache/index0/size")).flatten()
@@ -140,8 +140,8 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     if kinds.len() > 1 { kinds } else { Vec::new() }
 }
 
-/// Groups CPUs by a number below their folder; the highest is the fast kind. `None` where the first
-/// CPU has no such file, so that an ordinary host costs one read.
+/// Groups CPUs by a number below their folder; CPUs with the highest number are the fast kind. Returns `None` if the
+/// first CPU has no such file, so that an ordinary host needs one read.
 fn by_measure(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let measure = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;

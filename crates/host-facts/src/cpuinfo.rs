@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Fields of `/proc/cpuinfo`. Topology comes from sysfs; the ids here are its fallback.
+/// Fields of `/proc/cpuinfo`. Topology comes from sysfs; the ids here are the fallback.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuInfo {
     /// `vendor_id` (x86), `CPU implementer` (Arm), as written.
@@ -17,9 +17,9 @@ pub struct CpuInfo {
     pub flags: BTreeSet<String>,
     /// True if the file has a line of flags.
     pub has_flags: bool,
-    /// Microcode revisions seen, of all CPUs.
+    /// Microcode revisions of all CPUs.
     pub microcode: BTreeSet<String>,
-    /// Logical CPUs with their `physical id` and `core id`, where given.
+    /// Logical CPUs with their `physical id` and `core id`, if the file has them.
     pub processors: Vec<Processor>,
 }
 
@@ -30,13 +30,13 @@ pub struct Processor {
     pub id: u32,
     /// `physical id`: the package.
     pub package: Option<u32>,
-    /// `core id`: may repeat per die and package.
+    /// `core id`: may repeat in each die and package.
     pub core: Option<u32>,
 }
 
-/// A line is as long as its flags, some 2 kB; what is longer is not a line of cpuinfo.
+/// Longest line to read. The line of flags has some 2 kB; a longer line than this limit is not a line of cpuinfo.
 const LONGEST_LINE: u64 = 64 << 10;
-/// Blocks to take; more CPUs than any kernel can have are garbage.
+/// Maximum number of blocks to read; no kernel supports more CPUs, so more blocks are garbage.
 const MOST_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 
 impl CpuInfo {
@@ -46,14 +46,14 @@ impl CpuInfo {
         self.flags.contains(flag)
     }
 
-    /// Returns true if the CPU is of a maker of x86, whose flags have the names of x86.
+    /// Returns true if the CPU's vendor makes x86 CPUs, whose flags have the names of x86.
     #[must_use]
     pub fn is_x86(&self) -> bool {
         let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
         self.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
     }
 
-    /// Reads `/proc/cpuinfo`, line by line as it may be many megabytes.
+    /// Reads `/proc/cpuinfo` line by line, as the file may have many megabytes.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         match root.lines("proc/cpuinfo") {
             Ok(mut lines) => Self::parse(&mut lines),
@@ -124,7 +124,7 @@ const fn blank(c: char) -> bool {
     c.is_whitespace() || c == '\0'
 }
 
-/// Vendors pad model names with spaces on both sides and in between.
+/// Collapses white space: vendors pad model names with spaces at both ends and in between.
 fn collapse(text: &str) -> String {
     crate::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -4,11 +4,11 @@ use berth_api::infra_node::{Gpu, PhysicalFunction};
 
 use super::pci::PciDevice;
 
-/// Vendors of the display controllers that management processors bring for a remote console:
-/// Matrox, ASPEED, and QEMU's and Cirrus' of virtual machines. They are not passed through to VMs.
+/// Vendors of the display controllers that management processors have for a remote console: Matrox, ASPEED, and those
+/// of virtual machines (QEMU, Cirrus). These controllers are not passed through to VMs.
 const CONSOLES: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
-/// Graphics and compute accelerators, virtual functions left out.
+/// Returns graphics and compute accelerators without their virtual functions.
 #[must_use]
 pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
     pci.iter()
@@ -25,7 +25,7 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .collect()
 }
 
-/// Every function that can have virtual functions, of whatever class.
+/// Returns every function that can have virtual functions, of any class.
 #[must_use]
 pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()

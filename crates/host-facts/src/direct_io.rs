@@ -13,24 +13,25 @@ use super::mounts::Mounts;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Where a KubeVirt host keeps images, volumes and containers.
+/// Folders in which a KubeVirt host has images, volumes and containers.
 pub const DEFAULT_PATHS: [&str; 4] =
     ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
 
-/// Entries of a folder that are searched for a file to open.
+/// Maximum number of entries of a folder that are searched for a file to open.
 const MAX_ENTRIES: usize = 256;
 
-/// Tests each path that exists. A path that does not exist is left out: this host does not use it.
+/// Tests each path that exists. The result has no entry for a path that does not exist, as this host does not use the
+/// path.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let (there, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
-    // A default that is not there is not used on this host; a path that the user gave is a mistake.
+    // A default path that does not exist is unused on this host; a missing path that the user gave is a mistake.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
         let why = format!("{path}: not there");
         notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
     }
-    // Sizes only: what the disks have transferred would be one more file for each.
+    // Reads only the sizes: the counters of transferred data would need one more file for each disk.
     let sizes = DiskRefreshKind::nothing().with_storage();
     let live = root.is_live() && !there.is_empty();
     let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
@@ -63,8 +64,8 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .collect()
 }
 
-/// Opens an existing file for reading; in a folder without files an unnamed file (O_TMPFILE), which the kernel removes
-/// when it is closed.
+/// Opens an existing file for reading. In a folder without files, opens an unnamed file (O_TMPFILE), which the kernel
+/// removes at close.
 fn test_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Disks of the host, for the question whether there is room for images at all.
+//! Disks of the host, for the check that images have enough room.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use berth_api::Bytes;
 use super::nvme;
 use crate::root::Root;
 
-/// Disks and the sum of their sizes; `None` if the tree has no block devices.
+/// Returns the disks and the sum of their sizes; `None` if the tree has no block devices.
 #[must_use]
 pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
@@ -17,7 +17,7 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
         let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
         // The paths of a multipath NVMe drive are separate disks, but hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
-        // iSCSI sessions, Fibre Channel ports and Ceph are other machines' disks.
+        // Disks of iSCSI sessions, of Fibre Channel ports and of Ceph belong to other machines.
         let way = root.link(&format!("sys/class/block/{name}")).unwrap_or_default();
         let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| way.contains(part));
         let remote = remote || name.starts_with("nvme") && !nvme::is_local(root, name);
@@ -25,7 +25,7 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
             && !remote
             && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
     };
-    // A disk that is reached by several paths has one world-wide id on all of them.
+    // A disk with several paths has the same world-wide id on all paths.
     let mut seen = BTreeSet::new();
     let mut first_path = |name: &String| {
         let ids = ["wwid", "device/wwid"].map(|file| format!("sys/class/block/{name}/{file}"));

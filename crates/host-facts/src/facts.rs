@@ -14,7 +14,7 @@ use crate::{
 /// Facts about a host.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
-    /// Host name; the Node and the InfraNode are named so.
+    /// Host name, which is also the name of the Node and of the InfraNode.
     pub name: Option<String>,
     /// `boot_id` of the running kernel.
     pub boot_id: Option<String>,
@@ -94,8 +94,8 @@ impl HostFacts {
         self.notes.tidy();
     }
 
-    /// The name of the Node and the InfraNode: the name that the kubelet's flags override, else the host's.
-    /// `None` if it is no name that the API server accepts.
+    /// Returns the name of the Node and the InfraNode: the name that the kubelet's flags set, otherwise the host
+    /// name. Returns `None` if the API server does not accept the name.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());

@@ -18,7 +18,7 @@ use crate::setting::{KsmSetting, Unit, Value};
 pub struct HostSettings {
     /// Memory that is free or reclaimable, by zone.
     pub room: BTreeMap<u32, Bytes>,
-    /// The same of the whole host (`MemAvailable`).
+    /// Available memory of the whole host (`MemAvailable`).
     pub available: Option<Bytes>,
     /// KSM's settings, where the kernel has them.
     pub ksm: BTreeMap<KsmSetting, Value>,
@@ -30,19 +30,19 @@ pub struct HostSettings {
     pub default_irq: Option<CpuSet>,
     /// CPUs for unbound workqueues.
     pub workqueues: Option<CpuSet>,
-    /// CPUs systemd allows its units; the empty set means all.
+    /// CPUs that systemd allows its units; the empty set means all.
     pub units: BTreeMap<Unit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
 }
 
-/// Files behind these settings.
+/// Folder with the files of KSM.
 pub const KSM: &str = "sys/kernel/mm/ksm";
-/// `always [madvise] never`.
+/// File with the mode of transparent huge pages, such as `always [madvise] never`.
 pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
-/// A mask.
+/// File with the default affinity of interrupts, as a mask of CPUs.
 pub const DEFAULT_IRQ: &str = "proc/irq/default_smp_affinity";
-/// A mask.
+/// File with the CPUs of unbound workqueues, as a mask of CPUs.
 pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
 /// Reads the settings.
@@ -65,7 +65,8 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
     }
 }
 
-/// A zone's free memory, page cache and reclaimable slabs; zone 0 of a kernel without NUMA has the host's.
+/// Returns the free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has the
+/// memory of the host.
 fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
     let Ok(info) = meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo")) else {
         return (zone == 0).then_some(available).flatten().map(|room| (zone, room));

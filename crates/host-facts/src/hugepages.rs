@@ -1,7 +1,7 @@
-//! Huge page pools, of the host and of each zone.
+//! Huge page pools of the host and of each zone.
 //!
-//! Always from sysfs: `/proc/meminfo` shows the default size alone and so hides 2Mi pages on a host
-//! booted with `default_hugepagesz=1G`.
+//! The numbers come from sysfs: `/proc/meminfo` shows only the default size, and so hides 2Mi pages on a host that
+//! was booted with `default_hugepagesz=1G`.
 
 use berth_api::PageSize;
 use berth_api::infra_node::HugepagePool;
@@ -9,7 +9,7 @@ use berth_api::infra_node::HugepagePool;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// The pools below a folder (`/sys/kernel/mm/hugepages` or a node's `hugepages`), smallest first.
+/// Reads the pools below a folder (`/sys/kernel/mm/hugepages` or a node's `hugepages`), smallest size first.
 pub fn pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
     let mut pools: Vec<HugepagePool> = root
         .list(folder)
@@ -29,12 +29,12 @@ fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<Huge
         total: number("nr_hugepages")?,
         free: number("free_hugepages"),
         surplus: number("surplus_hugepages"),
-        // Reservations are made before a zone is chosen, so nodes have no such file.
+        // The kernel makes reservations before it chooses a zone, so nodes have no such file.
         reserved: number("resv_hugepages"),
     })
 }
 
-/// `hugepages-2048kB` to its size.
+/// Returns the page size in a folder name such as `hugepages-2048kB`.
 #[must_use]
 pub fn page_size(name: &str) -> Option<PageSize> {
     PageSize::from_kib(name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?)

@@ -1,20 +1,20 @@
-//! Who the host is, and signs that another host is the same: a fleet cloned from one image.
+//! Identity of the host, and evidence that another host has the same identity: hosts cloned from one image.
 
 use std::collections::BTreeSet;
 
 use super::links::Links;
 use crate::root::Root;
 
-/// Ids of the host, and what it sees of others that should not be.
+/// Ids of the host, and traces of other hosts with the same ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// `/etc/machine-id`; `None` if it could not be read.
     pub machine_id: Option<String>,
-    /// D-Bus' copy, where it is a separate file.
+    /// The copy of the machine id that D-Bus has, if it is a separate file.
     pub dbus_machine_id: Option<String>,
     /// Machine ids under which this root file system has kept journals.
     pub journals: BTreeSet<String>,
-    /// `product_uuid` of the firmware; root only.
+    /// `product_uuid` of the firmware; only root can read the file.
     pub product_uuid: Option<String>,
     /// Neighbours (`/proc/net/arp`) whose hardware address is that of a link of this host.
     pub neighbours_with_our_address: Vec<Neighbour>,
@@ -23,18 +23,18 @@ pub struct Identity {
 /// An entry of the ARP table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its IP address.
+    /// IP address of the neighbour.
     pub address: String,
-    /// Its hardware address.
+    /// Hardware address of the neighbour.
     pub mac: String,
-    /// The link it was heard on.
+    /// Link on which the host receives frames of the neighbour.
     pub link: String,
 }
 
-/// Reads the ids, and looks for our own hardware addresses among the neighbours'.
+/// Reads the ids, and searches the neighbours for hardware addresses of this host.
 ///
-/// Addresses that several of our links share (VLANs, ipvlan, bonds) prove nothing, nor do entries for
-/// our own IP addresses: both are ordinary on one host.
+/// Addresses that several links of this host share (VLANs, ipvlan, bonds) prove nothing, and neither do entries for
+/// this host's own IP addresses: both are ordinary on one host.
 pub fn observe(root: &Root, links: &Links) -> Identity {
     let mut macs: Vec<&str> = links.all.iter().filter_map(|link| link.mac.as_deref()).collect();
     macs.sort_unstable();
@@ -62,13 +62,13 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
     }
 }
 
-/// 32 lower-case hexadecimal digits, as machine-id(5) has it.
+/// Returns true if the text is 32 lower-case hexadecimal digits, the format of machine-id(5).
 #[must_use]
 pub fn is_machine_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// `IP address  HW type  Flags  HW address  Mask  Device`; complete entries only.
+/// Parses complete entries of the ARP table, with the columns `IP address  HW type  Flags  HW address  Mask  Device`.
 pub fn neighbours(table: &str) -> impl Iterator<Item = Neighbour> {
     table.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

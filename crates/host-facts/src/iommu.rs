@@ -9,18 +9,18 @@ use crate::root::Root;
 /// Firmware tables that describe an IOMMU: Intel, AMD, Arm.
 const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 
-/// Reads `/sys/kernel/iommu_groups` and the ACPI tables' names.
+/// Reads `/sys/kernel/iommu_groups` and the names of the ACPI tables.
 pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     let groups = match root.list("sys/kernel/iommu_groups") {
         Ok(groups) => Some(count(groups.len())),
-        // The folder is there on every kernel with CONFIG_IOMMU_API, empty without an IOMMU.
+        // Every kernel with CONFIG_IOMMU_API has the folder; the folder is empty without an IOMMU.
         Err(_) if root.is_live() => Some(0),
         Err(error) => {
             notes.unknown("capabilities.iommu.enabled", UnknownReason::NotFound, error.to_string());
             None
         }
     };
-    // A machine may have no ACPI, and the agent's container sees it only if it is mounted there.
+    // A machine may have no ACPI, and the agent's container sees the ACPI tables only if they are mounted.
     if !root.exists("sys/firmware/acpi/tables") {
         let why = "there is no /sys/firmware/acpi/tables here";
         notes.unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, why);

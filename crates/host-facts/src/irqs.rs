@@ -1,4 +1,4 @@
-//! Interrupts and their affinity. Only `check` and plans read them, as a host has hundreds.
+//! Interrupts and their affinity. Only `check` and plans read them, as a host has hundreds of interrupts.
 
 use berth_api::CpuSet;
 
@@ -8,13 +8,13 @@ use crate::root::Root;
 /// One interrupt line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irq {
-    /// Its number.
+    /// Number of the interrupt.
     pub number: u32,
-    /// CPUs that may handle it (`smp_affinity_list`).
+    /// CPUs that may handle the interrupt (`smp_affinity_list`).
     pub affinity: CpuSet,
-    /// CPUs that handle it (`effective_affinity_list`), where the kernel has the file.
+    /// CPUs that handle the interrupt (`effective_affinity_list`), if the kernel has the file.
     pub effective: Option<CpuSet>,
-    /// The drivers' names for it; empty if no driver has requested it.
+    /// Names that the drivers gave the interrupt; empty if no driver has requested the interrupt.
     pub users: String,
 }
 
@@ -32,8 +32,8 @@ pub fn observe(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Reads the interrupts that a driver has requested, without their effective affinity: plans are made often, and read no
-/// more than they need.
+/// Reads the interrupts that a driver has requested, without their effective affinity: plans are made often, and read
+/// only the files that they need.
 pub fn requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
         let users = users(root, number);
@@ -46,8 +46,8 @@ pub fn requested(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Returns the drivers that have requested an interrupt: from one file of sysfs, or, in captures without it, from the
-/// folders that procfs makes for handlers.
+/// Returns the drivers that have requested an interrupt. One file of sysfs has the names; in captures without this
+/// file, the names are the folders that procfs creates for handlers.
 pub fn users(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");

@@ -1,6 +1,6 @@
 //! CPUs isolated from the scheduler (`isolcpus=`) and from the periodic tick (`nohz_full=`).
 //!
-//! From sysfs; captures and old kernels lack the files, and then from the kernel command line.
+//! The CPUs come from sysfs; captures and old kernels lack the files, and then the kernel command line is read.
 
 use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
@@ -25,8 +25,8 @@ pub fn isolated(
     file_or_command_line("isolated", file, given, kernel, topology, notes)
 }
 
-/// Returns the CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file,
-/// and then no such CPU.
+/// Returns the CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file, and
+/// no such CPUs.
 pub fn nohz_full(
     root: &Root,
     kernel: &Kernel,
@@ -63,8 +63,8 @@ fn file_or_command_line(
     }
 }
 
-/// `isolcpus=[flag,...]<cpu list>`: without a flag, or with `domain`, the scheduler leaves the CPUs
-/// alone; `managed_irq` and `nohz` by themselves mean something else (kernel-parameters.txt).
+/// Parses `isolcpus=[flag,...]<cpu list>`. Without a flag, or with `domain`, the scheduler does not use the CPUs;
+/// `managed_irq` and `nohz` alone do not isolate CPUs from the scheduler (kernel-parameters.txt).
 fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
     let isolated = |value: &str| {
         let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
@@ -76,7 +76,7 @@ fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuS
     values.map(isolated).last().unwrap_or_else(|| Some(CpuSet::new()))
 }
 
-/// A list of the kernel command line, where `N` is the last CPU and `all` means all.
+/// Parses a CPU list of the kernel command line, in which `N` is the last CPU and `all` means all CPUs.
 fn boot_list(list: &str, last: u32) -> Option<CpuSet> {
     let list = if list == "all" { "0-N" } else { list };
     list.replace('N', &last.to_string()).parse().ok()

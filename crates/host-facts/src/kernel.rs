@@ -10,12 +10,13 @@ use crate::root::Root;
 pub struct Kernel {
     /// Words of `/proc/cmdline`; empty if it could not be read.
     pub cmdline: Vec<String>,
-    /// Modules that are loaded or built in with parameters (`/sys/module`).
+    /// Modules that are loaded, or that are built in and have parameters (`/sys/module`).
     pub modules: BTreeSet<String>,
 }
 
 impl Kernel {
-    /// The values of a parameter, in the order given (`isolcpus` of `isolcpus=managed_irq,1-3`).
+    /// Returns the values of a parameter in their order on the command line (`managed_irq,1-3` for
+    /// `isolcpus=managed_irq,1-3`).
     pub fn parameter<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.cmdline.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
     }

@@ -10,8 +10,8 @@ pub fn boot_id(root: &Root) -> Option<String> {
     root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
 }
 
-/// Reads a CPU list. Kernels write an empty set as nothing, as `(null)`, or as a NUL byte
-/// (`nohz_full` has all three forms); `isolcpus=` brings flags before the list.
+/// Reads a CPU list. Kernels write an empty set as an empty text, as `(null)`, or as a NUL byte (`nohz_full` has all
+/// three forms); an `isolcpus=` value may have flags before the list.
 ///
 /// # Errors
 /// As [`Root::read`], and if the text is not a CPU list.
@@ -26,7 +26,7 @@ pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     })
 }
 
-/// Reads a switch of the kernel: `1`, `Y` or `y` and `0`, `N` or `n`, depending on the parameter.
+/// Parses a boolean value of the kernel: `1`, `Y` or `y`, and `0`, `N` or `n`, depending on the parameter.
 #[must_use]
 pub fn switch(root: &Root, path: &str) -> Option<bool> {
     match root.read(path).ok()?.as_str() {
@@ -36,7 +36,7 @@ pub fn switch(root: &Root, path: &str) -> Option<bool> {
     }
 }
 
-/// Converts a count to the 32 bits that it has in the objects; saturates.
+/// Converts a count to the 32 bits of the API's fields; saturates.
 #[must_use]
 pub fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

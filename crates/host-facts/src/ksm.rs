@@ -1,6 +1,6 @@
 //! Kernel samepage merging (KSM): settings, counters, and the program that manages it.
 //!
-//! Rule: `Documentation/admin-guide/mm/ksm.rst`.
+//! Rules: `Documentation/admin-guide/mm/ksm.rst`.
 
 use berth_api::infra_node::{Ksm, KsmAdvisor, KsmOwner, UnknownReason};
 
@@ -12,36 +12,36 @@ use crate::root::Root;
 
 const KSM: &str = "sys/kernel/mm/ksm";
 
-/// Settings and counters of ksmd. Counters change all the time: they are metrics and not in the object.
+/// Settings and counters of ksmd. Counters change all the time, so they are metrics and not fields of the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KsmFacts {
     /// 0 stopped, 1 running, 2 unmerging.
     pub run: Option<u32>,
     /// Pages scanned before ksmd sleeps.
     pub pages_to_scan: Option<u64>,
-    /// Milliseconds it sleeps.
+    /// Milliseconds that ksmd sleeps.
     pub sleep_millisecs: Option<u64>,
     /// Shared pages in use.
     pub pages_shared: Option<u64>,
-    /// Mappings that share them: the pages that are saved.
+    /// Mappings that share these pages: the number of pages that are saved.
     pub pages_sharing: Option<u64>,
-    /// Pages scanned again and again without a twin.
+    /// Pages that ksmd scanned repeatedly without finding an equal page.
     pub pages_unshared: Option<u64>,
     /// Pages that change too fast to be merged.
     pub pages_volatile: Option<u64>,
     /// Pages skipped by smart scan.
     pub pages_skipped: Option<u64>,
-    /// Times all memory was scanned.
+    /// Number of complete scans of all memory.
     pub full_scans: Option<u64>,
-    /// Bytes gained after the cost of bookkeeping; negative if KSM costs more than it saves.
+    /// Bytes gained after the cost of KSM's own data; negative if KSM costs more than it saves.
     pub general_profit: Option<i64>,
-    /// Programs that may manage it.
+    /// Programs that may manage KSM.
     pub candidates: Vec<KsmOwner>,
 }
 
-/// Reads `/sys/kernel/mm/ksm`; `None` for the status if this kernel has no KSM.
+/// Reads `/sys/kernel/mm/ksm`; the status is `None` if this kernel has no KSM.
 ///
-/// `managed` is true if Berth has changed it in this boot.
+/// `managed` is true if Berth has changed KSM in this boot.
 pub fn observe(
     root: &Root,
     processes: &Processes,
@@ -111,8 +111,9 @@ fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
     .collect()
 }
 
-/// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes KSM only
-/// if its configuration demands it, and leaves it off otherwise: so it is the owner of a KSM that runs and has no other.
+/// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes
+/// KSM only if its configuration requires this, and otherwise leaves KSM off. So virt-handler is the owner if KSM
+/// runs and has no other owner.
 fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<KsmOwner> {
     let among = |owner| candidates.contains(&owner);
     if among(KsmOwner::Ksmtuned) {

@@ -1,9 +1,9 @@
 //! The rollback ledger: original values of what Berth has changed.
 //!
-//! One file, replaced as a whole (by the agent) before the first change is made, so that
-//! after a crash at any moment it has every value that may have been changed. Kernel settings and
-//! systemd's runtime properties are reset by a reboot, so what was found belongs to its boot: after
-//! a reboot the entry is void, and nothing an administrator set since is undone by it.
+//! The ledger is one file, which the agent replaces as a whole before the first change, so that after a crash at any
+//! time the file has every value that may have been changed. A reboot resets kernel settings and systemd's runtime
+//! properties, so an original value is valid only in its boot: after a reboot the entry is invalid, and Berth does
+//! not undo settings that an administrator has made since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,28 +13,28 @@ use serde::{Deserialize, Serialize};
 use crate::root::{ReadError, ReadProblem, Root};
 use crate::setting::{ParseSettingError, Setting, Value};
 
-/// Where the ledger is.
+/// Path of the ledger.
 pub const FILE: &str = "var/lib/berth/found.json";
-/// Record of the kubelet that was observed last; `revert` removes it.
+/// Path of the record of the kubelet that was observed last; `revert` removes the record.
 pub const KUBELET: &str = "var/lib/berth/kubelet.json";
-/// Original values, and what else Berth must remember.
+/// Original values, and other facts that Berth must remember.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Settings that were changed in this boot.
     pub entries: BTreeMap<Setting, Entry>,
-    /// Files that Berth made, which outlive a reboot.
+    /// Files that Berth created and that remain after a reboot.
     pub files: BTreeSet<String>,
-    /// Interrupts that the kernel did not let go elsewhere in this boot: number and who uses it.
+    /// Interrupts that the kernel refused to move in this boot: number and driver.
     pub unmovable: BTreeMap<u32, String>,
-    /// When huge pages were last changed, in hundredths of a second since boot.
+    /// Time of the last change of huge pages, in hundredths of a second since boot.
     pub hugepages_changed: Option<u64>,
-    /// Uplinks that were down when Berth found them.
+    /// Uplinks that were down before Berth set them up.
     pub raised: BTreeSet<LinkName>,
-    /// Host networks that Berth made in this boot.
+    /// Host networks that Berth created in this boot.
     pub networks: BTreeMap<String, MadeNetwork>,
-    /// The nf_tables table that Berth made in this boot.
+    /// The nf_tables table that Berth created in this boot.
     pub filter: Option<MadeFilter>,
-    /// Texts of entries that this version does not know, kept for the one that does.
+    /// Entries that this version does not know, stored as text for the version that does.
     unknown: BTreeMap<String, TextEntry>,
 }
 
@@ -43,42 +43,43 @@ pub struct Ledger {
 pub struct Entry {
     /// Value before Berth changed it.
     pub found: Value,
-    /// Value that Berth set, once it was read back: another value later is drift.
+    /// Value that Berth set, after Berth has read it from the host: another value later is drift.
     pub set: Option<Value>,
 }
 
-/// State of a host network as Berth made it: a difference later is drift.
+/// State of a host network after Berth's last change: a difference later is drift.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MadeNetwork {
-    /// Settings that it was made by.
+    /// Settings of the network in the spec.
     pub settings: String,
     /// The uplink that became the bridge's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<LinkName>,
-    /// Links that are about to become its uplink: after a crash in between they are ports that are no VM's.
+    /// Links that are about to become the uplink: after a crash they may be ports of the bridge that are not VMs'
+    /// ports.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<LinkName>,
     /// Tenants by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
-    /// Reason that its uplink was restored after a trial, and the settings of that trial.
+    /// Reason that the uplink was restored after a trial, and the settings of that trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<(String, String)>,
 }
 
-/// The nf_tables table that keeps guests' control frames from the uplinks, as Berth made it: a difference
+/// The nf_tables table that drops guests' control frames at the uplinks, after Berth's last change: a difference
 /// later is drift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MadeFilter {
-    /// Of its rules.
+    /// Version of the rules.
     pub version: u32,
-    /// Uplinks that it names.
+    /// Uplinks in the table.
     pub uplinks: BTreeSet<LinkName>,
 }
 
-/// The file: everything as text, so that a person can read it, and restore values by hand.
+/// The file format: all values are text, so that a person can read the file and restore values manually.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -113,13 +114,13 @@ const VERSION: u32 = 1;
 /// Error of parsing a rollback ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// The text is not such a document.
+    /// The text is not a ledger.
     #[error("not a rollback ledger: {0}")]
     Syntax(String),
-    /// The format is of a later version.
+    /// A later version has written the format.
     #[error("written by a later version of berth-agent (format {0}); use that version")]
     LaterVersion(u32),
-    /// A value is not one of its setting.
+    /// A value is invalid for its setting.
     #[error("entry `{entry}`: {problem}")]
     Value {
         /// Name of the setting.
@@ -130,10 +131,10 @@ pub enum LedgerError {
 }
 
 impl Ledger {
-    /// Reads the ledger; one that is not there is empty.
+    /// Reads the ledger; a ledger that does not exist is empty.
     ///
     /// # Errors
-    /// If it is there and cannot be read: then nothing may be changed, as original values would be lost.
+    /// If the file exists and cannot be read: then nothing may be changed, as original values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
         let text = match root.read_large(FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
@@ -148,7 +149,7 @@ impl Ledger {
     /// Parses the text of the file in the boot with this id.
     ///
     /// # Errors
-    /// If it is not a ledger.
+    /// If the text is not a ledger.
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
         let document: Document =
             serde_json::from_str(text).map_err(|error| LedgerError::Syntax(error.to_string()))?;
@@ -180,7 +181,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     #[must_use]
     pub fn render(&self, boot_id: &str) -> String {
         let text = |(setting, entry): (&Setting, &Entry)| {
@@ -203,7 +204,7 @@ impl Ledger {
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
 
-    /// Remembers the original value, unless an earlier one is remembered already.
+    /// Records the original value, unless the ledger has an earlier value.
     pub fn found(&mut self, setting: Setting, value: Value) {
         self.entries.entry(setting).or_insert(Entry { found: value, set: None });
     }

@@ -1,11 +1,11 @@
 //! Facts of a bare-metal host: read from its files and its kernel.
 //!
-//! [`root`] opens the host's files, [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each module reads
-//! one idea and has a twin of the same name where the fact is reported or checked. Facts that only a
-//! running machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are unknown, with
+//! [`root`] opens the host's files, [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each module
+//! reads one kind of fact; the module that reports or checks this fact has the same name. Facts that only a running
+//! machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are unknown, with
 //! the reason.
 //!
-//! Nothing here writes a host file or sends a netlink change: the functions that do are in the agent.
+//! This crate does not write host files or send netlink changes: the functions that do are in the agent.
 
 pub mod allocated;
 pub mod cgroup;

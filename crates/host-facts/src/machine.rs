@@ -1,4 +1,4 @@
-//! The machine, its operating system, and the hypervisor if it is itself a guest.
+//! The machine, its operating system, and the hypervisor if the machine is a guest.
 
 use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 
@@ -45,7 +45,7 @@ pub fn host_name(root: &Root) -> Option<String> {
     Some(name.lines().next()?.trim().to_lowercase())
 }
 
-/// Returns true if the text is a name of a Kubernetes object: a DNS subdomain (RFC 1123).
+/// Returns true if the text is a valid name of a Kubernetes object: a DNS subdomain (RFC 1123).
 #[must_use]
 pub fn is_object_name(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -60,7 +60,7 @@ pub fn is_object_name(name: &str) -> bool {
 
 fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
-    // `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`
+    // The release in `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
     let from_version = || {
         let version = root.read("proc/version").ok()?;
         version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
@@ -87,7 +87,7 @@ fn os(root: &Root, notes: &mut Notes) -> Option<String> {
     name
 }
 
-/// Returns a value of a shell-like file, as in os-release(5).
+/// Returns a value of a file with shell assignments, as in os-release(5).
 #[must_use]
 pub fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
@@ -96,9 +96,9 @@ pub fn field(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
-/// Returns the hypervisor that the host runs on, if it is a guest. On x86 the CPU's `hypervisor` flag decides; DMI, and on a
-/// live machine CPUID, give the name. On other architectures it is known only from a name of a
-/// hypervisor, or from the firmware's flag for virtual machines; without either it is unknown.
+/// Returns the hypervisor that the host runs on, if the host is a guest. On x86 the CPU's `hypervisor` flag decides;
+/// DMI, and CPUID on a live machine, have the name. On other architectures, the evidence is a name of a hypervisor or
+/// the firmware's flag for virtual machines; without either, the hypervisor is unknown.
 fn hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
@@ -130,13 +130,14 @@ fn hypervisor(
     }
 }
 
-/// Reads the firmware's flag for virtual machines: SMBIOS type 0, characteristics extension byte 2, bit 4. Root only.
+/// Reads the firmware's flag for virtual machines: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root
+/// can read this.
 fn by_smbios(root: &Root) -> Option<bool> {
     let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
-/// Returns the hypervisor by DMI strings that only virtual machines have (as systemd-detect-virt knows them).
+/// Returns the hypervisor for DMI strings that only virtual machines have (as in systemd-detect-virt).
 fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
     let has = |text: &str, part: &str| text.contains(part);
     match () {

@@ -39,7 +39,7 @@ pub fn meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
     root.read(path).map(|text| MemInfo::parse(&text))
 }
 
-/// Reads the memory of the whole host; KSM is added by its own module.
+/// Reads the memory of the whole host; the `ksm` module adds KSM.
 pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     let info = notes.fact("capabilities.memory.total", meminfo(root, "proc/meminfo"));
     let total = info.as_ref().and_then(|info| info.bytes("MemTotal"));

@@ -18,7 +18,7 @@ pub struct Mount {
     pub device: Option<String>,
 }
 
-/// All mounts, in the order they were made.
+/// All mounts, in the order of mounting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
     /// `None` if no table could be read.
@@ -26,8 +26,8 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a live
-    /// host that of process 1 first, as an agent in a container has another mount namespace.
+    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a live host, the
+    /// table of process 1 is read first, as an agent in a container has another mount namespace.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
             let Ok(text) = root.read_large(path) else { continue };
@@ -55,7 +55,7 @@ impl Mounts {
     }
 }
 
-/// `/proc/*/mountinfo`, each line read by the procfs crate; `None` if no line is one of such a table.
+/// Parses `/proc/*/mountinfo`, each line with the procfs crate; returns `None` if no line is valid.
 #[must_use]
 pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
     let mount = |line: &str| {
@@ -71,7 +71,7 @@ pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
     (!table.is_empty()).then_some(table)
 }
 
-/// `/proc/*/mounts`, the table of fstab(5): device, point, type, options.
+/// Parses `/proc/*/mounts`, the table of fstab(5): device, point, type, options.
 #[must_use]
 pub fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
@@ -86,7 +86,7 @@ pub fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// The kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012`, `\134`.
+/// Decodes escapes: the kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012`, `\134`.
 fn unescape(word: &str) -> String {
     let mut text = word.to_owned();
     for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {

@@ -1,7 +1,8 @@
-//! Reads links, addresses, routes and neighbours by netlink, in dumps that are complete.
+//! Reads links, addresses, routes and neighbours with netlink, in complete dumps.
 //!
-//! The socket is a plain blocking one. Answers and the kernel's events never share a socket, as an overrun by events
-//! would lose the answers. Requests that change something are refused here: the agent sends those by its own socket.
+//! The socket is a plain blocking socket. Answers and the kernel's events never share a socket, as an overrun by
+//! events would lose the answers. This module refuses requests that change something: the agent sends these with its
+//! own socket.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use nix::sys::time::{TimeVal, TimeValLike as _};
 pub struct NetlinkReader {
     socket: Socket,
     sequence: u32,
-    /// Datagram that was received last.
+    /// The datagram that was received last.
     datagram: Vec<u8>,
 }
 
@@ -35,15 +36,15 @@ impl std::fmt::Debug for NetlinkReader {
 
 /// Links requested in one datagram: the kernel allocates some 4 KiB for each answer.
 const NAMES_PER_REQUEST: usize = 16;
-/// The kernel answers at once, but may wait long for its lock: an uplink with thousands of VLAN links takes
-/// seconds to go down.
+/// Time limit for an answer: the kernel answers at once, but may wait long for its lock, as an uplink with thousands
+/// of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
-/// A dump during which something changed is requested again after each of these pauses, in milliseconds. A link may be
+/// Pauses before a dump is requested again if something changed during the dump, in milliseconds. A link may be
 /// missing in such an answer (`NLM_F_DUMP_INTR`), so an interrupted dump is never used.
 const RETRIES: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const BUFFER: usize = 1 << 20;
-/// The longest datagram of the kernel: dumps come in 32 KiB, and a card's virtual functions in one attribute of
-/// at most 64 KiB.
+/// Size of the kernel's longest datagram: dumps have parts of 32 KiB, and the virtual functions of a card are in one
+/// attribute of at most 64 KiB.
 pub const DATAGRAM: usize = 256 << 10;
 
 impl NetlinkReader {
@@ -56,10 +57,11 @@ impl NetlinkReader {
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Requests a dump and returns what `read` takes from each answer. The messages themselves would be ten times as large.
+    /// Requests a dump and returns what `read` extracts from each answer. The complete messages would be ten times as
+    /// large.
     ///
     /// # Errors
-    /// If it refuses, does not answer for a minute, or if something changed during each of the attempts.
+    /// If the kernel refuses, does not answer for a minute, or if something changed during each of the attempts.
     pub fn dump<T>(
         &mut self,
         request: &Message,
@@ -69,7 +71,7 @@ impl NetlinkReader {
         whole(|| self.dump_once(request.clone(), &mut read))
     }
 
-    /// Requests one object; `None` if there is none.
+    /// Requests one object; returns `None` if the object does not exist.
     ///
     /// # Errors
     /// If the kernel refuses for another reason, or does not answer for a minute.
@@ -184,7 +186,7 @@ fn only_reads(request: &Message) -> io::Result<()> {
 /// Opens a socket for requests of a netlink protocol.
 ///
 /// # Errors
-/// If the kernel does not have it.
+/// If the kernel does not have the protocol.
 pub fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -196,10 +198,10 @@ pub fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Receives one datagram in place of the one before. `from` names the sender in errors.
+/// Receives one datagram, which replaces the previous datagram. `from` names the sender in errors.
 ///
 /// # Errors
-/// If none comes for a minute, or a larger one than any that the kernel is known to send.
+/// If no datagram arrives for a minute, or if it is larger than any that the kernel is known to send.
 pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Result<()> {
     loop {
         datagram.clear();
@@ -219,7 +221,7 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Resul
     }
 }
 
-/// Repeats a dump until nothing changed while it was read.
+/// Repeats a dump until nothing changes while it is read.
 fn whole<T>(mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>) -> io::Result<Vec<T>> {
     let mut pauses = RETRIES.iter();
     loop {
@@ -250,7 +252,7 @@ pub fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Places of fields in a message: its type and number, and the link's number in `ifinfomsg` and `ifaddrmsg`.
+/// Offsets of fields in a message: its type, and the interface index in `ifinfomsg` and `ifaddrmsg`.
 const KIND_AT: usize = 4;
 const SEQUENCE_AT: usize = 8;
 const INDEX_AT: usize = 20;
@@ -286,8 +288,8 @@ pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the text of an extended acknowledgement. The crate leaves it behind the header of the refused request,
-/// which a capped acknowledgement has alone.
+/// Returns the text of an extended acknowledgement. The crate leaves the text after the header of the refused
+/// request; a capped acknowledgement has only this header.
 #[must_use]
 pub fn words(after: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -1,7 +1,7 @@
-//! Reads a table of nf_tables of the bridge family by netlink (`linux/netfilter/nf_tables.h`).
+//! Reads an nf_tables table of the bridge family with netlink (`linux/netfilter/nf_tables.h`).
 //!
-//! The crates that speak nf_tables need libnftnl, the `nft` program, or a licence that Berth does not have; what
-//! is needed here is a few messages.
+//! The crates for nf_tables need libnftnl or the `nft` program, or have a licence that Berth cannot use; this module
+//! needs only a few messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,15 +13,15 @@ use nix::errno::Errno;
 
 use crate::netlink::{DATAGRAM, kind, open, parts, receive};
 
-/// A table of the bridge family, as far as it is compared. Rules are identified by their comments: nf_tables cannot change
-/// a rule and keep its comment.
+/// A table of the bridge family, with the properties that are compared. Comments identify rules: nf_tables cannot
+/// change a rule and keep its comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     /// `NFT_TABLE_F_*`; a dormant table filters nothing.
     pub flags: u32,
     /// Chains by name.
     pub chains: BTreeMap<String, Chain>,
-    /// Keys of the elements of each set, by its name.
+    /// Keys of the elements of each set, by the name of the set.
     pub sets: BTreeMap<String, BTreeSet<Vec<u8>>>,
 }
 
@@ -30,7 +30,7 @@ pub struct Table {
 pub struct Chain {
     /// Hook at which the kernel calls it; `None` if only other chains call it.
     pub hook: Option<Hook>,
-    /// Comments of its rules, in order.
+    /// Comments of the chain's rules, in order.
     pub rules: Vec<String>,
 }
 
@@ -39,13 +39,13 @@ pub struct Chain {
 pub struct Hook {
     /// `NF_BR_*`.
     pub number: u32,
-    /// Among other chains of the hook.
+    /// Priority among the chains of the hook.
     pub priority: i32,
     /// Verdict for frames that no rule decides about: `NF_DROP` or `NF_ACCEPT`.
     pub policy: u32,
 }
 
-/// Name of Berth's table, by which it is identified: no other table is ever changed.
+/// Name of Berth's table, which identifies the table: Berth never changes another table.
 pub const TABLE: &str = "berth";
 /// Verdict that accepts a frame.
 pub const NF_ACCEPT: u32 = 1;
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Nftables {
     }
 }
 
-/// Message types that read (`enum nf_tables_msg_types`).
+/// Message types of read requests (`enum nf_tables_msg_types`).
 mod message {
     pub(super) const GET_TABLE: u8 = 1;
     pub(super) const GET_CHAIN: u8 = 4;
@@ -85,9 +85,9 @@ pub const HEADERS: usize = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// The name of the table that a message is about has this number in all of them.
+/// Attribute of the table's name, which has this number in all messages about a table.
 const TABLE_NAME: u16 = 1;
-/// A dump that another change has interrupted is repeated this often.
+/// Maximum number of times a dump is requested if another change interrupts it.
 const DUMPS: usize = 8;
 impl Nftables {
     /// Opens a socket. The kernel loads its module `nfnetlink` for it.
@@ -102,7 +102,8 @@ impl Nftables {
     /// Reads a table; `None` if it does not exist.
     ///
     /// # Errors
-    /// If the kernel refuses (it takes `CAP_NET_ADMIN`), does not answer for a minute, or other changes never pause.
+    /// If the kernel refuses (`CAP_NET_ADMIN` is required), does not answer for a minute, or other changes never
+    /// pause.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let named = Attributes::default().text(TABLE_NAME, name);
         let mut table = Table::default();
@@ -170,7 +171,7 @@ impl Nftables {
         read: &mut dyn FnMut(&Payload),
     ) -> io::Result<bool> {
         let number = self.next();
-        // The acknowledgement is the end of an answer that is no dump.
+        // An answer that is not a dump ends with the acknowledgement.
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
         let request = framed(of_subsystem(kind), flags, number, bridge_header(), &attributes.0);
@@ -195,20 +196,20 @@ impl Nftables {
     }
 }
 
-/// Attributes of a message, as the kernel takes them.
+/// Attributes of a message, in the kernel's format.
 #[derive(Debug, Clone, Default)]
 pub struct Attributes(Vec<u8>);
 
 const NLA_F_NESTED: u16 = 0x8000;
 
 impl Attributes {
-    /// The bytes of the message.
+    /// Returns the bytes of the message.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Any value.
+    /// Adds an attribute with any value.
     #[must_use]
     pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
@@ -219,25 +220,25 @@ impl Attributes {
         self
     }
 
-    /// A text, with the NUL that it ends in.
+    /// Adds a text with a NUL at the end.
     #[must_use]
     pub fn text(self, kind: u16, text: &str) -> Self {
         self.bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Numbers are big-endian in all of nf_tables.
+    /// Adds a number: all numbers of nf_tables are big-endian.
     #[must_use]
     pub fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())
     }
 
-    /// Attributes within one.
+    /// Adds attributes nested in one attribute.
     #[must_use]
     pub fn nested(self, kind: u16, inner: Self) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
-    /// A comment as `nft` has them in user data: each item is its type, its length and its bytes.
+    /// Adds a comment in the format of `nft` user data: each item has a type, a length and its bytes.
     #[must_use]
     pub fn comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
@@ -246,7 +247,7 @@ impl Attributes {
     }
 }
 
-/// `NFTNL_UDATA_TABLE_COMMENT`, and the same of chains and rules.
+/// `NFTNL_UDATA_TABLE_COMMENT`; comments of chains and rules have the same number.
 const COMMENT: u8 = 0;
 
 fn comment(data: &[u8]) -> Option<String> {
@@ -266,7 +267,7 @@ fn comment(data: &[u8]) -> Option<String> {
 struct Payload<'a>(&'a [u8]);
 
 impl<'a> Payload<'a> {
-    /// Each attribute begins with its length and its kind, and is padded to four bytes.
+    /// Returns all attributes: each begins with its length and its type, and is padded to four bytes.
     fn all(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -295,7 +296,7 @@ impl<'a> Payload<'a> {
         Some(u32::from_be_bytes(self.get(kind)?.try_into().ok()?))
     }
 
-    /// Keys of the elements of `NFT_MSG_NEWSETELEM`.
+    /// Returns the keys of the elements in a `NFT_MSG_NEWSETELEM`.
     fn keys(&self) -> Vec<Vec<u8>> {
         let elements = self.nested(3).map(|list| list.all());
         let key = |(_, element)| Some(Payload(element).nested(1)?.get(1)?.to_vec());
@@ -312,19 +313,19 @@ pub fn concerns(event: &[u8], table: &str) -> bool {
     of_tables && of_bridges && payload.text(TABLE_NAME).is_some_and(|name| name == table)
 }
 
-/// The type of a message of nf_tables.
+/// Returns the type of a message of nf_tables.
 #[must_use]
 pub const fn of_subsystem(kind: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, kind])
 }
 
-/// `nfgenmsg`: family and version.
+/// Returns `nfgenmsg`: family and version.
 #[must_use]
 pub const fn bridge_header() -> [u8; 4] {
     [FAMILY_BRIDGE, 0, 0, 0]
 }
 
-/// A message with its headers.
+/// Returns a message with its headers.
 #[must_use]
 pub fn framed(
     kind: u16,
@@ -350,14 +351,14 @@ fn flags_of(message: &[u8]) -> u16 {
     bytes.map(u16::from_ne_bytes).unwrap_or_default()
 }
 
-/// The sequence number of a message.
+/// Returns the sequence number of a message.
 #[must_use]
 pub fn sequence(message: &[u8]) -> u32 {
     let bytes = message.get(8..12).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
 
-/// Returns the error number that ends an answer, 0 for success; `None` for any other message.
+/// Returns the error number at the end of an answer, with 0 for success; returns `None` for any other message.
 #[must_use]
 pub fn answered(message: &[u8]) -> Option<i32> {
     if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {

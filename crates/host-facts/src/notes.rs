@@ -1,4 +1,4 @@
-//! Notes beside the facts: facts that could not be read, and values that look wrong.
+//! Notes about the facts: facts that could not be read, and values that look wrong.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use berth_api::infra_node::{Unknown, UnknownReason};
 
 use crate::root::ReadError;
 
-/// Notes of one observation. One unreadable fact never hides the others.
+/// Notes of one observation. A fact that cannot be read does not hide other facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Problems that an administrator should check.
@@ -36,7 +36,7 @@ impl Notes {
         self.warnings.push(Warning { place: place.into(), message: message.into() });
     }
 
-    /// Adds an unknown fact, by its `path` in the status.
+    /// Adds an unknown fact with its `path` in the status.
     pub fn unknown(
         &mut self,
         path: impl Into<String>,
@@ -64,7 +64,8 @@ impl Notes {
         None
     }
 
-    /// Returns the value of a file that many hosts do not have: absence is not noted, garbage is a warning.
+    /// Returns the value of a file that many hosts do not have: a missing file is not noted, and an invalid value is
+    /// a warning.
     pub fn optional<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -81,7 +82,7 @@ impl Notes {
         }
     }
 
-    /// Sorts and removes duplicates, so that equal hosts give equal reports.
+    /// Sorts the notes and removes duplicates, so that equal hosts have equal reports.
     pub fn tidy(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();

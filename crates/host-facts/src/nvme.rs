@@ -1,4 +1,4 @@
-//! NVMe drives, and whether anything uses them, so that one can be given to a VM.
+//! NVMe drives and their users: a drive without users can be passed through to a VM.
 
 use berth_api::infra_node::{Nvme, UnknownReason};
 use berth_api::{Bytes, PciAddress};
@@ -10,10 +10,10 @@ use crate::root::Root;
 use crate::text::one_line;
 
 const BLOCK: &str = "sys/class/block";
-/// The block layer counts in sectors of this size whatever the drive's own.
+/// The block layer counts in sectors of this size, for any sector size of the drive.
 const SECTOR: u64 = 512;
 
-/// Drives by block device, then controllers that have none, as those bound to `vfio-pci`.
+/// Reads drives with a block device, then controllers without a block device, such as those bound to `vfio-pci`.
 pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
     let devices = root.list(BLOCK).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
@@ -36,7 +36,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     drives
 }
 
-/// `nvme0n1`, but neither a partition (`nvme0n1p1`) nor a path of a multipath drive (`nvme0c1n1`).
+/// Returns true for `nvme0n1`, but not for a partition (`nvme0n1p1`) or a path of a multipath drive (`nvme0c1n1`).
 #[must_use]
 pub fn is_namespace(name: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -44,7 +44,7 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
 }
 
-/// Drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of another machine.
+/// Returns true for a local drive: drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of another machine.
 #[must_use]
 pub fn is_local(root: &Root, name: &str) -> bool {
     controllers(root, name).iter().all(|controller| {
@@ -53,7 +53,7 @@ pub fn is_local(root: &Root, name: &str) -> bool {
     })
 }
 
-/// Controllers a namespace is reached through: those of its subsystem, else the one it is named after.
+/// Returns the controllers of a namespace: those of its subsystem, otherwise the controller in its name.
 fn controllers(root: &Root, name: &str) -> Vec<String> {
     let below = root.numbered(&format!("{BLOCK}/{name}/device"), "nvme");
     if below.is_empty() {
@@ -72,7 +72,7 @@ fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts:
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
     let users = users(root, name, devices, mounts);
-    // Without a PCI function there is nothing to give to a VM, whether used or not.
+    // A drive without a PCI function cannot be passed through to a VM, so its use does not matter.
     let known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
@@ -105,14 +105,14 @@ fn without_block_device(controller: &PciDevice) -> Nvme {
     }
 }
 
-/// `nvme12n3` to `nvme12`.
+/// Returns the controller in a name: `nvme12` for `nvme12n3`.
 fn controller_of(name: &str) -> &str {
     let digits = name.strip_prefix("nvme").map_or(0, |rest| rest.find('n').unwrap_or(0));
     name.get(..4 + digits).unwrap_or(name)
 }
 
-/// By the way to the block device; a multipath drive lies below a virtual subsystem, whose
-/// controllers know theirs.
+/// Returns the PCI address in the path of the block device; a multipath drive is below a virtual subsystem, and the
+/// controllers of the subsystem have the address.
 fn address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.link(&format!("{BLOCK}/{name}")).unwrap_or_default();
     address_in_path(&path).or_else(|| {
@@ -122,7 +122,7 @@ fn address(root: &Root, name: &str) -> Option<PciAddress> {
     })
 }
 
-/// Everything that makes the drive not free, in words.
+/// Returns all users of the drive, as text.
 fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
     let is_partition = |device: &&String| {
         let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
@@ -158,7 +158,7 @@ fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<St
     users
 }
 
-/// What blkid found on the device, as udev remembers it: an idle LVM volume, a ZFS member.
+/// Returns the signature that blkid found on the device, from udev's database: an idle LVM volume, a ZFS member.
 fn signature(root: &Root, number: &str) -> Option<String> {
     let entry = root.read(&format!("run/udev/data/b{number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));

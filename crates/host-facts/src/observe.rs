@@ -1,4 +1,4 @@
-//! From a [`Root`] to [`HostFacts`]: plain data and notes, never all or nothing.
+//! Reads [`HostFacts`] from a [`Root`]: a fact that cannot be read becomes a note, and the other facts remain.
 
 use berth_api::infra_node::Memory;
 
@@ -19,16 +19,16 @@ use crate::{
 pub struct ObserveOptions {
     /// Folders whose file systems are tested for O_DIRECT.
     pub direct_io_paths: Vec<String>,
-    /// Observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need them.
+    /// Observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need devices.
     pub devices: bool,
-    /// PCI functions that are known already.
+    /// PCI functions from an earlier observation.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// Make a VM to test KVM: this interrupts every CPU of a host on which no VM runs.
+    /// Create a VM to test KVM: this interrupts every CPU of a host on which no VM runs.
     pub kvm: bool,
 }
 
 impl ObserveOptions {
-    /// Options for the facts that a plan needs.
+    /// Returns the options for the facts that a plan needs.
     #[must_use]
     pub const fn to_plan() -> Self {
         Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }

@@ -1,5 +1,4 @@
-//! PCI functions that matter to VMs: network, NVMe, displays, accelerators, and every SR-IOV
-//! physical function.
+//! PCI functions that matter to VMs: network, NVMe, displays, accelerators, and every SR-IOV physical function.
 
 use berth_api::PciAddress;
 use berth_api::infra_node::Sriov;
@@ -13,7 +12,7 @@ const DEVICES: &str = "sys/bus/pci/devices";
 /// One PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PciDevice {
-    /// Where it is.
+    /// PCI address.
     pub address: PciAddress,
     /// Class, subclass and programming interface, 24 bits.
     pub class: u32,
@@ -21,39 +20,39 @@ pub struct PciDevice {
     pub vendor: Option<u16>,
     /// Device id.
     pub device: Option<u16>,
-    /// Driver it is bound to.
+    /// Driver of the function.
     pub driver: Option<String>,
-    /// Its IOMMU group.
+    /// IOMMU group of the function.
     pub iommu_group: Option<u32>,
-    /// NUMA zone; unknown is -1 in sysfs, which is not zone 0.
+    /// NUMA zone; sysfs has -1 for an unknown zone, which is not zone 0.
     pub zone: Option<u32>,
     /// Virtual functions, if it is a physical function.
     pub sriov: Option<Sriov>,
-    /// Whether it is a virtual function itself.
+    /// True if the function is a virtual function.
     pub is_virtual: bool,
 }
 
 impl PciDevice {
-    /// Vendor and device id as lspci prints them, `15b3:101d`.
+    /// Returns the vendor and device id in the format of lspci, such as `15b3:101d`.
     #[must_use]
     pub fn id(&self) -> String {
         let (vendor, device) = (self.vendor.unwrap_or_default(), self.device.unwrap_or_default());
         format!("{vendor:04x}:{device:04x}")
     }
 
-    /// A network controller.
+    /// Returns true for a network controller.
     #[must_use]
     pub const fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
     }
 
-    /// An NVM Express controller.
+    /// Returns true for an NVM Express controller.
     #[must_use]
     pub const fn is_nvme(&self) -> bool {
         self.class == 0x01_08_02
     }
 
-    /// A display controller with a GPU (VGA, 3D) or a processing accelerator.
+    /// Returns true for a display controller with a GPU (VGA, 3D) or a processing accelerator.
     #[must_use]
     pub const fn is_gpu(&self) -> bool {
         matches!(self.class >> 8, 0x03_00 | 0x03_02 | 0x12_00)
@@ -69,8 +68,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     devices
 }
 
-/// Memory controllers, bridges, system peripherals and performance counters: nine of ten functions of
-/// a server, which cannot have virtual functions.
+/// Returns true for memory controllers, bridges, system peripherals and performance counters: nine of ten functions
+/// of a server, which cannot have virtual functions.
 const fn is_plumbing(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
@@ -123,8 +122,8 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     Some(found)
 }
 
-/// A virtual function is in use when it is bound to a driver for VMs, or when its network link has
-/// gone from this network namespace into a pod's.
+/// Counts the virtual functions in use: a virtual function is in use if it is bound to a driver for VMs, or if its
+/// network link has moved from this network namespace to that of a pod.
 fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
     let in_use = |(_, link): &(u32, String)| {
         let folder = format!("{DEVICES}/{name}/{link}");
@@ -139,15 +138,15 @@ fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
     )
 }
 
-/// `0x010802` as sysfs writes numbers of hardware.
+/// Parses a hexadecimal number of sysfs, such as `0x010802`.
 #[must_use]
 pub fn hexadecimal(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0x")?;
     u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// The last PCI function on the way to a device (`../../devices/pci0000:00/0000:00:02.0/net/eth0`).
-/// A device behind USB has no PCI address.
+/// Returns the last PCI function in the path of a device (`../../devices/pci0000:00/0000:00:02.0/net/eth0`). A USB
+/// device has no PCI address.
 #[must_use]
 pub fn address_in_path(path: &str) -> Option<PciAddress> {
     let parts = || path.split('/');

@@ -1,23 +1,24 @@
-//! Units of systemd below which pods' and virtual machines' processes are.
+//! systemd units with the processes of pods and virtual machines.
 //!
-//! Usually pods are below `kubepods.slice`. They are below the container runtime's own unit where the kubelet uses the
-//! systemd cgroup driver and the runtime does not (runc then takes the name as a path relative to its own group:
-//! `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`), and below the kubelet's with
-//! `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without systemd-machined are in its unit.
+//! Usually pods are below `kubepods.slice`. Pods are below the unit of the container runtime if the kubelet uses the
+//! systemd cgroup driver and the runtime does not (runc then uses the name as a path relative to its own group:
+//! `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`), and below the unit of the kubelet
+//! with `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without systemd-machined are in the
+//! unit of libvirt.
 
 use std::collections::BTreeMap;
 
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Names of virtual machines' processes, which count whatever group they are in.
+/// Names of virtual machines' processes, which count in any control group.
 const MACHINES: [&str; 2] = ["qemu-", "virt-launcher"];
 
-/// Returns the units with one process of a pod or virtual machine each.
+/// Returns the units, each with one process of a pod or virtual machine.
 pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
     let mut found = BTreeMap::new();
     for (pid, folder) in root.numbered("proc", "") {
-        // A process that has ended meanwhile, or a kernel thread in a container's view, has no such file.
+        // The file is missing if the process has ended meanwhile, or for a kernel thread as seen from a container.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
         let Some(group) = unified(&text) else { continue };
         let (path, is_relative) = resolved(root, group);
@@ -33,20 +34,20 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
             });
         }
     }
-    // A group without a process: a pod that is being made.
+    // A group without a process belongs to a pod that is being created.
     if let Some(folder) = below_system_slice(root) {
         found.entry(Unit::System).or_insert(folder);
     }
     found
 }
 
-/// Returns the group of version 2: CPUs of units are restricted there only.
+/// Returns the control group of version 2: only version 2 restricts the CPUs of units.
 fn unified(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path from the host's top group, and whether only a part of it is known. A reader in a cgroup namespace
-/// sees paths relative to its own group: `/../..` and then the part after the common one.
+/// Returns the path from the host's top group, and true if only a part of the path is known. A process in a cgroup
+/// namespace sees paths relative to its own group: `/../..` and then the part after the common ancestor.
 fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
@@ -65,8 +66,8 @@ fn units(path: &str, is_relative: bool) -> Vec<Unit> {
     Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
 }
 
-/// Whether a part of the path has a pod's UID in it: `pod` and 32 hexadecimal digits, with `-` or `_` between them (a
-/// static pod's has none). `libpod-<64 digits>` is a container of Podman's.
+/// Returns true if a part of the path has the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_` between
+/// the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman.
 fn names_pod(path: &str) -> bool {
     path.match_indices("pod").any(|(at, word)| {
         let before = path.get(..at).unwrap_or_default();
@@ -78,7 +79,7 @@ fn names_pod(path: &str) -> bool {
     })
 }
 
-/// Returns a folder of pods' groups right below a service.
+/// Returns a folder of pods' groups directly below a service.
 fn below_system_slice(root: &Root) -> Option<String> {
     let top = "sys/fs/cgroup/system.slice";
     let names = root.list(top).unwrap_or_default();

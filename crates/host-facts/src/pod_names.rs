@@ -19,8 +19,8 @@ pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/hugetlb/kubepods/besteffort",
 ];
 
-/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
-/// Guaranteed, which have one more level, `kubepods-burstable-pod<uid with _>.slice`.
+/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. Classes
+/// other than Guaranteed have one more level: `kubepods-burstable-pod<uid with _>.slice`.
 pub fn pod_uid(name: &str) -> Option<String> {
     let systemd = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
@@ -34,7 +34,7 @@ pub fn pod_uid(name: &str) -> Option<String> {
     Some(uid.replace('_', "-"))
 }
 
-/// Returns the UID, and the namespace and name, in the name of a log folder. Neither namespace nor name may have a `_`.
+/// Returns the UID, and the namespace and name, in the name of a log folder. Namespaces and names cannot have a `_`.
 pub fn from_log_folder(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);

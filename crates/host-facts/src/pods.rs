@@ -1,4 +1,4 @@
-//! Pods on the host, by their control groups, without the API server.
+//! Pods on the host, found by their control groups without the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +14,23 @@ use crate::setting::Unit;
 /// Facts about pods that plans need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// UIDs of pods of the class Guaranteed: those that the kubelet's managers place, and place again
-    /// when it starts with another policy.
+    /// UIDs of pods of the class Guaranteed: the kubelet's managers place these pods, and place them again when the
+    /// kubelet starts with another policy.
     pub guaranteed: BTreeSet<String>,
-    /// Virtual machines' launcher processes.
+    /// Number of launcher processes of virtual machines.
     pub launchers: usize,
     /// True if the host's processes are visible.
     pub known: bool,
     /// Huge pages that pods are allowed (`hugetlb.<size>.max` of their groups), by size.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Units below which pods or virtual machines are, where `AllowedCPUs` would reach them, each with what shows it.
+    /// Units with pods or virtual machines, which `AllowedCPUs` would affect, each with the evidence.
     pub inside: BTreeMap<Unit, String>,
 }
 
 impl Pods {
-    /// Returns the reason that the node is not drained; `None` if it is. Only pods that a kubelet with another policy would
-    /// place again count: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a drained node.
+    /// Returns the reason that the node is not drained; `None` if the node is drained. Only pods that a kubelet with
+    /// another policy would place again count: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a
+    /// drained node.
     #[must_use]
     pub fn not_drained(&self) -> Option<String> {
         if !self.known {
@@ -44,7 +45,7 @@ impl Pods {
     }
 }
 
-/// Paths of the kubelet's top group: cgroup v2, then v1, by either of its drivers.
+/// Paths of the kubelet's top group: cgroup v2, then v1, with either cgroup driver.
 const TOPS: [&str; 6] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
@@ -59,7 +60,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
-    // The checkpoints know of pods whose groups are not made yet, as long as a kubelet runs to make them.
+    // The checkpoints have pods whose groups do not exist yet. If no kubelet runs, only the pods on disk count.
     let of_cpu = kubelet.cpu_state.iter().flat_map(|state| state.by_pod().into_keys());
     let of_memory = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
     let of_checkpoints = of_cpu.chain(of_memory.map(String::as_str));
@@ -75,22 +76,22 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     }
 }
 
-/// UIDs of the pods that a kubelet which is stopped has left on disk: those that it runs again when it starts, also after
-/// a reboot. Its Memory Manager drops entries of pods that are gone only at the next admission.
+/// Returns the UIDs of the pods that a stopped kubelet has left on disk: the kubelet runs these pods again when it
+/// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
 fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     match root.list(&format!("{}/pods", kubelet.folder)) {
-        // In the agent's container another folder, an empty one, is mounted there.
+        // In the agent's container, another, empty folder may be mounted at this path.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
             return folders.into_iter().collect();
         }
         _ => {}
     }
-    // Log folders outlive their pods until the kubelet collects them, once a minute.
+    // The log folder of a deleted pod remains until the kubelet removes it, once a minute.
     let logs = root.list(LOGS).unwrap_or_default();
     logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
 }
 
-/// Returns the limits of all pods' groups by page size, in sum.
+/// Returns the sum of the limits of all pods' groups, by page size.
 fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut total = BTreeMap::new();
     for (size, count) in hugepages_by_pod(root).into_values().flatten() {
@@ -99,8 +100,8 @@ fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     total
 }
 
-/// Returns the limits of each pod's group by page size, by UID: the groups of pods are right below the top and one
-/// level further down. Groups without a limit (`max`) belong to pods that do not request huge pages.
+/// Returns the limits of each pod's group by page size, by UID: the groups of pods are directly below the top group
+/// or one level further down. Groups without a limit (`max`) belong to pods that do not request huge pages.
 pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
     for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {
@@ -113,7 +114,7 @@ pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSiz
 
 fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     let names = root.list(folder).unwrap_or_default();
-    // Files of the controllers have a dot after their controller's name; groups end in .slice or have none.
+    // Names of control files have a dot after the controller's name; names of groups end in .slice or have no dot.
     let group = |name: &String| !name.contains('.') || name.ends_with(".slice");
     names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
 }

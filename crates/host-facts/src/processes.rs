@@ -6,10 +6,10 @@ use crate::root::Root;
 /// The kernel's name for the kubelet.
 pub const KUBELET: &str = "kubelet";
 
-/// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
+/// Programs with a built-in kubelet: k3s' server and agent, and MicroK8s.
 pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
-/// Names of the processes, by the kernel's name for them (15 bytes at most).
+/// Names of the processes, as the kernel shortens them (15 bytes at most).
 const NAMES: [&str; 11] = [
     KUBELET,
     "k3s-server",
@@ -27,19 +27,19 @@ const NAMES: [&str; 11] = [
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// The kernel's name for it.
+    /// The kernel's name of the process.
     pub name: String,
 }
 
 /// Processes in ascending order of their ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// Processes with a known name; of kubelets only those that may be the host's.
+    /// Processes with a known name; only kubelets that may be the host's are included.
     pub found: Vec<Process>,
-    /// True if the host's processes are visible: not in most captures, nor in a container with its own
-    /// PID namespace, nor where `/proc` hides other users' (`hidepid`).
+    /// True if the host's processes are visible: false in most captures, in a container with a separate PID
+    /// namespace, and if `/proc` hides processes of other users (`hidepid`).
     pub known: bool,
 }
 
@@ -50,7 +50,7 @@ impl Processes {
         self.found.iter().find(|process| process.name == name)
     }
 
-    /// Returns true if the host's kubelet runs, by itself or within another program.
+    /// Returns true if the host's kubelet runs, as a separate process or within another program.
     #[must_use]
     pub fn kubelet_runs(&self) -> bool {
         self.named(KUBELET).is_some() || EMBEDDED.iter().any(|name| self.named(name).is_some())
@@ -71,7 +71,8 @@ pub fn myself(root: &Root) -> Option<(f64, f64)> {
     Some((ticks / 100.0, pages * page))
 }
 
-/// Returns true if the process may be the host's kubelet: of root, in the host's PID namespace, and in no pod's control group.
+/// Returns true if the process may be the host's kubelet: it runs as root, in the host's PID namespace, and not in
+/// the control group of a pod.
 pub fn is_of_host(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -79,11 +80,11 @@ pub fn is_of_host(root: &Root, pid: u32) -> bool {
         line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
     };
     let of_root = field("Uid:").get(1) == Some(&"0");
-    // One number for each PID namespace that it is in, from this one inwards (Linux 4.1).
+    // The field has one number for each PID namespace of the process, from this namespace inwards (Linux 4.1).
     let here = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
-    // From within a control group namespace (of the agent's container) a path begins with as many `..` as it takes,
-    // and then `kubepods` need not be in it; the pod's own group is.
+    // In a separate control group namespace (of the agent's container), paths begin with `..` parts and need not have
+    // `kubepods`, but they have the pod's own group.
     let of_pod = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
     of_root && here && !groups.split(['/', '\n']).any(of_pod)
 }

@@ -1,10 +1,10 @@
-//! The boundary to the host's files.
+//! Access to the host's files.
 //!
-//! All files that are read in `/proc`, `/sys`, `/etc` and `/var` are named relative to a
-//! [`Root`]: `/` on a live host, or a folder with a captured tree. So any captured machine can be
-//! a test, and a symbolic link in a captured tree can never lead to this machine's own files.
+//! All files that are read in `/proc`, `/sys`, `/etc` and `/var` are named relative to a [`Root`]: `/` on a live
+//! host, or a folder with a captured tree. So a capture of any machine can be a test, and a symbolic link in a
+//! captured tree never leads to files of this machine.
 //!
-//! Reading never blocks and never takes more than a bounded amount, whatever the file is.
+//! A read never blocks and has a size limit, for any kind of file.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 
-/// The folder with the host's files.
+/// The folder of the host's files.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
@@ -39,7 +39,7 @@ pub struct RootError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("/{path}: {problem}")]
 pub struct ReadError {
-    /// The file, relative to the root.
+    /// Path of the file, relative to the root.
     pub path: String,
     /// Problem.
     pub problem: ReadProblem,
@@ -48,16 +48,16 @@ pub struct ReadError {
 /// Problem of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadProblem {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("not there")]
     NotFound,
-    /// This user may not read it.
+    /// This user may not read the file.
     #[error("no permission to read it; run as root to see it")]
     NoPermission,
-    /// A folder, pipe, socket or device where a file was expected.
+    /// The path is a folder, pipe, socket or device, and a file was expected.
     #[error("not a regular file")]
     NotAFile,
-    /// Larger than any kernel writes it.
+    /// The file is larger than any that the kernel writes.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
     /// The content is malformed.
@@ -89,38 +89,38 @@ impl ReadError {
     }
 }
 
-/// A sysfs attribute is at most this long (`sysfs_emit`).
+/// Maximum length of a sysfs attribute (`sysfs_emit`).
 const PAGE: usize = 4096;
-/// A sysfs attribute is at most a page; procfs tables we read whole stay far below this.
+/// Size limit of ordinary files: a sysfs attribute is at most a page, and procfs tables are far smaller than this.
 const SMALL: usize = 1 << 20;
-/// `cpuinfo` of 8,192 CPUs is some 12 MB; a kubelet state file of 1,000 pods less.
+/// Size limit of large files: `cpuinfo` of 8,192 CPUs has some 12 MB, a kubelet state file of 1,000 pods less.
 const LARGE: usize = 64 << 20;
-/// Tries of an openat2 that was disturbed; on a busy machine two or three are seen.
+/// Maximum number of openat2 calls if renames disturb them; a busy machine needs two or three.
 const RETRIES: usize = 100;
-/// Entries of one folder. `/proc` of a busy host has some ten thousand.
+/// Maximum number of entries of a folder. `/proc` of a busy host has some ten thousand.
 const ENTRIES: usize = 1 << 18;
 
 impl Root {
-    /// The machine this runs on.
+    /// Returns the root of this machine.
     ///
     /// # Errors
-    /// If `/` cannot be opened, which no working system says.
+    /// If `/` cannot be opened, which does not happen on a working system.
     pub fn live() -> Result<Self, RootError> {
         Self::open(Path::new("/"))
     }
 
-    /// The machine this runs on, seen from a container: its `proc/`, `sys/`, ... are mounted below a folder.
+    /// Returns the root of this machine, seen from a container: its `proc/`, `sys/`, ... are mounted below a folder.
     ///
     /// # Errors
-    /// If it is not a folder that can be opened.
+    /// If the path is not a folder that can be opened.
     pub fn live_below(path: &Path) -> Result<Self, RootError> {
         Ok(Self { live: true, ..Self::open(path)? })
     }
 
-    /// A folder with `proc/`, `sys/`, ... ; `/` means the live machine.
+    /// Returns the root of a folder with `proc/`, `sys/`, ... ; `/` means the live machine.
     ///
     /// # Errors
-    /// If it is not a folder that can be opened.
+    /// If the path is not a folder that can be opened.
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
@@ -148,7 +148,7 @@ impl Root {
         self.live && self.path != Path::new("/")
     }
 
-    /// The open folder. It is opened with `O_PATH`, so it serves to open files below it and for nothing else.
+    /// Returns the open folder. It is opened with `O_PATH`, so it serves only to open files below it.
     #[must_use]
     pub fn folder(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
@@ -160,16 +160,16 @@ impl Root {
         &self.path
     }
 
-    /// Reads the file's text without surrounding white space and NUL bytes, which some kernels leave in
-    /// attributes. Text that is not UTF-8 keeps a mark in place of each bad byte.
+    /// Reads the text of a file without surrounding white space and NUL bytes, which some kernels leave in
+    /// attributes. A replacement character takes the place of each byte that is not UTF-8.
     ///
     /// # Errors
-    /// If the file is not there, may not be read, or is no regular file of a sane size.
+    /// If the file does not exist, may not be read, is not a regular file, or is larger than the limit.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         self.read_up_to(path, SMALL)
     }
 
-    /// As [`Self::read`], for files that may have many megabytes.
+    /// Reads the text of a file as [`Self::read`] does, for files that may have many megabytes.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -177,10 +177,10 @@ impl Root {
         self.read_up_to(path, LARGE)
     }
 
-    /// Reads the file's text as a value.
+    /// Reads the text of a file and parses it as a value.
     ///
     /// # Errors
-    /// As [`Self::read`], and if the text is no such value.
+    /// As [`Self::read`], and if the text cannot be parsed.
     pub fn parse<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
@@ -189,7 +189,7 @@ impl Root {
         })
     }
 
-    /// Opens the file for reading line by line. At most `LARGE` bytes come out of it.
+    /// Opens a file for reading line by line, up to `LARGE` bytes.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -197,7 +197,7 @@ impl Root {
         Ok(BufReader::with_capacity(64 << 10, self.open_file(path)?.take(LARGE as u64)))
     }
 
-    /// Reads the raw bytes of a file, as `cmdline` with its NUL separators.
+    /// Reads the raw bytes of a file, such as `cmdline` with its NUL separators.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -207,10 +207,10 @@ impl Root {
         Ok(bytes)
     }
 
-    /// Reads the names in a folder, sorted; names that are not UTF-8 are left out.
+    /// Reads the names in a folder, sorted, without names that are not UTF-8.
     ///
     /// # Errors
-    /// If the folder is not there or may not be read.
+    /// If the folder does not exist or may not be read.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
         let fd = self.open_fd(path, flags)?;
@@ -226,8 +226,8 @@ impl Root {
         Ok(names)
     }
 
-    /// Reads the names in a folder that are `prefix` and a decimal number, with the number, in its order:
-    /// `cpu0`, `cpu1`, ... but not `cpufreq`. A folder that is not there has none.
+    /// Reads the names in a folder that are `prefix` and a decimal number, with the number, sorted by number: `cpu0`,
+    /// `cpu1`, ... but not `cpufreq`. Returns an empty list if the folder does not exist.
     #[must_use]
     pub fn numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
         let number = |name: &str| {
@@ -242,15 +242,15 @@ impl Root {
         found
     }
 
-    /// Returns true if the path exists, also as a folder or a device.
+    /// Returns true if the path exists, as a file, folder or device.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.open_fd(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Returns the time of the last change of a file or folder, since 1970; of a symbolic link the later of the link's time and its
-    /// target's. On a live host that is `ctime`, which no program can set; archives keep only `mtime`, so that counts in
-    /// a captured tree.
+    /// Returns the time of the last change of a file or folder, since 1970; for a symbolic link, the later time of
+    /// the link and its target. On a live host this is `ctime`, which no program can set; archives have only `mtime`,
+    /// so this is used in a captured tree.
     #[must_use]
     pub fn changed(&self, path: &str) -> Option<Duration> {
         let time = |flags| {
@@ -277,7 +277,7 @@ impl Root {
         target.into_string().ok()
     }
 
-    /// Returns the last part of a link's target: the driver's name, a group's number.
+    /// Returns the last part of a link's target, such as the name of a driver or the number of a group.
     #[must_use]
     pub fn link_name(&self, path: &str) -> Option<String> {
         let target = self.link(path)?;
@@ -299,7 +299,8 @@ impl Root {
         let mut page = [0; PAGE];
         let first = file.read(&mut page).map_err(failed)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
-        // sysfs returns a whole attribute at once; reading to its end would double the system calls of a report.
+        // sysfs returns a whole attribute in one read; a second read to find the end would double the system calls of
+        // a report.
         let whole = first < PAGE && path.trim_start_matches('/').starts_with("sys/");
         if !whole && first > 0 {
             file.take((limit + 1 - first.min(limit)) as u64).read_to_end(bytes).map_err(failed)?;
@@ -330,10 +331,10 @@ impl Root {
         if self.live {
             openat(&self.folder, relative, flags, Mode::empty())
         } else {
-            // Links, absolute ones too, are followed as if the tree were "/".
+            // Links, even absolute links, are resolved as if the tree were "/".
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
-            // EAGAIN: something on the machine was renamed while `..` was resolved, and the kernel
-            // could not rule out that the path had left the tree. It has to be called again.
+            // EAGAIN: a file on the machine was renamed while `..` was resolved, and the kernel could not rule out
+            // that the path had left the tree. The call must be repeated.
             let mut tries = (0..RETRIES).map(|_| openat2(&self.folder, relative, how));
             match tries.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
                 None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
@@ -344,8 +345,8 @@ impl Root {
         }
     }
 
-    /// For kernels before 5.6 and for sandboxes that forbid openat2: the same guarantee, with links
-    /// resolved first and refused if they lead out of the tree.
+    /// Opens a file on kernels before 5.6 and in sandboxes that forbid openat2, with the same guarantee: links are
+    /// resolved first, and refused if they lead out of the tree.
     fn open_without_openat2(&self, relative: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let path = self.path.join(relative);
         let errno = |io: std::io::Error| Errno::try_from(io).unwrap_or(Errno::EIO);

@@ -1,6 +1,6 @@
 //! Programs on the host that answer requests: systemd and the kubelet.
 //!
-//! Their clients need an asynchronous runtime, so they are not in this crate: the caller passes them in.
+//! Their clients need an asynchronous runtime, so they are not in this crate: the caller passes an implementation.
 
 use berth_api::CpuSet;
 
@@ -10,18 +10,19 @@ use crate::setting::Unit;
 
 /// Programs on a running host that answer requests.
 pub trait HostServices {
-    /// Requests the CPUs that systemd allows a unit without a control group (`AllowedCPUs`), the empty set for all; `None` if systemd
-    /// does not answer.
+    /// Requests the CPUs that systemd allows a unit without a control group (`AllowedCPUs`), where the empty set
+    /// means all CPUs; returns `None` if systemd does not answer.
     fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet>;
 
-    /// Requests pods and devices as the kubelet's PodResources API lists them; `None` if the host has no such socket.
+    /// Requests the pods and devices that the kubelet's PodResources API lists; returns `None` if the host has no
+    /// such socket.
     ///
     /// # Errors
-    /// If the kubelet does not answer in time, or not with such a list.
+    /// If the kubelet does not answer in time, or if its answer is not such a list.
     fn pod_resources(&self, root: &Root) -> Result<Option<Listed>, PodResourcesError>;
 }
 
-/// No services: those of a captured tree.
+/// Services of a captured tree, which never answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoServices;
 

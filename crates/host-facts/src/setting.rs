@@ -1,11 +1,11 @@
-//! Everything of a host that Berth can set, by the name it has in plans, in the ledger and in messages.
+//! All settings of a host that Berth can change, with their names in plans, in the ledger and in messages.
 
 use std::fmt;
 use std::str::FromStr;
 
 use berth_api::{CpuSet, PageSize};
 
-/// One thing of the host that has a value Berth may change.
+/// A setting of the host that Berth may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Setting {
     /// Pages of the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
@@ -19,13 +19,13 @@ pub enum Setting {
     TransparentHugepages,
     /// A file of `/sys/kernel/mm/ksm`.
     Ksm(KsmSetting),
-    /// `/sys/devices/virtual/workqueue/cpumask`: where work that is bound to no CPU may run.
+    /// `/sys/devices/virtual/workqueue/cpumask`: CPUs that may run work that is bound to no CPU.
     WorkqueueCpus,
-    /// `/proc/irq/default_smp_affinity`: where interrupts go that are requested from now on.
+    /// `/proc/irq/default_smp_affinity`: CPUs for interrupts that are requested later.
     DefaultIrqAffinity,
     /// `/proc/irq/<n>/smp_affinity_list`.
     IrqAffinity(u32),
-    /// systemd's `AllowedCPUs` of a unit, at runtime.
+    /// `AllowedCPUs` of a systemd unit, as a runtime property.
     AllowedCpus(Unit),
 }
 
@@ -34,9 +34,9 @@ pub enum Setting {
 pub enum KsmSetting {
     /// `advisor_mode`, kernel 6.8 and later.
     AdvisorMode,
-    /// `merge_across_nodes`; writable only while nothing is merged.
+    /// `merge_across_nodes`; writable only while no pages are merged.
     MergeAcrossNodes,
-    /// `pages_to_scan`; unwritable under the advisor.
+    /// `pages_to_scan`; not writable while the advisor is active.
     PagesToScan,
     /// `sleep_millisecs`.
     SleepMillisecs,
@@ -44,35 +44,35 @@ pub enum KsmSetting {
     Run,
 }
 
-/// The systemd units that hold what is not a virtual machine or a pod.
+/// The systemd units with all processes that are not of virtual machines or pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// systemd itself.
     Init,
-    /// Services, the kubelet and the container runtime among them.
+    /// Services, including the kubelet and the container runtime.
     System,
-    /// Logins.
+    /// Login sessions.
     User,
 }
 
-/// What a setting is or shall be.
+/// Actual or desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// A count, a time in milliseconds, or a switch.
     Number(u64),
     /// CPUs; for `AllowedCPUs` the empty set means all.
     Cpus(CpuSet),
-    /// One of the kernel's words.
+    /// A word of the kernel.
     Word(String),
 }
 
-/// Why a text in the ledger is no setting or no value of it.
+/// Error of parsing a setting or its value in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not {1}")]
 pub struct ParseSettingError(String, &'static str);
 
 impl KsmSetting {
-    /// All, in the order in which they can be set: `run` last.
+    /// All files, in the order in which they can be set: `run` is last.
     pub const ALL: [Self; 5] = [
         Self::AdvisorMode,
         Self::MergeAcrossNodes,
@@ -81,7 +81,7 @@ impl KsmSetting {
         Self::Run,
     ];
 
-    /// The file's name.
+    /// Returns the name of the file.
     #[must_use]
     pub const fn file(self) -> &'static str {
         match self {
@@ -95,10 +95,10 @@ impl KsmSetting {
 }
 
 impl Unit {
-    /// All of them.
+    /// All units.
     pub const ALL: [Self; 3] = [Self::Init, Self::System, Self::User];
 
-    /// Its name, which is also its control group's.
+    /// Returns the name of the unit, which is also the name of its control group.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,10 +110,10 @@ impl Unit {
 }
 
 impl Setting {
-    /// Reads a value of this setting as [`Value`]'s `Display` writes it.
+    /// Parses a value of this setting in the format of [`Value`]'s `Display`.
     ///
     /// # Errors
-    /// If the text is none.
+    /// If the text is not a value of this setting.
     pub fn value(&self, text: &str) -> Result<Value, ParseSettingError> {
         let number = || text.parse().ok().map(Value::Number);
         let cpus = || text.parse().ok().map(Value::Cpus);
@@ -190,7 +190,7 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// For people: an empty set of CPUs is no restriction.
+    /// Formats the value for people: an empty set of CPUs is shown as no restriction.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {

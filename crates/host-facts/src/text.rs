@@ -1,7 +1,7 @@
-//! Text of a host, as it may go into an object and to a terminal.
+//! Text from a host, in a form that is safe for API objects and terminals.
 
-/// Replaces line ends and control characters: firmware and drives can hold anything, and an escape sequence in their text
-/// is not for the reader's terminal to obey.
+/// Replaces line ends and control characters: firmware and drives can have any bytes in their texts, and the reader's
+/// terminal must not execute escape sequences.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let plain = |c: char| match c {

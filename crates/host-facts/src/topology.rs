@@ -1,8 +1,8 @@
 //! Logical CPUs, cores and packages.
 //!
-//! Counting rule, as lscpu's: a core is a distinct set of thread siblings, a package a distinct set of
-//! package siblings. Core ids are not used to count: they repeat per die and package, and on AMD
-//! family 15h the two halves of a core have separate ids.
+//! Cores and packages are counted as lscpu does: a core is a distinct set of thread siblings, a package a distinct
+//! set of package siblings. Core ids are not used to count: they repeat in each die and package, and on AMD family
+//! 15h the two halves of a core have separate ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,41 +19,41 @@ const CPUS: &str = "sys/devices/system/cpu";
 /// The logical CPUs of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// CPUs that run.
+    /// Online CPUs.
     pub online: CpuSet,
-    /// CPUs that are present and do not run.
+    /// CPUs that are present but offline.
     pub offline: CpuSet,
-    /// Every online CPU.
+    /// Properties of every online CPU.
     pub cpus: BTreeMap<u32, LogicalCpu>,
-    /// Packages met so far, or all of them.
+    /// Distinct packages; incomplete while CPUs are read.
     packages: Vec<Arc<CpuSet>>,
-    /// Third-level caches met so far, or all of them.
+    /// Distinct third-level caches; incomplete while CPUs are read.
     caches: Vec<Arc<CpuSet>>,
-    /// True if sysfs or cpuinfo has cores.
+    /// True if sysfs or cpuinfo has core ids.
     pub known: bool,
 }
 
 /// Package, core and zone of a logical CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalCpu {
-    /// Package, as the firmware numbers it.
+    /// Package number of the firmware.
     pub socket: Option<u32>,
     /// Die within the package.
     pub die: Option<u32>,
-    /// Core, unique within the die only.
+    /// Core number, unique only within the die.
     pub core: Option<u32>,
-    /// All online CPUs of the same physical core, itself among them.
+    /// All online CPUs of the same physical core, including this CPU.
     pub siblings: Arc<CpuSet>,
     /// All online CPUs of the same package; empty if unknown.
     pub package: Arc<CpuSet>,
-    /// All online CPUs that share its last-level cache, as far as that is of the third level; empty if unknown.
+    /// All online CPUs that share the last-level cache, if this is a third-level cache; empty if unknown.
     pub cache: Arc<CpuSet>,
-    /// NUMA zone; set once zones are known.
+    /// NUMA zone, set after zones are read.
     pub zone: Option<u32>,
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system/cpu`, or `/proc/cpuinfo` where a tree has no such folder.
+    /// Reads `/sys/devices/system/cpu`, or `/proc/cpuinfo` if a tree has no such folder.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
         let folders = root.numbered(CPUS, "cpu");
         let numbered = |id: &u32| *id <= CpuSet::MAX_CPU;
@@ -68,12 +68,12 @@ impl Topology {
             let runs = |id: &u32| switched_on(root, *id);
             if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
         });
-        // A garbled `online` must not make thousands of CPUs out of eight folders.
+        // A malformed `online` must not add thousands of CPUs to a tree with eight folders.
         let online = match online.intersection(&in_sysfs) {
             seen if seen.is_empty() => online,
             seen => seen,
         };
-        // `offline` also names CPUs the kernel could have but the machine has not; `present` does not.
+        // `offline` also has CPUs that the kernel supports but the machine does not have; `present` does not.
         let present = listed("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
         let offline = present.difference(&online);
 
@@ -93,7 +93,7 @@ impl Topology {
             if cpu.cache.contains(id) && !topology.caches.contains(&cpu.cache) {
                 topology.caches.push(Arc::clone(&cpu.cache));
             }
-            // Threads of a core share all ids, and each names the same siblings: reading one is enough.
+            // Threads of a core have the same ids and the same siblings, so one thread is read for each core.
             for sibling in cpu.siblings.iter() {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
@@ -110,19 +110,19 @@ impl Topology {
         topology
     }
 
-    /// Distinct cores that have one of these CPUs, by their sets of siblings.
+    /// Returns the distinct cores with at least one of these CPUs, as sets of siblings.
     #[must_use]
     pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
         cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.siblings).collect()
     }
 
-    /// Physical cores online.
+    /// Returns the number of online physical cores.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.cores_of(&self.online).len()
     }
 
-    /// Packages online.
+    /// Returns the number of online packages.
     #[must_use]
     pub fn sockets(&self) -> usize {
         let packages: BTreeSet<&CpuSet> =
@@ -130,13 +130,13 @@ impl Topology {
         packages.len()
     }
 
-    /// Threads of the core that has most.
+    /// Returns the maximum number of threads of a core.
     #[must_use]
     pub fn threads_per_core(&self) -> usize {
         self.cpus.values().map(|cpu| cpu.siblings.len()).max().unwrap_or(0)
     }
 
-    /// Kernels without sysfs topology: packages and cores by the ids in cpuinfo.
+    /// Reads packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
     fn fall_back_to(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
         let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
@@ -158,15 +158,15 @@ impl Topology {
     }
 }
 
-/// CPU 0 of most machines cannot be taken offline and then has no `online` file.
+/// Returns true if a CPU is online. On most machines CPU 0 cannot be taken offline and has no `online` file.
 fn switched_on(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
-/// Reads a CPU; false if its folder does not have the CPUs that share its core.
+/// Reads a CPU; returns false if its folder does not list the CPUs that share its core.
 fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
-    // -1 means that the architecture does not know, and is no u32.
+    // -1 means that the architecture does not know the value, and -1 does not parse as u32.
     let number = |name: &str| root.parse::<u32>(&file(name)).ok();
     let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
@@ -188,7 +188,7 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     (cpu, has_siblings)
 }
 
-/// The package a CPU is in: one that an earlier CPU named, or what its own folder says.
+/// Returns the package of a CPU: the package of an earlier CPU, or the package in the CPU's own folder.
 fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     if let Some(known) = so_far.packages.iter().find(|package| package.contains(id)) {
         return Arc::clone(known);
@@ -199,8 +199,9 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     Arc::new(set.unwrap_or_default().intersection(&so_far.online))
 }
 
-/// CPUs that share the third-level cache: what the kubelet calls an uncore cache. Caches are numbered from the first level
-/// up, and data and instructions have one each on the first, so the third level is `index3`.
+/// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. Caches are numbered
+/// from the first level up, and the first level has separate data and instruction caches, so the third level is
+/// `index3`.
 fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     if let Some(known) = so_far.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
@@ -219,7 +220,7 @@ fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
 }
 
-/// A CPU list or, from kernels before 2.6.2x, a mask beside it.
+/// Reads a CPU list, or, from kernels before 2.6.2x, the mask in another file.
 pub fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match kernel_list(root, list) {
         Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),

@@ -1,7 +1,7 @@
 //! CPUs that systemd allows its units.
 //!
-//! From the control group, which is authoritative; a unit that is not active has none, and then systemd
-//! is asked.
+//! The CPUs come from the control group, which is authoritative. A unit that is not active has no control group, and
+//! then systemd answers.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSe
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
-/// Reads the CPUs of one unit; the empty set means all, and so does a set of all CPUs that are online: the kernel
-/// does not let it be emptied again.
+/// Reads the CPUs of one unit. The empty set means all, and so does a set of all online CPUs: the kernel does not let
+/// the set become empty again.
 pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());
     let cpus = if root.exists(&folder) {
         match kernel_list(root, &format!("{folder}/cpuset.cpus")) {
-            // Without the controller cpuset there is no such file, and then no restriction.
+            // Without the cpuset controller the file does not exist, and CPUs are not restricted.
             Err(error) if error.is_not_found() => CpuSet::new(),
             read => read.ok()?,
         }

@@ -1,4 +1,4 @@
-//! NUMA zones, by the kernel's numbers, which may have gaps.
+//! NUMA zones, with the kernel's numbers, which may have gaps.
 
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
@@ -13,7 +13,7 @@ const NODES: &str = "sys/devices/system/node";
 
 /// Reads the zones, and sets the zone of every CPU.
 ///
-/// A kernel without NUMA has no such folder; then there is one zone with the id 0, as for the kubelet.
+/// A kernel without NUMA has no such folder; then the host has one zone with the id 0, as in the kubelet.
 pub fn observe(
     root: &Root,
     topology: &mut Topology,
@@ -78,7 +78,8 @@ fn whole_host(topology: &Topology, memory: &Memory) -> Option<Zone> {
     })
 }
 
-/// `distance` has one number for each online node in the order of ids, whatever gaps the ids have.
+/// Reads the distances: `distance` has one number for each online node in the order of ids, even if the ids have
+/// gaps.
 fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {
@@ -105,8 +106,8 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     }
 }
 
-/// Sets the zone of every CPU. Zones that claim the same CPU are the firmware's mistake: the first keeps it, and a warning
-/// is noted.
+/// Sets the zone of every CPU. If two zones claim the same CPU, the firmware is wrong: the first zone has the CPU,
+/// and a warning is noted.
 fn assign(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {

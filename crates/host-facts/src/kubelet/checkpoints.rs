@@ -1,4 +1,4 @@
-//! The kubelet's rules for its checkpoints: whether it accepts them when it starts.
+//! The rules by which the kubelet accepts or refuses its checkpoints when it starts.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
 //! `pkg/kubelet/cm/memorymanager/policy_static.go` of Kubernetes.
@@ -55,7 +55,8 @@ pub fn cpu_state_fault(
         ));
     }
     let known = state.all();
-    // With CPUs reserved by amount the kubelet chose which; strictly reserved ones are in no set.
+    // If CPUs are reserved by amount, the kubelet has chosen the CPUs; strictly reserved CPUs are in no set of the
+    // checkpoint.
     let chosen = strict && config.reserved_system_cpus.is_none();
     let expected = match (strict, chosen) {
         (true, true) => online.intersection(&known),
@@ -102,8 +103,8 @@ pub fn memory_state_fault(
     })
 }
 
-/// What the kubelet compares for each zone: which resources there are, how much of each, how much is
-/// reserved for the system, and how much of the memory is allocatable.
+/// Returns the first difference that the kubelet finds for a zone. The kubelet compares the resources, their amounts,
+/// the amounts reserved for the system, and the allocatable memory.
 fn zone_fault(
     zone: &Zone,
     tables: &BTreeMap<String, MemoryTable>,
@@ -115,7 +116,7 @@ fn zone_fault(
         let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
         now.insert(pool.size.resource(), bytes);
     }
-    // Without pools or MemTotal of the zone there is nothing to compare with.
+    // If the pools or MemTotal of the zone are unknown, they cannot be compared.
     let pages_known = !now.is_empty();
     now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
     let gone = tables

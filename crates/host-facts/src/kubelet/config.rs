@@ -1,4 +1,4 @@
-//! The kubelet's configuration, of `kubelet.config.k8s.io/v1beta1`.
+//! The kubelet's configuration, `kubelet.config.k8s.io/v1beta1`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// The settings that decide where a VM's CPUs and memory come from, with the kubelet's defaults.
+/// Settings that decide from which zones a VM gets CPUs and memory, with the kubelet's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
@@ -26,31 +26,31 @@ pub struct KubeletConfig {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     /// `None` or `Static`.
     pub memory_manager_policy: String,
-    /// CPUs kept for the system.
+    /// CPUs reserved for the system.
     pub reserved_system_cpus: Option<CpuSet>,
-    /// Whether CPUs are kept for the system by amount (`kubeReserved`, `systemReserved`).
+    /// True if CPUs are reserved for the system by amount (`kubeReserved`, `systemReserved`).
     pub reserves_cpu_by_amount: bool,
-    /// Bytes kept for the system (`reservedMemory`) by zone and resource name.
+    /// Bytes reserved for the system (`reservedMemory`) by zone and resource name.
     pub reserved_memory: BTreeMap<u32, BTreeMap<String, Bytes>>,
-    /// Whether the kubelet refuses to start with swap on.
+    /// True if the kubelet refuses to start when swap is on.
     pub fail_swap_on: bool,
-    /// Memory kept for Kubernetes and for the system, in that order.
+    /// Memory reserved for Kubernetes and for the system, in this order.
     pub kept_memory: [Bytes; 2],
-    /// The hard eviction threshold of memory: an amount or a percentage.
+    /// Hard eviction threshold of memory: an amount or a percentage.
     pub eviction: String,
-    /// Fields whose value the kubelet does not know, and what is wrong with it; none of one that runs.
+    /// Fields with a value that the kubelet does not know, and the problem; empty for a kubelet that runs.
     #[serde(skip)]
     pub invalid: BTreeMap<&'static str, String>,
 }
 
-/// Values the kubelet knows, by field.
+/// Values that the kubelet knows, by field.
 const KNOWN: [(&str, &[&str]); 4] = [
     ("cpuManagerPolicy", &["none", "static"]),
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),
     ("memoryManagerPolicy", &["None", "Static"]),
 ];
-/// The kubelet's own threshold where none is set.
+/// The kubelet's default threshold.
 const EVICTION: &str = "100Mi";
 
 impl Default for KubeletConfig {
@@ -74,8 +74,8 @@ impl Default for KubeletConfig {
 }
 
 impl KubeletConfig {
-    /// Takes the settings out of the merged files. One that has the wrong type is warned of by name
-    /// and keeps its default; the others count.
+    /// Reads the settings from the merged files. A setting of the wrong type causes a warning with its name and has
+    /// its default; the other settings are used.
     pub fn from_tree(tree: &Value, place: &str, notes: &mut Notes) -> Self {
         let mut config = Self::default();
         let mut reader = Reader { tree, place, notes };
@@ -98,7 +98,8 @@ impl KubeletConfig {
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
         config.kept_memory = amounts.map(kept);
-        // Given without it there is no threshold for memory: the defaults count only where none is given.
+        // `evictionHard` without `memory.available` has no threshold for memory: the defaults apply only if the field
+        // is missing.
         let merged = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
         if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
             match all.get("memory.available") {
@@ -118,7 +119,7 @@ impl KubeletConfig {
         config
     }
 
-    /// Lays the command line over it; says whether that changed anything.
+    /// Applies the command line to the configuration; returns true if this changed the configuration.
     pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
         let before = self.clone();
         let text = |name: &str, target: &mut String| {
@@ -130,7 +131,7 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
-        // One pair for each use of the flag, and all together replace the file's map.
+        // Each use of the flag adds one pair, and all pairs together replace the map of the file.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
             let pairs = flags.all(name).iter().filter_map(|value| flags::pair(value));
             let pairs: BTreeMap<String, String> =
@@ -172,13 +173,13 @@ impl KubeletConfig {
         *self != before
     }
 
-    /// What the Memory Manager demands that `reservedMemory` adds up to; `None` if the threshold is a
-    /// percentage and the memory is not known, or makes no sense.
+    /// Returns the sum that the Memory Manager requires for `reservedMemory`; `None` if the threshold is a percentage
+    /// and the memory is unknown, or if the threshold is invalid.
     #[must_use]
     pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
         let eviction = match self.eviction.strip_suffix('%') {
-            // As `GetThresholdQuantity`: the percentage has single precision, the product double, and what
-            // is behind the point is cut off. The sum must be exact to the byte.
+            // As `GetThresholdQuantity` does: the percentage has single precision, the product has double precision,
+            // and the fraction is cut off. The sum must be exact to the byte.
             Some(percent) => {
                 let part =
                     percent.parse::<f32>().ok().filter(|p| (0.0..=100.0).contains(p))? / 100.0;
@@ -229,7 +230,7 @@ impl KubeletConfig {
         }
     }
 
-    /// Whether an option of the CPU manager is on.
+    /// Returns true if an option of the CPU manager is on.
     #[must_use]
     pub fn cpu_option(&self, name: &str) -> bool {
         self.cpu_manager_policy_options.get(name).is_some_and(|value| value == "true")
@@ -247,7 +248,7 @@ impl Reader<'_> {
         match self.tree.get(field) {
             Some(Value::String(text)) if text.is_empty() => {}
             Some(Value::String(text)) => text.clone_into(target),
-            // `reservedSystemCPUs: 0` without quotes is a number to YAML.
+            // YAML parses `reservedSystemCPUs: 0` without quotes as a number.
             Some(Value::Number(number)) => *target = number.to_string(),
             None | Some(Value::Null) => {}
             Some(other) => warn_type(self.notes, self.place, field, other),
@@ -277,12 +278,12 @@ fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
     );
 }
 
-/// Whether an amount of CPU (`500m`, `1`, `0`) is any CPU at all.
+/// Returns true if an amount of CPU (`500m`, `1`, `0`) is not zero.
 fn is_some_cpu(amount: &str) -> bool {
     amount.bytes().any(|b| (b'1'..=b'9').contains(&b))
 }
 
-/// `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`
+/// Reads `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`.
 fn reserved_memory(
     tree: &Value,
     place: &str,
@@ -304,7 +305,7 @@ fn reserved_memory(
     reserved
 }
 
-/// `--reserved-memory 0:memory=1Gi,hugepages-1Gi=2Gi`, several by repetition or with `;`.
+/// Parses `--reserved-memory 0:memory=1Gi,hugepages-1Gi=2Gi`; several zones are separate flags or separated by `;`.
 fn reserved_memory_flags(
     values: &[String],
     place: &str,
@@ -330,7 +331,7 @@ fn reserved_memory_flags(
     reserved
 }
 
-/// Parses a layer: YAML, of which JSON is a part.
+/// Parses a layer as YAML, which includes JSON.
 pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
     let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
         let first = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -348,7 +349,7 @@ pub enum ParseConfigError {
     /// The text is not YAML.
     #[error("{0}")]
     Syntax(String),
-    /// The top level is another value than a map.
+    /// The top level is not a map.
     #[error("a map was expected, not `{0}`")]
     NotAMap(String),
 }
@@ -357,7 +358,8 @@ fn first_chars(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
 }
 
-/// `/etc/kubernetes/kubelet.conf` is the configuration on OpenShift, and a kubeconfig with kubeadm.
+/// Returns true if the file is a kubelet configuration: `/etc/kubernetes/kubelet.conf` is the configuration on
+/// OpenShift, but a kubeconfig with kubeadm.
 pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     let tree = root.read(path).ok().and_then(|text| parse(&text).ok());
     tree.is_some_and(|tree| {
@@ -365,7 +367,7 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     })
 }
 
-/// Lays one file over another as the kubelet does with drop-ins: maps are merged, everything else is
+/// Merges one file into another as the kubelet does with drop-ins: maps are merged, and all other values are
 /// replaced.
 pub fn merge(base: &mut Value, over: Value) {
     match (base, over) {
@@ -472,7 +474,7 @@ mod tests {
         );
         assert_eq!(needed("evictionHard: {memory.available: x}"), None);
         assert_eq!(needed("evictionHard: {memory.available: 7.5%}"), Some(Bytes(78_643_203)));
-        // Given without memory there is none.
+        // `evictionHard` without `memory.available` means that there is no threshold.
         assert_eq!(needed("evictionHard: {nodefs.available: 10%}"), Some(Bytes(0)));
     }
 

@@ -1,7 +1,7 @@
 //! `cpu_manager_state`: the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
-//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is over Go's own rendering of
-//! the structure and is not checked here; the kubelet does that itself.
+//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum covers Go's own rendering of the structure.
+//! This module does not verify the checksum; the kubelet does.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint. Fields of later versions are passed over.
+/// The checkpoint. Fields of later versions are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuManagerState {
-    /// Policy that wrote it. A kubelet with another policy refuses to start.
+    /// Policy that wrote the checkpoint. A kubelet with another policy refuses to start.
     pub policy_name: String,
     /// CPUs of the shared pool.
     #[serde(default)]
@@ -27,17 +27,17 @@ pub struct CpuManagerState {
     pub pod_entries: BTreeMap<String, PodEntry>,
 }
 
-/// What a pod holds as a whole, for its containers to share.
+/// Resources of a whole pod, which its containers share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEntry {
-    /// Its exclusive CPUs.
+    /// Exclusive CPUs of the pod.
     #[serde(default)]
     pub cpu_set: CpuSet,
 }
 
 impl CpuManagerState {
-    /// Exclusive CPUs by pod UID.
+    /// Returns the exclusive CPUs by pod UID.
     #[must_use]
     pub fn by_pod(&self) -> BTreeMap<&str, CpuSet> {
         let all = |containers: &BTreeMap<String, CpuSet>| {
@@ -52,13 +52,13 @@ impl CpuManagerState {
         pods
     }
 
-    /// All CPUs that are exclusively some container's.
+    /// Returns all CPUs that are exclusive to a container.
     #[must_use]
     pub fn exclusive(&self) -> CpuSet {
         self.by_pod().values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
     }
 
-    /// Every CPU the checkpoint knows of.
+    /// Returns all CPUs in the checkpoint.
     #[must_use]
     pub fn all(&self) -> CpuSet {
         self.default_cpu_set.union(&self.exclusive())

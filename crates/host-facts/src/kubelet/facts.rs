@@ -13,33 +13,34 @@ use super::started::{Record, Start, StartedWith};
 /// Facts about the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
-    /// Its process id, if it is a separate process.
+    /// Process id of the kubelet, if it is a separate process.
     pub pid: Option<u32>,
-    /// True if a kubelet runs, also within another program.
+    /// True if a kubelet runs, as a separate process or within another program.
     pub runs: bool,
     /// The configuration of its next start; `None` if there is no kubelet or a part of the configuration cannot be read.
     pub config: Option<KubeletConfig>,
-    /// The configuration that the running one was started with.
+    /// The configuration that the running kubelet was started with.
     pub started_with: StartedWith,
-    /// When the running one was started.
+    /// Start of the running kubelet.
     pub start: Option<Start>,
-    /// Its command line without the program; of a stopped kubelet the last that was observed.
+    /// The kubelet's command line without the program; for a stopped kubelet, the command line that was observed
+    /// last.
     pub arguments: Vec<String>,
-    /// The configuration without Berth's drop-in, where that is active.
+    /// The configuration without Berth's drop-in, if the drop-in is active.
     pub without_drop_in: Option<KubeletConfig>,
     /// Reason for a missing configuration.
     pub config_fault: Option<(UnknownReason, String)>,
-    /// The Node's name, if the command line overrides the host's (`--hostname-override`).
+    /// Name of the Node, if the command line overrides the host name (`--hostname-override`).
     pub node_name: Option<String>,
-    /// The files and flags the configuration came from, lowest first.
+    /// Files and flags of the configuration, lowest priority first.
     pub sources: Vec<String>,
-    /// Its folder (`--root-dir`, by default `/var/lib/kubelet`).
+    /// Folder of the kubelet (`--root-dir`, by default `/var/lib/kubelet`).
     pub folder: String,
-    /// The systemd unit it runs in.
+    /// systemd unit of the kubelet.
     pub unit: String,
-    /// The folder of its drop-ins (`--config-dir`), absolute.
+    /// Absolute path of the drop-in folder (`--config-dir`).
     pub config_dir: Option<String>,
-    /// Fields that its command line sets, which no file can change.
+    /// Fields that the kubelet's command line sets, which no file can change.
     pub set_by_flags: Vec<&'static str>,
     /// Berth's active drop-in, which the kubelet reads when it starts.
     pub drop_in: Option<String>,
@@ -54,8 +55,8 @@ pub struct KubeletFacts {
 }
 
 impl KubeletFacts {
-    /// Returns the configuration by which pods are admitted: that of the running kubelet, or that of its next start if none
-    /// runs. `None` if it is not known.
+    /// Returns the configuration by which pods are admitted: that of the running kubelet, or that of its next start
+    /// if no kubelet runs. Returns `None` if the configuration is unknown.
     #[must_use]
     pub fn in_force(&self) -> Option<&KubeletConfig> {
         match &self.started_with {

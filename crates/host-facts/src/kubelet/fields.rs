@@ -1,26 +1,26 @@
-//! Where two configurations of a kubelet differ, in the words of their fields.
+//! Differences between two configurations of a kubelet, by field.
 
 use berth_api::CpuSet;
 use serde::Serialize;
 
 use super::config::KubeletConfig;
 
-/// A field that has two values.
+/// A field with different values in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// Its name.
+    /// Name of the field.
     pub field: &'static str,
-    /// What it is.
+    /// Value in the actual configuration.
     pub is: String,
-    /// What it should be.
+    /// Value in the desired configuration.
     pub should_be: String,
 }
 
-/// A field as text.
+/// Name of a field, and a function that returns its value as text.
 type Field = (&'static str, fn(&KubeletConfig) -> String);
 
-/// The fields that decide where a VM's CPUs and memory come from.
+/// The fields that decide from which zones a VM gets CPUs and memory.
 const FIELDS: [Field; 8] = [
     ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
     ("cpuManagerPolicyOptions", |config| on(&config.cpu_manager_policy_options)),
@@ -34,7 +34,7 @@ const FIELDS: [Field; 8] = [
     ("reservedMemory", reserved_memory),
 ];
 
-/// Fields in which `should_be` is not as `is`.
+/// Returns the fields whose values differ between `is` and `should_be`.
 #[must_use]
 pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Difference> {
     let both = |(field, of): &Field| {
@@ -44,7 +44,7 @@ pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Differe
     FIELDS.iter().filter_map(both).collect()
 }
 
-/// Options that are on, with their value if it is another than `true`.
+/// Returns the options that are on, as text; a value other than `true` is appended to the name.
 fn on(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }

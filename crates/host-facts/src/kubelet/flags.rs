@@ -1,32 +1,32 @@
-//! A kubelet's command line, from `/proc/<pid>/cmdline` or from the files a unit makes it of.
+//! A kubelet's command line, from `/proc/<pid>/cmdline` or from the files that its unit uses.
 
 use std::collections::BTreeMap;
 
-/// Flags with all their values in the order given.
+/// Flags with all their values, in the order of the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags(BTreeMap<String, Vec<String>>);
 
 impl Flags {
-    /// The value that counts for a flag that is one value: the last.
+    /// Returns the last value of a flag, which is the effective value of a flag with one value.
     #[must_use]
     pub fn last(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.last().map(String::as_str)
     }
 
-    /// All values, for flags that may be repeated.
+    /// Returns all values of a flag that may be repeated.
     #[must_use]
     pub fn all(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds flags that come after these.
+    /// Adds flags that come later on the command line.
     pub fn extend(&mut self, later: Self) {
         for (name, values) in later.0 {
             self.0.entry(name).or_default().extend(values);
         }
     }
 
-    /// Flags of a command line without the program.
+    /// Parses the flags of a command line without the program.
     #[must_use]
     pub fn from_arguments(arguments: &[String]) -> Self {
         Self::from_words(arguments.iter().map(String::as_str))
@@ -46,28 +46,28 @@ impl Flags {
                     (flag, value.unwrap_or("true").to_owned())
                 }
             };
-            // Kubernetes' flags take `_` for `-`.
+            // Kubernetes accepts `_` in place of `-` in names of flags.
             flags.0.entry(name.replace('_', "-")).or_default().push(value);
         }
         flags
     }
 }
 
-/// Flags of `/proc/<pid>/cmdline`: words end in NUL, the first is the program. Both `--name=value` and
-/// `--name value` are understood; a flag without a value is `true`.
+/// Parses the flags of `/proc/<pid>/cmdline`: each word ends with NUL, and the first word is the program. Accepts
+/// both `--name=value` and `--name value`; a flag without a value is `true`.
 #[must_use]
 pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
     Flags::from_arguments(&arguments(cmdline))
 }
 
-/// The words of `/proc/<pid>/cmdline` without the program.
+/// Returns the words of `/proc/<pid>/cmdline` without the program.
 #[must_use]
 pub fn arguments(cmdline: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(cmdline);
     text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect()
 }
 
-/// Flags in a variable of an environment file, `KUBELET_EXTRA_ARGS="--a=b --c=d"`.
+/// Parses the flags in a variable of an environment file, such as `KUBELET_EXTRA_ARGS="--a=b --c=d"`.
 #[must_use]
 pub fn parse_environment(text: &str, variable: &str) -> Flags {
     let value =
@@ -76,7 +76,7 @@ pub fn parse_environment(text: &str, variable: &str) -> Flags {
     Flags::from_words(value.split_whitespace())
 }
 
-/// The pair of a map flag, `full-pcpus-only=true`.
+/// Parses the pair of a map flag, such as `full-pcpus-only=true`.
 #[must_use]
 pub fn pair(value: &str) -> Option<(&str, &str)> {
     value.split_once('=').map(|(name, value)| (name.trim(), value.trim()))

@@ -1,6 +1,6 @@
-//! JSON as Go writes it.
+//! JSON in the form that Go writes.
 
-/// Reads `null` as empty: Go writes a nil slice or map so.
+/// Reads `null` as empty: Go writes a nil slice or map as `null`.
 pub(super) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

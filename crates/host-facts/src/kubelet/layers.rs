@@ -9,7 +9,7 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// Where distributions put the configuration file, for a kubelet that is not running.
+/// Paths of the configuration file in several distributions, for a kubelet that is not running.
 const USUAL_FILES: [&str; 5] = [
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet-config.yaml",
@@ -17,13 +17,13 @@ const USUAL_FILES: [&str; 5] = [
     "etc/kubernetes/kubelet/config.json",
     "etc/kubernetes/kubelet/kubelet-config.json",
 ];
-/// Files whose variables kubeadm's unit passes on as flags, lowest first.
+/// Files whose variables kubeadm's unit passes on as flags, lowest priority first.
 const ENVIRONMENT: [(&str, &str); 3] = [
     ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 ];
-/// Folders below `--config-dir`; a bound for what the kubelet walks without one.
+/// Maximum depth of folders below `--config-dir`; the kubelet has no such limit.
 const DEPTH: usize = 8;
 
 /// Reason for an unknown configuration.
@@ -32,15 +32,15 @@ type Unknown = (UnknownReason, String);
 /// All layers of a configuration.
 pub(super) struct Layers {
     tree: Value,
-    /// The same without Berth's drop-in, where that is one of them.
+    /// The merged files without Berth's drop-in, if the drop-in is one of the layers.
     without_drop_in: Option<Value>,
     /// Files and folders that were read, relative to the root.
     pub(super) read: Vec<String>,
     /// The command line, or the flags that a unit takes from environment files.
     pub(super) flags: Flags,
-    /// Files and flags that were read, lowest first.
+    /// Files and flags that were read, lowest priority first.
     pub(super) sources: Vec<String>,
-    /// File of the flags.
+    /// File from which the flags were read.
     flags_source: Option<String>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn from_arguments(
 pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
     let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
     let Some(file) = USUAL_FILES.iter().find(usual) else {
-        // A file that exists and is not readable is another result than no file.
+        // A file that exists but is not readable gives another result than a missing file.
         let closed = USUAL_FILES.iter().filter_map(|path| root.read(path).err());
         let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
         return Err(closed.into_iter().next().unwrap_or_else(|| {
@@ -133,7 +133,7 @@ impl Layers {
 
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
         let folder = folder.trim_end_matches('/');
-        // A file that was removed shows in its folder alone.
+        // If a file is removed, only its folder changes.
         self.read.push(folder.to_owned());
         for file in drop_ins(root, folder, DEPTH)? {
             self.add(root, &file)?;
@@ -161,7 +161,7 @@ impl Layers {
     }
 }
 
-/// `*.conf` below a folder, in the order of their paths as the kubelet walks them.
+/// Returns the `*.conf` files below a folder, in the order of their paths, as the kubelet walks the folder.
 fn drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
     let mut files = Vec::new();
     for name in root.list(folder).map_err(unreadable)? {

@@ -13,9 +13,9 @@ use super::go_json::null_is_empty;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryManagerState {
-    /// Policy that wrote it.
+    /// Policy that wrote the checkpoint.
     pub policy_name: String,
-    /// NUMA zones by their number.
+    /// NUMA zones by number.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub machine_state: BTreeMap<u32, NodeState>,
     /// Allocations by pod UID and container.
@@ -30,7 +30,7 @@ pub struct NodeState {
     /// Containers with allocations from this zone.
     #[serde(default)]
     pub number_of_assignments: u64,
-    /// By resource name: `memory`, `hugepages-2Mi`.
+    /// Memory tables by resource name: `memory`, `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
     /// Zones that are allocated together with this one.
@@ -59,11 +59,11 @@ pub struct MemoryTable {
     pub free: u64,
 }
 
-/// One allocation.
+/// One allocation of memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Block {
-    /// Zones it comes from.
+    /// Zones of the allocation.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub numa_affinity: Vec<u32>,
     /// Resource name.

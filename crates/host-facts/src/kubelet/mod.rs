@@ -1,7 +1,7 @@
-//! The kubelet: its effective configuration, and what it has allocated.
+//! The kubelet: its effective configuration and its allocations.
 //!
-//! Effective configuration, lowest first: the kubelet's defaults, the file of `--config`, the drop-ins
-//! of `--config-dir`, the command line. If one of these layers cannot be read, the configuration is
+//! The layers of the effective configuration, lowest priority first: the kubelet's defaults, the file of `--config`,
+//! the drop-ins of `--config-dir`, the command line. If one of these layers cannot be read, the configuration is
 //! unknown: a guess would make checks fail on healthy hosts.
 
 pub mod checkpoints;

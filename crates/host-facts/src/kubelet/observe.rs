@@ -21,7 +21,7 @@ const FLAGS: [(&str, &str); 6] = [
     ("reserved-memory", "reservedMemory"),
 ];
 
-/// Finds the kubelet by its process or its usual files.
+/// Finds the kubelet by its process or by the usual configuration files.
 pub fn observe(
     root: &Root,
     processes: &Processes,
@@ -132,7 +132,8 @@ pub fn observe(
     facts
 }
 
-/// Returns the recorded configuration of this kubelet; without a record that of its files, if all are older than it.
+/// Returns the recorded configuration of this kubelet. Without a record, returns the configuration of the files if
+/// all files are older than the process.
 fn started_with(
     root: &Root,
     facts: &KubeletFacts,

@@ -1,8 +1,8 @@
-//! The kubelet's PodResources API: allocations, as it lists them over its socket.
+//! The kubelet's PodResources API: a list of allocations that the kubelet sends over a socket.
 //!
-//! It has the names of pods, where the checkpoints have UIDs; the names of the pods' log folders have both. Listed pods may
-//! have ended long ago, and old kubelets list shared CPUs as exclusive: use it only together with checkpoints and control
-//! groups.
+//! The list has the names of pods, and the checkpoints have UIDs; the names of the pods' log folders have both.
+//! Listed pods may have ended long ago, and old kubelets list shared CPUs as exclusive, so the list is used only
+//! together with checkpoints and control groups.
 
 #[expect(missing_docs, clippy::derive_partial_eq_without_eq, reason = "generated")]
 #[rustfmt::skip]
@@ -16,13 +16,13 @@ pub use v1::{
     ContainerDevices, ContainerMemory, ContainerResources, NumaNode, PodResources, TopologyInfo,
 };
 
-/// Its socket.
+/// Socket of the API.
 pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// Why the kubelet does not list its pods.
+/// Reason that the kubelet does not list its pods.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodResourcesError {
-    /// Nothing came in time.
+    /// The kubelet did not answer in time.
     #[error("no answer in {0} s")]
     Timeout(u64),
     /// The call failed.
@@ -44,14 +44,16 @@ pub struct Listed {
 /// Healthy devices of device plugins, allocated or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Devices {
-    /// Number by resource and zone; the zone of devices without a zone is `None`.
+    /// Number of devices by resource and zone; the zone of devices without a zone is `None`.
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
-    /// Resources with a device of several zones, which are not in `by_zone`: such a device counts in each of its zones.
+    /// Resources that have a device of several zones. These resources are not in `by_zone`, as such a device counts
+    /// in each of its zones.
     pub of_several_zones: BTreeSet<String>,
 }
 
 impl Devices {
-    /// Counts the devices that a kubelet lists. It makes one entry for each device, and may combine several.
+    /// Counts the devices that a kubelet lists. The kubelet makes one entry for each device, or combines several
+    /// devices in an entry.
     #[must_use]
     pub fn count(listed: &[ContainerDevices]) -> Self {
         let mut devices = Self::default();
@@ -80,7 +82,7 @@ pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
     zones.into_iter().collect()
 }
 
-/// Returns the set of CPU ids; `None` if one of them is not a CPU id.
+/// Returns the set of CPU ids; `None` if a number is not a CPU id.
 #[must_use]
 pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
     ids.iter().map(|id| u32::try_from(*id).ok()).collect()

@@ -1,7 +1,8 @@
 //! Finds the process of the host's kubelet.
 //!
-//! Its flags name files that the agent reads, writes and removes as root, so a process that merely has the name is
-//! ignored: a process of another user, of a container with its own PID namespace, or of a pod (`hostPID`).
+//! The kubelet's flags name files that the agent reads, writes and removes as root. So a process that merely has the
+//! name `kubelet` is ignored: a process of another user, of a container with a separate PID namespace, or of a pod
+//! (`hostPID`).
 
 use crate::processes::{KUBELET, Processes};
 use crate::root::Root;
@@ -13,11 +14,11 @@ pub(super) enum Found {
     None,
     /// The host's kubelet.
     One(u32),
-    /// Candidates.
+    /// Several processes that may be the host's kubelet.
     Several(Vec<u32>),
 }
 
-/// Returns the host's kubelet; of several candidates the only one that a service runs.
+/// Returns the host's kubelet; of several candidates, returns the only candidate that runs in a service.
 pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     let named = processes.found.iter().filter(|process| process.name == KUBELET);
     let mut pids: Vec<u32> = named.map(|process| process.pid).collect();
@@ -35,7 +36,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     }
 }
 
-/// Returns the unit of a process: the last part of its control group that names a service.
+/// Returns the unit of a process: the last part of the control group's path that names a service.
 pub(super) fn unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =

@@ -1,10 +1,11 @@
 //! The configuration that the running kubelet was started with.
 //!
-//! A kubelet reads its configuration once, when it starts; its files may change later. Its configuration is known if no
-//! file is younger than the process, or if the agent recorded it before the files changed. `/configz` is not read: through
-//! the API server it needs `get nodes/proxy`, which gives access to the containers of every pod; at the kubelet's port
-//! `nodes/configz` is enough (KEP-2862, Kubernetes 1.33), but most kubelets sign that port's certificate themselves, so a
-//! process that listens there while the kubelet is stopped would receive the agent's token.
+//! A kubelet reads its configuration once, when it starts; the files may change later. The configuration is known if
+//! no file is younger than the process, or if the agent recorded the configuration before the files changed. The
+//! agent does not read `/configz`: through the API server this needs `get nodes/proxy`, which gives access to the
+//! containers of every pod. At the kubelet's port `nodes/configz` is enough (KEP-2862, Kubernetes 1.33), but most
+//! kubelets sign that port's certificate themselves, so a process that listens on the port while the kubelet is
+//! stopped would receive the agent's token.
 
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ pub enum StartedWith {
     /// No kubelet runs.
     #[default]
     NotRunning,
-    /// It was started with this configuration.
+    /// The kubelet was started with this configuration.
     Known(Box<KubeletConfig>),
-    /// It runs, and its configuration is not known, for this reason.
+    /// The kubelet runs, but its configuration is unknown, for this reason.
     Unknown(String),
 }
 
@@ -30,7 +31,7 @@ pub enum StartedWith {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
-    /// The boot of the host.
+    /// Boot id of the host.
     #[serde(rename = "bootID")]
     pub boot_id: String,
     /// Hundredths of a second from the boot to the start of the process.
@@ -41,19 +42,19 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// The start that it is about.
+    /// Start of the recorded kubelet.
     pub start: Start,
-    /// Its command line, without the program.
+    /// Command line of the kubelet without the program.
     pub arguments: Vec<String>,
-    /// Configuration that it read.
+    /// Configuration that the kubelet read.
     pub configuration: KubeletConfig,
 }
 
 impl Record {
-    /// Reads the record; `None` where there is none.
+    /// Reads the record; returns `None` if there is no record.
     ///
     /// # Errors
-    /// If it exists and cannot be read.
+    /// If the record exists and cannot be read.
     pub fn read(root: &Root) -> Result<Option<Self>, ReadError> {
         let text = match root.read(FILE) {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -65,27 +66,28 @@ impl Record {
         })
     }
 
-    /// The text of its file.
+    /// Returns the text of the record's file.
     #[must_use]
     pub fn render(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// Returns the time of a process's start, in hundredths of a second after the boot: field 22 of `stat` counts `USER_HZ`, which is 100
-/// on every Linux that a kubelet runs on. The name before it may hold anything, even `)`.
+/// Returns the time of a process's start, in hundredths of a second after the boot: field 22 of `stat` counts
+/// `USER_HZ`, which is 100 on every Linux that a kubelet runs on. The process name, an earlier field of `stat`, may
+/// have any characters, even `)`.
 pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns why a configuration cannot be known from its files: the first that is younger than the process, or the reason
-/// that their ages cannot be compared.
+/// Returns the reason that a configuration cannot be known from its files: the first file that is younger than the
+/// process, or the reason that their ages cannot be compared.
 ///
-/// Good to some hundredths of a second, in which a new process has not read anything yet. `btime` of `/proc/stat` would
-/// not do on a running machine: it is cut to seconds, and kubeadm starts the kubelet in the second in which it writes
-/// the file.
+/// The times are exact to some hundredths of a second, a time in which a new process has not read any file yet.
+/// `btime` of `/proc/stat` is not suitable on a running machine: it is truncated to seconds, and kubeadm starts the
+/// kubelet in the same second in which it writes the file.
 pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<String> {
     let Some(booted) = booted(root) else {
         return Some("the time of this host's boot is not known".to_owned());
@@ -96,7 +98,7 @@ pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<
     Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
 }
 
-/// Returns the time of the host's boot, since 1970.
+/// Returns the time of the host's boot, as a duration since 1970.
 fn booted(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;

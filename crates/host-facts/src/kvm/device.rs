@@ -1,4 +1,4 @@
-//! Opens `/dev/kvm` and makes a VM. Live machines only.
+//! Opens `/dev/kvm` and creates a VM, on live machines only.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,13 +10,13 @@ use nix::errno::Errno;
 /// Result of opening `/dev/kvm` for reading and writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
-    /// It opened.
+    /// The device was opened.
     Opened(Probe),
-    /// There is no device node, or no device behind it.
+    /// The device node does not exist, or has no device.
     Absent,
-    /// EACCES: file permissions.
+    /// EACCES: file permissions forbid opening the device.
     NoPermission,
-    /// EPERM: a device cgroup, as in a container without the device.
+    /// EPERM: a device cgroup forbids opening the device, as in a container without the device.
     Forbidden,
     /// Another errno.
     Broken(String),
@@ -35,16 +35,16 @@ pub struct Probe {
     pub max_vcpu_id: Option<u32>,
     /// `KVM_CAP_NR_MEMSLOTS`.
     pub memory_slots: Option<u32>,
-    /// Error of making a VM.
+    /// Error of creating a VM.
     pub failure: Option<String>,
 }
 
-/// The only version of the API there ever was in a released kernel (`KVM_API_VERSION`).
+/// The only version of the API (`KVM_API_VERSION`) in any released kernel.
 const API_VERSION: i32 = 12;
-/// KVM_CREATE_VM gives EINTR when a signal comes in between; QEMU tries again as well.
+/// Maximum number of tries: KVM_CREATE_VM fails with EINTR if a signal arrives; QEMU retries, too.
 const TRIES: usize = 10;
 
-/// Opens `/dev/kvm`, reads its limits, makes a VM and closes it.
+/// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.
 #[must_use]
 pub fn probe() -> Device {
     let path = CString::from(c"/dev/kvm");
@@ -90,7 +90,7 @@ fn make_a_vm(kvm: &Kvm) -> Option<String> {
     Some(format!("KVM_CREATE_VM: {}", errno.desc()))
 }
 
-/// Returns true if the firmware has locked virtualisation off. Needs root and the `msr` module.
+/// Returns true if the firmware has locked virtualisation off. This needs root and the `msr` module.
 ///
 /// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks, bit 2 allows VMX outside SMX.
 /// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS).

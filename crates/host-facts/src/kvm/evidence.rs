@@ -11,12 +11,12 @@ pub struct Evidence {
     pub cpu_flag: Option<bool>,
     /// True if CPUID has VMX or SVM, independent of firmware and kernel.
     pub cpuid: Option<bool>,
-    /// True if the firmware has locked virtualisation off (model-specific registers, root only).
+    /// True if the firmware has locked virtualisation off (from model-specific registers, which only root can read).
     pub locked_off: Option<bool>,
     /// The module for this CPU: `kvm_intel` or `kvm_amd`.
     pub module: Option<&'static str>,
-    /// True if it is loaded; `None` if the tree has no `/sys/module`.
+    /// True if the module is loaded; `None` if the tree has no `/sys/module`.
     pub module_loaded: Option<bool>,
-    /// True if the kernel has registered KVM's device, also if its node is not visible.
+    /// True if the kernel has registered KVM's device, even if the device node is not visible.
     pub registered: bool,
 }

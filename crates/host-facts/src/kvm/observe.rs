@@ -45,7 +45,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     let live = root.is_live();
     let registered = root.exists("sys/devices/virtual/misc/kvm");
     let probe = || match device::probe() {
-        // The host has it, and this container does not.
+        // The host has the device, and this container does not.
         Device::Absent if registered && root.is_from_container() => Device::Forbidden,
         found => found,
     };
@@ -87,7 +87,7 @@ fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     }
 }
 
-/// Parameters of the vendor's module. They exist only while it is loaded.
+/// Reads the parameters of the vendor's module, which exist only while the module is loaded.
 fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
     let parameter = |names: [&str; 2]| {
@@ -114,8 +114,9 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     }
 }
 
-/// Returns the kinds of confidential VMs. A parameter alone is not enough: it is `Y` also on hosts whose firmware then
-/// refuses, so SEV also needs the security processor's device. The parameter of TDX is set by the module after initialisation.
+/// Returns the kinds of confidential VMs. A parameter alone is not enough: the parameter is `Y` also on hosts whose
+/// firmware then refuses, so SEV also needs the device of the security processor. The module sets the parameter of
+/// TDX after initialisation.
 fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
     let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
@@ -148,8 +149,8 @@ fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<V
     Some(kinds)
 }
 
-/// Reads which device nodes of the kernel's helpers for VMs exist. They are not opened: that would load the module, and a
-/// report does not change the host.
+/// Checks which device nodes of the kernel's helpers for VMs exist. The nodes are not opened: opening would load the
+/// module, and a report does not change the host.
 fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
         Ok(there) => Some(there),
@@ -163,11 +164,12 @@ fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     kvm.tun = there("tun", "net/tun", "tun");
 }
 
-/// Returns true if the host has a device: by its node, and without a node by what the kernel has registered. A container
-/// sees few nodes and a capture often has none, so a missing node is no evidence.
+/// Returns true if the host has a device: a device node, or a device that the kernel has registered. A container sees
+/// few nodes and a capture often has no nodes, so a missing node is no evidence.
 fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
-    // A container may be shown none of the host's nodes; udev makes one for what the kernel has registered.
+    // A container may see no device nodes of the host; udev creates a node for each device that the kernel has
+    // registered.
     if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {

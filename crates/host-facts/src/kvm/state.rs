@@ -1,4 +1,4 @@
-//! Decides the state of KVM from the evidence. Pure, so every case is a line in a table.
+//! Decides the state of KVM from the evidence. The functions are pure, so a table tests every case.
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
@@ -22,12 +22,12 @@ pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, St
     }
 }
 
-/// No device: the processor, the firmware or the module is missing. Kernels since 5.6 (Intel) and
-/// 6.6 (AMD) hide the CPU flag when the firmware has locked it, so the flag alone does not distinguish "cannot"
-/// from "may not"; CPUID still does.
+/// Decides the state without a device: the processor, the firmware or the module is the reason. Kernels since 5.6
+/// (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has locked virtualisation off. So the flag alone does not
+/// distinguish a CPU without virtualisation from a locked CPU, but CPUID does.
 fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
-    // A device the kernel has registered exists, whatever flags say (a paravirtual KVM needs none).
+    // A device that the kernel has registered exists, with any flags (a paravirtual KVM needs no flags).
     if evidence.registered {
         if evidence.device.is_none() {
             return captured("the kernel has KVM, but VMs were not tried");
@@ -54,7 +54,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     }
     match (evidence.module_loaded, evidence.device.is_some()) {
         (Some(false), _) => Ok(KvmState::ModuleNotLoaded),
-        // Loaded or built in, yet it registered no device: its own check of the firmware failed.
+        // The module is loaded or built in, but registered no device: its own check of the firmware failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
             let why = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
@@ -77,7 +77,7 @@ mod tests {
     use super::super::device::Probe;
     use super::*;
 
-    /// Live, CPU with the flag, module loaded and registered.
+    /// Returns the evidence of a live host with the CPU flag and a loaded module that has registered its device.
     fn fine(device: Option<Device>) -> Evidence {
         Evidence {
             device,

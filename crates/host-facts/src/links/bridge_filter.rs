@@ -5,11 +5,11 @@ use crate::nftables::Table;
 /// State of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BridgeFilter {
-    /// Not known: a captured tree does not have it, and the kernel shows it to root only.
+    /// The state is unknown: a captured tree does not have the table, and the kernel shows it to root only.
     #[default]
     Unknown,
-    /// It does not exist.
+    /// The table does not exist.
     Absent,
-    /// It exists.
+    /// The table exists.
     There(Table),
 }

@@ -1,18 +1,18 @@
-//! What tenant networks are made of, as far as it can be otherwise than Berth makes it.
+//! Properties of bridges, ports, tunnels and IP that another program may set differently from Berth.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use berth_api::{VlanId, VlanSet};
 
-/// How a bridge is set (`Documentation/networking/bridge.rst`).
+/// Options of a bridge (`Documentation/networking/bridge.rst`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BridgeOptions {
-    /// The VLAN that a new port gets, untagged; 0 is none.
+    /// VLAN that a new port gets, untagged; 0 means no VLAN.
     pub default_pvid: Option<u16>,
     /// Spanning tree protocol.
     pub stp: Option<bool>,
-    /// Seconds until a new port carries frames, in hundredths.
+    /// Time until a new port forwards frames, in hundredths of a second.
     pub forward_delay: Option<u32>,
     /// IGMP and MLD snooping.
     pub mcast_snooping: Option<bool>,
@@ -21,11 +21,11 @@ pub struct BridgeOptions {
 /// The VLANs of a bridge's port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortVlans {
-    /// All it carries.
+    /// All VLANs of the port.
     pub all: VlanSet,
-    /// Those that leave it untagged.
+    /// VLANs whose frames leave the port untagged.
     pub untagged: VlanSet,
-    /// The one that frames without a tag are in.
+    /// VLAN of frames that arrive without a tag.
     pub pvid: Option<VlanId>,
 }
 
@@ -36,27 +36,27 @@ pub struct Tunnel {
     pub vni: Option<u32>,
     /// UDP port.
     pub port: Option<u16>,
-    /// This end.
+    /// Address of this host's end.
     pub local: Option<IpAddr>,
     /// Flood list: destinations of BUM traffic (the entries of `bridge fdb` with address 0).
     pub peers: BTreeSet<IpAddr>,
 }
 
-/// How IP is set on a link; `None` where the kernel does not say, or has no such protocol.
+/// IP options of a link; `None` if the kernel does not report the option, or does not have the protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IpOptions {
-    /// Whether the kernel makes IPv6 addresses for it (`addrgenmode` other than `none`).
+    /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
     pub ipv6_generates: Option<bool>,
     /// `disable_ipv6`.
     pub ipv6_disabled: Option<bool>,
-    /// `arp_ignore`: 8 answers for no address.
+    /// `arp_ignore`: with 8 the kernel answers ARP requests for no address.
     pub arp_ignore: Option<i32>,
-    /// `rp_filter`: 1 drops what the host would not answer through this link.
+    /// `rp_filter`: with 1 the kernel drops packets whose answers would not leave through this link.
     pub rp_filter: Option<i32>,
 }
 
 impl IpOptions {
-    /// Nothing known.
+    /// Options that are all unknown.
     pub const NONE: Self =
         Self { ipv6_generates: None, ipv6_disabled: None, arp_ignore: None, rp_filter: None };
 }

@@ -1,4 +1,4 @@
-//! Reads which links of other network namespaces are stacked on links of this one.
+//! Reads the links of other network namespaces that are stacked on links of this namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,10 +10,12 @@ use nix::errno::Errno;
 
 use crate::netlink::NetlinkReader;
 
-/// Reads the links of other network namespaces that are stacked on links of this one, by the index of the lower link.
+/// Reads the links of other network namespaces that are stacked on links of this namespace, by the index of the lower
+/// link.
 ///
-/// A namespace is read by the id that it has here (`IFLA_TARGET_NETNSID`): the kernel gives one to each that a veth
-/// leads to, so every pod on the pod network has one. A namespace without is not seen.
+/// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`): the kernel gives an id to
+/// each namespace with the other end of a veth pair, so every pod on the pod network has an id. A namespace without
+/// an id is not visible.
 pub(super) fn stacked_elsewhere(
     netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
@@ -30,7 +32,7 @@ pub(super) fn stacked_elsewhere(
                 match attribute {
                     LinkAttribute::Link(index) => lower = Some(*index),
                     LinkAttribute::LinkNetNsId(id) => of = Some(*id),
-                    // Kernels before 4.20 ignore the attribute, and answer about this namespace.
+                    // Kernels before 4.20 ignore the attribute, and answer with links of this namespace.
                     LinkAttribute::IfNetnsId(_) => asked = true,
                     LinkAttribute::IfName(text) => name = Some(text.clone()),
                     _ => {}
@@ -41,7 +43,7 @@ pub(super) fn stacked_elsewhere(
         });
         match stacked {
             Ok(stacked) => found.extend(stacked),
-            // The namespace is gone by now.
+            // The namespace does not exist any more.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
             Err(error) => return Err(error),
         }
@@ -49,7 +51,7 @@ pub(super) fn stacked_elsewhere(
     if found.is_empty() {
         return Ok(BTreeMap::new());
     }
-    // This namespace may have got its own id by the answers above.
+    // The requests above may have given this namespace its own id.
     let mut request = NsidMessage::default();
     request.attributes.push(NsidAttribute::Pid(std::process::id()));
     let own = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
@@ -63,7 +65,7 @@ pub(super) fn stacked_elsewhere(
 fn namespace_id(message: &Message) -> Option<i32> {
     let Message::NewNsId(message) = message else { return None };
     message.attributes.iter().find_map(|attribute| match attribute {
-        // -1 is none (`NETNSA_NSID_NOT_ASSIGNED`).
+        // -1 means no id (`NETNSA_NSID_NOT_ASSIGNED`).
         NsidAttribute::Id(id) => Some(*id).filter(|id| *id >= 0),
         _ => None,
     })

@@ -1,4 +1,4 @@
-//! Reads the nf_tables table that keeps guests' control frames from the uplinks.
+//! Reads the nf_tables table that drops guests' control frames at the uplinks.
 
 use nix::errno::Errno;
 
@@ -10,8 +10,9 @@ use crate::nftables::{Nftables, TABLE};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Reads the table. The kernel loads nf_tables when the table is requested, and observing must not load a module: so
-/// it is requested only if nf_tables is loaded already, or if Berth has made something that needs it.
+/// Reads the table. A request for the table makes the kernel load nf_tables, and an observation must not load a
+/// module. So the table is requested only if nf_tables is already loaded, or if Berth has created something that
+/// needs it.
 pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -> BridgeFilter {
     if !root.is_live() || links.incomplete {
         return BridgeFilter::Unknown;
@@ -41,7 +42,7 @@ pub fn read(nftables: &mut Nftables) -> std::io::Result<BridgeFilter> {
     let read = nftables.read(TABLE);
     let errno = read.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);
     match errno {
-        // No nf_tables, or not for bridges; or the table was deleted while it was read.
+        // The kernel has no nf_tables for bridges, or the table was deleted while it was read.
         Some(Errno::EOPNOTSUPP | Errno::ENOENT) => Ok(BridgeFilter::Absent),
         _ => Ok(read?.map_or(BridgeFilter::Absent, BridgeFilter::There)),
     }

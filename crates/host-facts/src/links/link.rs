@@ -10,9 +10,9 @@ use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 /// One network link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its name.
+    /// Name of the link.
     pub name: LinkName,
-    /// Interface index; `None` where a capture has no `ifindex`.
+    /// Interface index; `None` if a capture has no `ifindex`.
     pub index: Option<u32>,
     /// Kind of link.
     pub kind: LinkKind,
@@ -22,43 +22,44 @@ pub struct Link {
     pub mtu: Option<u32>,
     /// Operational state.
     pub state: Option<LinkState>,
-    /// The bridge or bond it is a port of.
+    /// Bridge or bond that the link is a port of.
     pub master: Option<LinkName>,
-    /// The link it is stacked on, for VLANs and their like.
+    /// Link that this link is stacked on, for VLANs and similar links.
     pub parent: Option<LinkName>,
-    /// Links of other network namespaces that are stacked on it, such as a pod's macvlan, with their namespace.
+    /// Links of other network namespaces that are stacked on this link, such as a pod's macvlan, with their
+    /// namespace.
     pub users_elsewhere: BTreeSet<String>,
     /// VLAN id.
     pub vlan: Option<u16>,
     /// VLAN filtering of a bridge.
     pub vlan_filtering: Option<bool>,
-    /// The alias an administrator or Berth gave it.
+    /// Alias that an administrator or Berth gave the link.
     pub alias: Option<String>,
-    /// Addresses with prefix length, link-local ones left out, sorted.
+    /// Addresses with prefix length, without link-local addresses, sorted.
     pub addresses: Vec<String>,
-    /// True if a default route leaves through it or through a link stacked on it.
+    /// True if a default route leaves through this link or through a link stacked on it.
     pub default_route: bool,
-    /// A destination of another route through it, if there is one that does not follow from its own addresses.
+    /// Destination of another route through the link, if a route does not follow from the link's own addresses.
     pub destination: Option<String>,
-    /// Kernel driver, of physical links.
+    /// Kernel driver of a physical link.
     pub driver: Option<String>,
-    /// PCI function, of physical links.
+    /// PCI function of a physical link.
     pub pci_address: Option<PciAddress>,
-    /// NUMA zone of the device, of physical links.
+    /// NUMA zone of the device of a physical link.
     pub zone: Option<u32>,
     /// Speed in Mbit/s.
     pub speed_mbps: Option<u32>,
-    /// Virtual functions, of physical functions.
+    /// Virtual functions of a physical function.
     pub sriov: Option<Sriov>,
-    /// IOMMU group, of physical links.
+    /// IOMMU group of a physical link.
     pub iommu_group: Option<u32>,
     /// Link of the physical function of a virtual function.
     pub physical_function: Option<LinkName>,
     /// Administrative state (`IFF_UP`), independent of the carrier.
     pub up: Option<bool>,
-    /// The group it was put in; the kernel puts all in 0.
+    /// Link group; the kernel puts all links in group 0.
     pub group: Option<u32>,
-    /// The hardware's own address, which no bond changes.
+    /// Permanent address of the hardware, which a bond does not change.
     pub permanent_mac: Option<MacAddress>,
     /// Link-local addresses with prefix length, sorted.
     pub link_local: Vec<String>,
@@ -77,11 +78,11 @@ pub struct Link {
 pub enum LinkKind {
     /// A port of a network card.
     Physical,
-    /// A virtual function of a network card, or the switch's end of one.
+    /// A virtual function of a network card, or a representor: the end of a virtual function at the card's switch.
     VirtualFunction,
     /// Aggregated links, by the bonding or the team driver.
     Bond,
-    /// The datapath or an internal port of Open vSwitch, which the kernel does not distinguish.
+    /// The datapath or an internal port of Open vSwitch; the kernel does not distinguish the two.
     OpenVSwitch,
     /// A bridge.
     Bridge,
@@ -89,7 +90,7 @@ pub enum LinkKind {
     Vlan,
     /// The loopback link.
     Loopback,
-    /// One end of a pair, as pods have.
+    /// One end of a veth pair, as pods have.
     Veth,
     /// A TUN or TAP link, as VMs have.
     Tun,
@@ -100,7 +101,7 @@ pub enum LinkKind {
 }
 
 impl Link {
-    /// Makes a link with only its name and kind.
+    /// Creates a link that has only its name and kind.
     #[must_use]
     pub const fn new(name: LinkName, kind: LinkKind) -> Self {
         Self {
@@ -137,14 +138,14 @@ impl Link {
         }
     }
 
-    /// Returns true if Berth made it.
+    /// Returns true if Berth created the link.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         let prefix = berth_api::names::LINK_ALIAS_PREFIX;
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Returns true if the kernel reports that it has no carrier; an unknown state counts as a carrier.
+    /// Returns true if the kernel reports that the link has no carrier; an unknown state counts as a carrier.
     #[must_use]
     pub const fn has_no_carrier(&self) -> bool {
         matches!(

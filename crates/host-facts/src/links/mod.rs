@@ -1,8 +1,8 @@
-//! Network links of the host: what is physical, what is stacked on what, and which of them the host
-//! cannot do without.
+//! Network links of the host: physical links, the links stacked on other links, and the links that the host needs for
+//! its own network.
 //!
-//! On a live machine netlink gives all links in one dump; from a captured tree sysfs does, file by
-//! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
+//! On a live machine, netlink returns all links in one dump; in a captured tree, sysfs has one file for each
+//! attribute. Facts that only sysfs has (driver, PCI function, speed) are read for physical links in both cases.
 
 mod bridge_filter;
 mod bridging;

@@ -1,4 +1,4 @@
-//! Reads what is stacked on one link at this moment, for the last check before the link is removed.
+//! Reads the links that are currently stacked on one link, for the last check before the link is removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,11 +14,11 @@ use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
-/// Reads a link and its master, their ports, and the links stacked on the two. Of a host with thousands of links this reads
-/// some ten.
+/// Reads a link and its master, their ports, and the links stacked on the link or its master. On a host with
+/// thousands of links this reads about ten.
 ///
 /// # Errors
-/// If the kernel does not answer: then the users of the link are not known.
+/// If the kernel does not answer: then the users of the link are unknown.
 pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::Result<Links> {
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::IfName(name.to_string()));
@@ -74,7 +74,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     })
 }
 
-/// Reads the links of any kind that are stacked on a link in this namespace: the kernel's own list
+/// Reads the links of any kind in this namespace that are stacked on a link, from the kernel's own list
 /// (`netdev_adjacent_sysfs_add`).
 fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);

@@ -1,4 +1,4 @@
-//! Links, their VLANs, addresses and routes from the running kernel, each in one dump.
+//! Reads links, their VLANs, addresses and routes from the running kernel, with one dump for each.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -71,9 +71,9 @@ pub(super) fn dump() -> io::Result<Dump> {
             list.push(format!("{address}/{length}"));
         });
     }
-    // Berth removes only links that it made, so other namespaces matter only then.
+    // Berth removes only links that it created, so links of other namespaces matter only if such a link exists.
     if links.iter().any(Link::is_ours) {
-        // Without root other namespaces are closed; then nothing is removed either.
+        // Without root the agent cannot read other namespaces; without root it also removes no links.
         let elsewhere = match stacked_elsewhere(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
@@ -115,8 +115,8 @@ pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVl
     }
 }
 
-/// The link without its relations, as those are by number. A name the kernel's rule forbids cannot
-/// come; if it did, the link would be left out rather than misnamed.
+/// Parses a link without its relations, as these are interface indexes. The kernel does not allow an invalid name; a
+/// link with an invalid name would be left out.
 pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     let name = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => name.parse().ok(),
@@ -225,7 +225,7 @@ fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
     }
 }
 
-/// What a link is stacked on, by number.
+/// Interface indexes of the links that a link is stacked on or is a port of.
 pub(super) struct Stacked {
     pub(super) master: Option<u32>,
     parent: Option<u32>,
@@ -237,7 +237,7 @@ pub(super) fn stacked(message: &LinkMessage) -> Stacked {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Controller(index) => stacked.master = Some(*index),
-            // The peer's number in another namespace would name a stranger here.
+            // An interface index of another namespace would refer to an unrelated link here.
             LinkAttribute::Link(index) if !elsewhere => stacked.parent = Some(*index),
             _ => {}
         }
@@ -245,14 +245,14 @@ pub(super) fn stacked(message: &LinkMessage) -> Stacked {
     stacked
 }
 
-/// The VLANs of a port: single ones, and ranges as a first and a last.
+/// Parses the VLANs of a port: single VLANs, and ranges as a first and a last VLAN.
 fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     let items = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
     })?;
-    // A card's driver that has an embedded switch answers too (`ndo_bridge_getlink`), with the switch's mode
-    // and no VLANs; the bridge's own answer has neither.
+    // The driver of a card with an embedded switch answers, too (`ndo_bridge_getlink`), with the mode of the switch
+    // and no VLANs; the answer of the bridge itself has no flags and no mode.
     if items.iter().any(|item| matches!(item, AfSpecBridge::Flags(_) | AfSpecBridge::Mode(_))) {
         return None;
     }
@@ -290,7 +290,7 @@ fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
         let to = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
-            // An entry of a bridge's table is of no family, so its address is bytes.
+            // An entry of a bridge's table has no address family, so its address is bytes.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
             _ => None,
         });
@@ -326,7 +326,8 @@ const fn link_state(state: &State) -> LinkState {
 fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
-        // On point-to-point links `Address` is the other end; `Local` is always that of this host.
+        // On point-to-point links `Address` is the address of the other end; `Local` is always an address of this
+        // host.
         let local = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) => Some(*address),
             _ => None,
@@ -346,7 +347,8 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Reads all routes in one dump of each family. A router has a million of them, so of each link one destination is kept.
+/// Reads all routes, in one dump for each family. A router has a million routes, so only one destination for each
+/// link is stored.
 fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {
@@ -357,7 +359,7 @@ fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::R
                 return None;
             }
             let mut used = links_used(route).peekable();
-            // Of a route by a nexthop object (RTA_NH_ID) the kernel names the links too, unless
+            // For a route with a nexthop object (RTA_NH_ID) the kernel reports the links, too, unless
             // net.ipv4.nexthop_compat_mode is off.
             routes.complete &= used.peek().is_some();
             for name in used.filter_map(|index| names.get(&index)) {
@@ -385,7 +387,7 @@ fn is_default(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
-/// Returns the destination of a configured route; routes of the kernel follow from addresses.
+/// Returns the destination of a configured route; the kernel's own routes follow from addresses.
 fn destination(route: &RouteMessage) -> Option<Destination> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
@@ -399,7 +401,7 @@ fn destination(route: &RouteMessage) -> Option<Destination> {
     leads_out.then_some(Destination(address, header.destination_prefix_length))
 }
 
-/// An address with its prefix length; text is made only of the one that is kept.
+/// An address with its prefix length; only the destination that is stored is converted to text.
 struct Destination(IpAddr, u8);
 
 impl std::fmt::Display for Destination {
@@ -411,9 +413,9 @@ impl std::fmt::Display for Destination {
 /// Gateway of a default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {
-    /// Its address.
+    /// Address of the gateway.
     pub address: IpAddr,
-    /// Interface index of the link that it is reached by.
+    /// Interface index of the link to the gateway.
     pub link: u32,
 }
 
@@ -477,7 +479,7 @@ pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32
     Ok(links(netlink, AddressFamily::Unspec, mask, numbered)?.into_iter().collect())
 }
 
-/// Default routes of both families.
+/// Reads the default routes of both families.
 fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMessage>> {
     let mut found = Vec::new();
     for request in route_requests() {
@@ -489,7 +491,7 @@ fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMe
     Ok(found)
 }
 
-/// One link, or several of a multipath route.
+/// Returns the link of a route, or the links of a multipath route.
 fn links_used(message: &RouteMessage) -> impl Iterator<Item = u32> {
     message.attributes.iter().flat_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => vec![*index],

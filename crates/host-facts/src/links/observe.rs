@@ -1,4 +1,4 @@
-//! Reads the links of the host: by netlink, or from a captured tree.
+//! Reads the links of the host with netlink, or from a captured tree.
 
 use berth_api::infra_node::UnknownReason;
 

@@ -1,4 +1,4 @@
-//! What only sysfs knows of a physical link: device, driver, speed.
+//! Reads the facts about a physical link that only sysfs has: device, driver, speed.
 
 use super::link::{Link, LinkKind};
 use crate::pci::{PciDevice, address_in_path};
@@ -6,7 +6,7 @@ use crate::root::Root;
 
 const NET: &str = "sys/class/net";
 
-/// Adds the device to a link that has one, which makes it a physical link.
+/// Adds the device to a link that has a device, which makes the link a physical link.
 pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
     // Only links without a kind can be physical: virtual links never have a device.
@@ -42,8 +42,9 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     }
 }
 
-/// The switch's end of a virtual or sub-function is named `pf0vf3`, `c1pf0sf88`; a port of the card
-/// itself `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
+/// Returns true if a port name is that of a representor: the end of a virtual function or sub-function at the card's
+/// switch is named `pf0vf3` or `c1pf0sf88`, and a port of the card itself `p0` or `pf0` (`ndo_get_phys_port_name`,
+/// devlink).
 fn is_representor(port: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let function = port.split_once("pf").map_or("", |(_, rest)| rest);

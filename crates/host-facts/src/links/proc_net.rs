@@ -15,10 +15,10 @@ const RTF_REJECT: u32 = 0x200;
 /// Flag of `/proc/net/ipv6_route` alone (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
 
-/// Links that IPv4 and IPv6 routes use; `None` if the tree has no routing table.
+/// Returns the links of IPv4 and IPv6 routes; `None` if the tree has no routing table.
 ///
-/// These tables do not say which routes follow from addresses; a tree does not say which addresses there are either, so
-/// each counts.
+/// These tables do not show which routes follow from addresses, and a tree does not have the addresses, so each route
+/// counts.
 pub(super) fn routes(root: &Root) -> Option<Routes> {
     let four = root.read_large("proc/net/route").ok();
     let six = root.read_large("proc/net/ipv6_route").ok();
@@ -35,7 +35,7 @@ pub(super) fn routes(root: &Root) -> Option<Routes> {
     Some(routes)
 }
 
-/// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, numbers in hexadecimal.
+/// Parses `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, with hexadecimal numbers.
 #[must_use]
 pub fn routes_v4(table: &str) -> Routes {
     let mut routes = Routes::default();
@@ -57,13 +57,13 @@ pub fn routes_v4(table: &str) -> Routes {
     routes
 }
 
-/// The kernel prints the address's four bytes as a number of this machine's.
+/// Parses an IPv4 address: the kernel prints the four bytes as a number in the byte order of the machine.
 fn address_v4(text: &str) -> Option<Ipv4Addr> {
     let number = u32::from_str_radix(text, 16).ok()?;
     (text.len() == 8).then(|| Ipv4Addr::from(number.to_ne_bytes()))
 }
 
-/// `destination length source length next-hop metric refcnt use flags name`.
+/// Parses `destination length source length next-hop metric refcnt use flags name`.
 #[must_use]
 pub fn routes_v6(table: &str) -> Routes {
     let mut routes = Routes::default();
@@ -76,7 +76,7 @@ pub fn routes_v6(table: &str) -> Routes {
         };
         let to = Ipv6Addr::from_bits(to);
         let leads_out = !to.is_unicast_link_local() && !to.is_multicast();
-        // The host's own addresses are local routes by `lo`.
+        // The host's own addresses are local routes through `lo`.
         if !usable(flags) || *name == "lo" || is_local(flags) || !leads_out {
             continue;
         }
@@ -89,14 +89,14 @@ pub fn routes_v6(table: &str) -> Routes {
     routes
 }
 
-/// UDP ports that are taken, by anybody and in any family.
+/// Returns the UDP ports that any program uses, of both address families.
 pub(super) fn udp_ports(root: &Root) -> BTreeSet<u16> {
     let tables = ["proc/net/udp", "proc/net/udp6"];
     let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
     tables.flat_map(|table| ports(&table)).collect()
 }
 
-/// `sl local_address rem_address ...` with the port in hexadecimal after the last colon of the local address.
+/// Parses `sl local_address rem_address ...`; the hexadecimal port follows the last colon of the local address.
 #[must_use]
 pub fn ports(table: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
@@ -126,7 +126,7 @@ pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     }
 }
 
-/// `/proc/net/vlan/config`: `eth0.120 | 120 | eth0` after two lines of heading.
+/// Parses `/proc/net/vlan/config`: lines such as `eth0.120 | 120 | eth0` after two heading lines.
 #[must_use]
 pub fn vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
     let entry = |line: &str| {

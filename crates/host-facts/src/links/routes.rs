@@ -34,11 +34,11 @@ impl Links {
         self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
     }
 
-    /// Marks the links a default route uses, and everything beneath them: the VLAN's parent, the
-    /// bridge's and the bond's ports that lead out of the host.
+    /// Marks the links of default routes and all links below them: the parent of a VLAN, and the ports of a bridge or
+    /// bond that lead out of the host.
     ///
-    /// Open vSwitch forwards by flows that no table here shows: if a route leaves through one of its
-    /// ports, any uplink in a datapath may carry it. Returns false if a route leads to no known uplink.
+    /// Open vSwitch forwards by flows that these tables do not show: if a route leaves through one of its ports, any
+    /// uplink in a datapath may carry the route. Returns false if a route leads to no known uplink.
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();
@@ -54,7 +54,7 @@ impl Links {
         }
         let by_switch =
             |name: &LinkName| self.named(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
-        // In a capture an internal port is a virtual link like any other.
+        // In a capture, an internal port of Open vSwitch looks like any other virtual link.
         let nowhere = !self.uplinks().any(|link| marked.contains(&link.name));
         if marked.iter().any(by_switch) || nowhere {
             let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(by_switch);

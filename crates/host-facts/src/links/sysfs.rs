@@ -11,10 +11,10 @@ use crate::root::Root;
 
 const NET: &str = "sys/class/net";
 
-/// Every link with what sysfs says of it. A capture may have a link's name without its folder.
+/// Reads every link from sysfs. A capture may have the name of a link without its folder.
 pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     let names = root.list(NET).unwrap_or_default();
-    // `bonding_masters` is a file among the links.
+    // `bonding_masters` is a file in the folder of the links.
     let names = names.iter().filter(|name| {
         root.link(&format!("{NET}/{name}")).is_some() || root.list(&format!("{NET}/{name}")).is_ok()
     });
@@ -85,7 +85,7 @@ fn kind(root: &Root, name: &LinkName) -> LinkKind {
     }
 }
 
-/// The kernel's word for an operational state (`/sys/class/net/*/operstate`).
+/// Parses the kernel's name of an operational state (`/sys/class/net/*/operstate`).
 fn state_from_word(word: &str) -> Option<LinkState> {
     Some(match word {
         "up" => LinkState::Up,

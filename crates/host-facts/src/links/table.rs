@@ -21,7 +21,7 @@ pub struct Links {
     pub udp_ports: BTreeSet<u16>,
     /// Use of the host's iptables rules for bridged frames, and managers of the links.
     pub trouble: Trouble,
-    /// The rules that keep guests' control frames from the uplinks.
+    /// The rules that drop guests' control frames at the uplinks.
     pub filter: BridgeFilter,
 }
 

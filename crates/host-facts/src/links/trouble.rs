@@ -1,4 +1,4 @@
-//! What else has its hands in the host's links.
+//! Other programs and settings that affect the host's links.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::link::Link;
 use crate::kernel_files::switch;
 use crate::root::Root;
 
-/// Things that disturb tenant networks and are not Berth's to change.
+/// Settings and programs that disturb tenant networks and that Berth does not change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// `net.bridge.bridge-nf-call-iptables`: bridged IPv4 frames pass the host's iptables rules, so that a
-    /// FORWARD policy of DROP drops VMs' traffic. A bridge's own 0 does not override it.
+    /// `net.bridge.bridge-nf-call-iptables`: bridged IPv4 frames pass the host's iptables rules, so a FORWARD policy
+    /// of DROP drops VMs' traffic. The value 0 of a single bridge does not override this setting.
     pub bridge_calls_iptables: Option<bool>,
-    /// Who else manages a link.
+    /// Other programs that manage links.
     pub managers: BTreeMap<LinkName, Manager>,
 }
 
@@ -28,7 +28,7 @@ pub enum Manager {
 }
 
 impl Manager {
-    /// Its name.
+    /// Returns the name of the daemon.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
         }
     };
     let managers = if networkd || nm {
-        // Pods bring thousands of links; of interest are the managers of those that Berth made and of uplinks.
+        // Pods have thousands of links; only the managers of Berth's links and of uplinks are relevant.
         let relevant = links.iter().filter(|link| link.is_ours() || link.is_uplink());
         relevant.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
     } else {
@@ -63,13 +63,15 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
     Trouble { bridge_calls_iptables, managers }
 }
 
-/// `ADMIN_STATE=configured`; `unmanaged` is what it says of links that no `.network` file matches.
+/// Returns true if the text has an `ADMIN_STATE=` such as `configured`; systemd-networkd writes `unmanaged` for links
+/// that match no `.network` file.
 pub fn networkd_manages(text: &str) -> bool {
     let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
-/// `managed=true` with the profile that is active on it; a link that others made has none.
+/// Returns true if the text has `managed=true` and an active profile; a link that another program created has no
+/// profile.
 pub fn nm_manages(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()

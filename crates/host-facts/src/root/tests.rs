@@ -1,4 +1,4 @@
-//! Files that hang, loop, lead out of the tree or change.
+//! Tests with files that hang, form loops, lead out of the tree or change.
 
 use std::os::unix::fs::symlink;
 
@@ -100,7 +100,7 @@ fn a_root_that_is_not_there_is_one_sentence() {
     assert!(Root::live().unwrap().is_live());
 }
 
-/// Renames anywhere on the machine disturb the kernel's resolution of `..` inside a tree.
+/// Tests renames: a rename anywhere on the machine disturbs the kernel's resolution of `..` inside a tree.
 #[test]
 fn renames_elsewhere_do_not_lose_a_file() {
     let (folder, root) = tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
