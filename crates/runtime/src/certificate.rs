@@ -9,7 +9,8 @@ use kube::config::{AuthInfo, Kubeconfig};
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Longest time between a warning and the expiry: a certificate of a year needs no warning of four months.
+/// Longest time between a warning and the expiry: a certificate that is valid for a year needs no warning four months
+/// before.
 const LONGEST_NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 /// Time in which a certificate is valid.
@@ -26,7 +27,8 @@ pub struct Validity {
 pub enum Expiry {
     /// No renewal is due.
     Far,
-    /// Less than a third of the lifetime and less than two weeks; kubelets renew their certificates at that time.
+    /// Less than a third of the lifetime and less than two weeks are left; kubelets renew their certificates at that
+    /// time.
     Soon,
     /// The certificate has expired.
     Expired,
@@ -55,19 +57,19 @@ pub fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     user.auth_info.as_ref()
 }
 
-/// Why a client certificate cannot be read.
+/// Reason that a client certificate cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
     File(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The kubeconfig's own data are not base64.
+    /// The data in the kubeconfig are not base64.
     #[error("client-certificate-data is not base64")]
     Base64(#[source] base64::DecodeError),
     /// The text is not PEM.
     #[error("the client certificate is not PEM")]
     Pem(#[source] pem::PemError),
-    /// The PEM text has other entries only.
+    /// The PEM text has only entries of other types.
     #[error("the PEM text has no certificate")]
     Missing,
     /// The certificate cannot be decoded.
@@ -75,8 +77,8 @@ pub enum CertificateError {
     X509(x509_cert::der::Error),
 }
 
-/// Returns the validity of a kubeconfig's client certificate; `None` if it has none. `read` reads a file that the
-/// kubeconfig names.
+/// Returns the validity of a kubeconfig's client certificate; `None` if the kubeconfig has no certificate. `read`
+/// reads a file that the kubeconfig names.
 ///
 /// # Errors
 /// If the certificate cannot be read.
@@ -98,7 +100,8 @@ pub fn of<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     validity(&text).map(Some)
 }
 
-/// Returns the validity of the first certificate in a PEM text: the client's own, as intermediate ones follow.
+/// Returns the validity of the first certificate in a PEM text: the client's certificate, as intermediate
+/// certificates follow.
 ///
 /// # Errors
 /// If the text has no certificate that can be decoded.
@@ -119,8 +122,8 @@ mod tests {
     use super::*;
     use crate::cli::text::chain;
 
-    /// Of user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed, by `openssl ca -selfsign -startdate
-    /// 20260101000000Z -enddate 20260131000000Z`.
+    /// Certificate of the user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed by `openssl ca
+    /// -selfsign -startdate 20260101000000Z -enddate 20260131000000Z`.
     const PEM: &str = include_str!("../tests/agent.crt");
     const DAY: Duration = Duration::from_secs(86_400);
 

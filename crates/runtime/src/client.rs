@@ -40,8 +40,8 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// Returns a client for the cluster of a kubeconfig, otherwise of the pod or of `KUBECONFIG`. `hint` is appended to the error
-/// if there is no cluster; `count` is called with the method of each request.
+/// Returns a client for the cluster of a kubeconfig, or without a kubeconfig for that of the pod or of `KUBECONFIG`.
+/// `hint` is appended to the error if there is no cluster; `count` is called with the method of each request.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read.
@@ -55,7 +55,7 @@ pub async fn connect(
         Some(path) => {
             let name = path.display();
             let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
-            // If it cannot be read, the next step fails with its error.
+            // If the certificate cannot be read, the next step fails with this error.
             certificate = certificate::of(&kubeconfig, credential::read).unwrap_or_default();
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
@@ -70,7 +70,7 @@ pub async fn connect(
     config.connect_timeout = Some(CONNECT);
     // Watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;
-    // Callers decide when to retry, and send their latest state then.
+    // Callers decide when to retry, and then send their latest state.
     config.default_retry = false;
     let usual = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -80,19 +80,19 @@ pub async fn connect(
         count(request.method().as_str());
         request
     });
-    // Counted below the other layer, which does not send requests before their `Retry-After` is over.
+    // The count is below the other layer, which does not send requests before their `Retry-After` is over.
     let client = builder.with_layer(&counted).with_layer(&RetryAfterLayer::default()).build();
     Ok(Connected { client, server, certificate })
 }
 
-/// Returns true if an error of [`connect`] is a kubeconfig that is invalid or does not exist: no retry helps.
+/// Returns true if an error of [`connect`] is an invalid or missing kubeconfig, so that no retry helps.
 #[must_use]
 pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 
-/// Returns a client that sends requests other than reads only while this process is the leader. So a process that lost the
-/// leader lease while it was stopped sends nothing when it continues, wherever it was.
+/// Returns a client that sends requests other than reads only while this process is the leader. So a process that was
+/// stopped, and lost the leader lease meanwhile, sends nothing when it continues, at any point of its code.
 #[must_use]
 pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
     let namespace = client.default_namespace().to_owned();
@@ -110,7 +110,7 @@ pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
     Client::new(service, namespace)
 }
 
-/// This process may not write.
+/// Error of a write while this process may not write.
 #[derive(Debug, thiserror::Error)]
 #[error("not sent: this process is not the leader")]
 pub struct NotLeader;
@@ -127,7 +127,7 @@ pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Re
     }
 }
 
-/// Returns `None` in place of an error if the server does not have the object (404).
+/// Returns `None` in place of an error if the object does not exist (404).
 ///
 /// # Errors
 /// Any other error.
@@ -142,10 +142,10 @@ pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
 /// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No answer in time.
+    /// The server did not answer in time.
     #[error("the API server does not answer ({} s)", CALL.as_secs())]
     NoAnswer,
-    /// No answer within a limit of the caller.
+    /// The server did not answer within the caller's limit.
     #[error("no answer in time")]
     TimedOut,
     /// The server refused the request with a `Retry-After`.
@@ -172,10 +172,10 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// Returns the text of an error with its sources: kube's own text lacks those of a failed connection.
+/// Returns the text of an error with its sources: kube's own text lacks the sources of a failed connection.
 fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        // kube returns this for an object of a watch that it cannot parse.
+        // kube returns this error for an object of a watch that it cannot parse.
         if status.code == 0 && status.message.is_empty() {
             return "the API server sent an object that cannot be understood".to_owned();
         }
@@ -206,7 +206,7 @@ impl CallError {
         }
     }
 
-    /// Returns true if the server refused the object as invalid (422) with a message that contains these words.
+    /// Returns true if the server refused the object as invalid (422) with a message that contains this text.
     #[must_use]
     pub fn is_invalid(&self, words: &str) -> bool {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
@@ -229,7 +229,8 @@ pub fn rest(error: &kube::Error) -> Duration {
     busy.map_or(Duration::ZERO, Busy::rest)
 }
 
-/// Backoff of one loop: doubled with each retry, with jitter so that a thousand agents do not retry at the same time.
+/// Backoff of one loop: the pause doubles with each retry and has jitter, so that a thousand agents do not retry at
+/// the same time.
 #[derive(Debug)]
 pub struct Pauses {
     next: Duration,
@@ -251,14 +252,14 @@ impl Pauses {
         self.next = Self::FIRST;
     }
 
-    /// Sleeps for the next pause, and at least for `rest`.
+    /// Sleeps for the next pause, but not for less than `rest`.
     pub async fn wait(&mut self, rest: Duration) {
         tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
         self.next = (self.next * 2).min(self.most);
     }
 }
 
-/// Returns a time that is at least `time` after it was jittered.
+/// Returns a time that is at least `time` after jitter is applied.
 #[must_use]
 pub fn at_least(time: Duration) -> Duration {
     // Both divisions round down, which may lose two nanoseconds.
@@ -268,7 +269,7 @@ pub fn at_least(time: Duration) -> Duration {
 /// Returns a random time between 0.75 and 1.25 of a time.
 #[must_use]
 pub fn jittered(time: Duration) -> Duration {
-    // The seeds of the standard library's maps are random enough for this.
+    // The seeds of the standard library's hash maps are random enough for jitter.
     let random =
         std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);
     let part = u32::try_from(random % 512).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! A kubeconfig that is read again when one of its files has changed, while the daemon runs.
 //!
-//! kube reads token files again by itself, but a kubeconfig and certificates only once. Requests go through one client
-//! that passes them to the latest connection; watches that are open keep their connection.
+//! kube itself reads token files again, but reads a kubeconfig and certificates only once. All requests use one
+//! client that passes them to the latest connection; open watches keep their connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ impl Credential {
     /// Reads the kubeconfig.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the kubeconfig cannot be read.
     pub async fn read(path: &Path, hint: &str) -> anyhow::Result<Self> {
         let connected = connect(Some(path), hint, |_| {}).await?;
         Ok(Self { path: path.to_owned(), latest: Arc::new(Mutex::new(connected)) })
@@ -40,19 +40,19 @@ impl Credential {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the address of the server as the kubeconfig has it now.
+    /// Returns the address of the server in the latest kubeconfig.
     #[must_use]
     pub fn server(&self) -> (String, u16) {
         self.lock().server.clone()
     }
 
-    /// Returns the validity of the client certificate, if there is one.
+    /// Returns the validity of the client certificate, if the kubeconfig has one.
     #[must_use]
     pub fn certificate(&self) -> Option<Validity> {
         self.lock().certificate
     }
 
-    /// Returns a client whose requests have the latest credential.
+    /// Returns a client that sends requests with the latest credential.
     #[must_use]
     pub fn client(&self) -> Client {
         let namespace = self.lock().client.default_namespace().to_owned();
@@ -64,7 +64,7 @@ impl Credential {
         Client::new(service, namespace)
     }
 
-    /// Reads the kubeconfig again whenever it, or a file that it names, has changed; never ends.
+    /// Reads the kubeconfig again after each change of the kubeconfig or of a file that it names; never ends.
     pub async fn renew(self) {
         let path = self.path.display().to_string();
         let (mut seen, mut said) = (files(&self.path), String::new());

@@ -1,14 +1,14 @@
-//! Kinds that the server has.
+//! Kinds of the API server.
 
 use kube::Client;
 use kube::api::ApiResource;
 
 use crate::client::found;
 
-/// Returns true if the server has a kind; a kind that a CustomResourceDefinition defines may come and go.
+/// Returns true if the server has a kind; a kind of a CustomResourceDefinition may be added or removed at any time.
 ///
 /// # Errors
-/// The server's answer.
+/// The error of the server.
 pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     let list = if resource.group.is_empty() {
         client.list_core_api_resources(&resource.version).await

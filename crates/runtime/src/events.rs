@@ -13,15 +13,15 @@ pub const LONGEST: usize = 1024;
 /// Writes an Event, or increments its count if the recorder has written the same Event before.
 ///
 /// # Errors
-/// If the server refuses it.
+/// If the server refuses the Event.
 pub async fn publish(
     recorder: &Recorder,
     event: &Event,
     mut reference: ObjectReference,
 ) -> Result<(), CallError> {
     let written = within(recorder.publish(event, &reference)).await;
-    // Servers before 1.23 accept Events of cluster-scoped objects in `kube-system` only; in other namespaces they require
-    // a namespace of the object, although `kubectl describe` then does not find the Event.
+    // Servers before 1.23 accept Events of cluster-scoped objects in `kube-system` only. In other namespaces they
+    // require a namespace of the object, but then `kubectl describe` does not find the Event.
     let wants_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
     if written.as_ref().is_err_and(wants_namespace) {
         reference.namespace = Some(NAMESPACE.to_owned());

@@ -1,4 +1,4 @@
-//! HTTP server for one program on the same host, which posts JSON. An answer may take long.
+//! HTTP server for one client program on the same host. The client posts JSON; an answer may take long.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 
 use crate::serve::Server;
 
-/// Why there is no body.
+/// Reason that a request has no valid body.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The body exceeds the limit.
@@ -31,7 +31,7 @@ pub enum BodyError {
 
 /// Answers of a daemon to POST requests.
 pub trait Exchange: Send + Sync + 'static {
-    /// Returns the answer to a body or its error; `None` if there is no such path.
+    /// Returns the answer to a body or its error; returns `None` if the path does not exist.
     fn answer(
         &self,
         path: &str,
@@ -39,8 +39,8 @@ pub trait Exchange: Send + Sync + 'static {
     ) -> impl Future<Output = Option<String>> + Send;
 }
 
-/// Serves until the future is dropped. A body has `most` bytes at most. The client is trusted to read its answers, so
-/// connections have no time limit: one that is closed during a request is an error to the client.
+/// Serves until the future is dropped. A body has at most `most` bytes. The client is trusted to read its answers, so
+/// connections have no time limit: the client would see a connection that is closed during a request as an error.
 pub async fn exchange(server: Server, most: usize, site: Arc<impl Exchange>) {
     loop {
         let (site, stream) = (Arc::clone(&site), server.accept().await);

@@ -1,9 +1,10 @@
 //! Leader election by a Lease, with the rules of client-go's `tools/leaderelection`.
 //!
-//! Another holder's Lease counts as expired once it has not changed for its duration by this process's clock, so clocks may
-//! differ. Each write carries the version that was read, so of two concurrent writes one is refused. A leader stops at two
-//! thirds of the duration after its last renewal, also if the server cannot be reached; and the [`LeaderGuard`] makes the
-//! end of leadership known to all writers, so that a process that was stopped for a while sends nothing afterwards.
+//! Another holder's Lease is expired if it has not changed for its duration by the clock of this process, so clocks
+//! may differ. Each write has the version that was read, so the server refuses one of two concurrent writes. A leader
+//! stops at two thirds of the duration after its last renewal, even if the server cannot be reached. The
+//! [`LeaderGuard`] shows the end of leadership to all writers, so a process that was stopped for a while sends
+//! nothing when it continues.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::client::{CallError, jittered};
 
-/// Until when this process is the leader for certain.
+/// Time until which this process is certainly the leader.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
@@ -37,14 +38,14 @@ impl LeaderGuard {
     }
 }
 
-/// The Lease of an election, and this process in it.
+/// Configuration of the Lease and of this process as a candidate.
 #[derive(Debug, Clone)]
 pub struct Election {
     /// Name of the Lease.
     pub lease: &'static str,
     /// Identity of this process among the candidates.
     pub identity: String,
-    /// Time after which others take over from a leader that does not renew the Lease.
+    /// Time after which other candidates acquire the Lease of a leader that does not renew it.
     pub duration: Duration,
     /// Field manager of the Lease.
     pub field_manager: &'static str,
@@ -56,26 +57,26 @@ pub struct LeaderElector {
     api: Api<Lease>,
     election: Election,
     guard: LeaderGuard,
-    /// The Lease as it was last read, and when that version was first read.
+    /// The Lease as it was last read, and the time when this version was first read.
     seen: Option<(Lease, Instant)>,
     last_error: String,
 }
 
 impl LeaderElector {
-    /// Returns a candidate that is not the leader yet. `guard` is updated while it runs.
+    /// Returns a candidate that is not the leader yet. `guard` is updated while the candidate runs.
     #[must_use]
     pub const fn new(api: Api<Lease>, election: Election, guard: LeaderGuard) -> Self {
         Self { api, election, guard, seen: None, last_error: String::new() }
     }
 
-    /// Tries to acquire and renew the Lease, and sends whether it holds it. Never ends.
+    /// Tries to acquire and renew the Lease, and sends true while the candidate holds the Lease. Never ends.
     pub async fn run(&mut self, leading: &watch::Sender<bool>) {
         let duration = self.election.duration;
         loop {
             let begin = Instant::now();
             let acquired = self.try_acquire_or_renew().await;
             if acquired {
-                // No other candidate may take the Lease before.
+                // No other candidate may acquire the Lease before this time.
                 self.guard.set(begin.checked_add(duration * 2 / 3));
             } else if !self.guard.is_leader() {
                 self.guard.set(None);
@@ -84,7 +85,7 @@ impl LeaderElector {
             leading.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
             let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
             let pause = jittered(pause);
-            // The pause ends with the leadership.
+            // The pause ends when the leadership ends.
             let pause = self
                 .guard
                 .until()
@@ -100,12 +101,12 @@ impl LeaderElector {
         if !was_leader {
             return;
         }
-        // A renewal may have been in flight.
+        // A renewal may have been in flight, so the Lease is read again.
         self.read().await.unwrap_or_default();
         let ours = self.seen.take().filter(|(lease, _)| self.is_ours(lease));
         let Some((lease, _)) = ours else { return };
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-        // As client-go does: an empty holder for one second.
+        // As in client-go: the holder is empty and the duration is one second.
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
@@ -145,7 +146,7 @@ impl LeaderElector {
     }
 
     async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
-        // The holder renews without reading: a write of another candidate is a conflict.
+        // The holder renews the Lease without reading it: a write of another candidate causes a conflict.
         let is_ours = self.seen.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
         if !(is_ours && self.guard.is_leader()) {
             self.read().await?;
@@ -176,7 +177,7 @@ impl LeaderElector {
         holder == Some(self.election.identity.as_str())
     }
 
-    /// Returns the Lease as held by this process from now on.
+    /// Returns the spec of the Lease with this process as its holder.
     fn held(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let Election { identity, duration, .. } = &self.election;
         let now = Some(MicroTime(Timestamp::now()));

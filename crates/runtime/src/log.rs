@@ -11,7 +11,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging. Messages of kube are left out, as callers log its errors with their meaning.
+/// Starts logging. Messages of kube are excluded, as callers log kube's errors with more context.
 pub fn begin(format: LogFormat) {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};

@@ -12,7 +12,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns a full bucket of `most` tokens that gains one each `every`.
+    /// Returns a full bucket with `most` tokens that gains one token in each period of `every`.
     #[must_use]
     pub fn new(most: u32, every: Duration) -> Self {
         Self { left: most, most, every, counted: Instant::now() }
@@ -21,7 +21,7 @@ impl Pace {
     /// Takes a token.
     ///
     /// # Errors
-    /// The time until the next token, if the bucket is empty.
+    /// Returns the time until the next token, if the bucket is empty.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         while self.left < self.most && now.duration_since(self.counted) >= self.every {
             self.left += 1;

@@ -1,4 +1,4 @@
-//! Fields that another field manager owns: they are left to it, and reported.
+//! Fields that another field manager owns: Berth does not change these fields, and reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kube::core::Status;
 use serde_json::Value;
 
-/// Time after which the other manager may have released a field.
+/// Time after which Berth tries a field again, as the other manager may have released the field.
 const AGAIN: Duration = Duration::from_secs(600);
 
 /// Returns the fields of a conflict (409) of an apply, each with the manager that owns it.
@@ -17,18 +17,18 @@ pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
 }
 
-/// Returns the manager of a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
+/// Returns the manager in a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
 fn manager(message: &str) -> &str {
     message.split('"').nth(1).unwrap_or(message)
 }
 
-/// Fields of one object, by their path as the server names them.
+/// Fields of one object, by their path in the server's format.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<String, Instant>);
 
 impl Refusals {
-    /// Records the fields of a conflict (409) of an apply, except those (path, manager) that `may_take` accepts. Returns
-    /// the fields with the server's messages if any was not known.
+    /// Records the fields of a conflict (409) of an apply, except the fields that `may_take` accepts by path and
+    /// manager. Returns the fields with the server's messages if at least one field is new.
     pub fn note(
         &mut self,
         status: &Status,
@@ -48,7 +48,7 @@ impl Refusals {
         (!new.is_empty()).then(|| new.join("; "))
     }
 
-    /// Forgets old fields, and returns the rest.
+    /// Removes old fields, and returns the others.
     pub fn fields(&mut self) -> BTreeSet<String> {
         self.0.retain(|_, since| since.elapsed() < AGAIN);
         self.0.keys().cloned().collect()

@@ -1,8 +1,9 @@
-//! `Retry-After`: a request that the server refused with it is not sent again before that time, by any caller.
+//! `Retry-After`: if the server refused a request with this header, no caller sends the request again before that
+//! time.
 //!
-//! kube passes a refusal on without the header, so a layer of the client reads it, returns it as an error, and refuses
-//! the same request locally until the time is over. So watches, reconcilers and all other callers respect it; their own
-//! waits only save retries.
+//! kube returns a refusal without the header, so a layer of the client reads the header, returns it as an error, and
+//! refuses the same request locally until the time is over. So watches, reconcilers and all other callers respect the
+//! header; their own pauses only avoid useless retries.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -17,14 +18,14 @@ use hyper::{Method, Request, Response};
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-/// Longest `Retry-After` that is respected; a longer time is taken for a mistake.
+/// Longest `Retry-After` that is respected; a longer time is treated as a mistake.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Maximum length of a refusal's body, in bytes.
 const LONGEST_BODY: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
-// The remaining time is not shown: a message that changes would be written again each time.
+// The text has no remaining time: a text that changes would be written again each time.
 #[error("{message} ({code}, retry after {} s)", .retry_after.as_secs())]
 pub struct Busy {
     code: u16,
@@ -41,11 +42,11 @@ impl Busy {
     }
 }
 
-/// Method and path: requests that differ in selectors or `watch` only are the same.
+/// Method and path: requests are the same if they differ only in selectors or `watch`.
 type Key = (Method, String);
 type Answer = Response<Box<DynBody>>;
 
-/// Requests that must wait.
+/// Requests that must wait for their `Retry-After`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
 
@@ -108,7 +109,7 @@ where
     }
 }
 
-/// Returns the `Retry-After` of a refusal. HTTP allows a date, but API servers send seconds.
+/// Returns the `Retry-After` of a refusal. HTTP also allows a date, but API servers send seconds.
 fn retry_after(answer: &Answer) -> Option<Duration> {
     let code = answer.status();
     let text = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
@@ -144,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers all requests with this code and header, and counts them.
+    /// Returns a server that answers all requests with this code and header, and counts the requests.
     fn server(
         code: u16,
         header: Option<&'static str>,
@@ -164,7 +165,7 @@ mod tests {
         })
     }
 
-    /// Returns how many of three equal requests and one of another method reach a server.
+    /// Returns the number of requests that reach a server, of three equal requests and one with another method.
     fn sent(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();
@@ -184,7 +185,7 @@ mod tests {
     fn a_refused_request_is_sent_again_only_when_the_server_says() {
         assert_eq!(sent(429, Some("5")), 2);
         assert_eq!(sent(503, Some("1")), 2);
-        // A time of zero, no time, and no refusal.
+        // A `Retry-After` of zero, no `Retry-After`, and an answer that is not a refusal.
         assert_eq!(sent(429, Some("0")), 4);
         assert_eq!(sent(503, None), 4);
         assert_eq!(sent(200, Some("5")), 4);

@@ -42,7 +42,7 @@ impl FromStr for Listen {
                 Err(ListenError::RelativePath)
             };
         }
-        // An IPv6 address may come without brackets, as it does from a pod's environment.
+        // An IPv6 address may have no brackets, as in a pod's environment.
         let plain = || {
             let (address, port) = text.rsplit_once(':')?;
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
@@ -52,13 +52,13 @@ impl FromStr for Listen {
     }
 }
 
-/// Why a text is not an address to listen on.
+/// Reason that a text is not an address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// Neither an address nor a unix socket.
+    /// The text is neither an address nor a unix socket.
     #[error("give ADDRESS:PORT or unix:/PATH")]
     Invalid,
-    /// A unix socket with a relative path.
+    /// The unix socket has a relative path.
     #[error("unix: needs an absolute path")]
     RelativePath,
     /// Other hosts can reach the address.
@@ -73,7 +73,7 @@ impl Listen {
     /// Parses an address that only this host can reach.
     ///
     /// # Errors
-    /// If it is no address, or other hosts can reach it.
+    /// If the text is not an address, or if other hosts can reach the address.
     pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
         match text.parse()? {
             Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
@@ -94,9 +94,9 @@ impl fmt::Display for Listen {
 /// A listening socket.
 #[derive(Debug)]
 pub enum Server {
-    /// On a TCP address.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// On a unix socket.
+    /// A unix socket.
     Unix(UnixListener),
 }
 
@@ -106,12 +106,12 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Server {
-    /// Accepts the next connection; without free file descriptors it retries a second later.
+    /// Accepts the next connection; if no file descriptor is free, retries a second later.
     pub(crate) async fn accept(&self) -> Box<dyn Stream> {
         loop {
             let accepted: std::io::Result<Box<dyn Stream>> = match self {
                 Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    // Answers are small, and the client waits for them.
+                    // Answers are small, and the client waits for the answer.
                     stream.set_nodelay(true).unwrap_or_default();
                     Box::new(stream) as Box<dyn Stream>
                 }),
@@ -127,12 +127,12 @@ impl Server {
     }
 }
 
-/// Maximum number of open connections; a scraper and a person with curl need two.
+/// Maximum number of open connections; a scraper and a user with curl need two.
 const CONNECTIONS: usize = 16;
 /// Time limit for the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for a connection with its one request and answer. hyper has no write timeout, so a client that never
-/// reads its answer would hold the connection open.
+/// Time limit for a connection with one request and one answer. hyper has no write timeout, so without this limit a
+/// client that never reads its answer would keep the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts to listen.
@@ -143,7 +143,7 @@ pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
     Ok(match listen {
         Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
         Listen::Unix(path) => {
-            // A socket that a crash left behind: the agent's lock proves that no other agent runs.
+            // The socket remains from a crash: the agent's lock proves that no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }
@@ -203,8 +203,9 @@ impl Page {
     }
 }
 
-/// Serves until the future is dropped. When all connections are in use, the oldest is closed in favour of the new one: an
-/// answer takes milliseconds, so the client of the oldest does not read, and no client can keep a probe from `/healthz`.
+/// Serves until the future is dropped. If all connections are in use, the oldest connection is closed for the new
+/// one. An answer takes milliseconds, so the client of the oldest connection does not read its answer, and no client
+/// can keep a probe from `/healthz`.
 pub async fn serve(server: Server, site: Arc<impl Site>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
@@ -233,7 +234,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<impl Site
     });
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    // One request for each connection, so that the time limit of the connection is that of the answer.
+    // Each connection has one request, so the time limit of the connection is also the time limit of the answer.
     let builder = builder.keep_alive(false);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "the client closed the connection");
@@ -282,7 +283,7 @@ mod tests {
         }
     }
 
-    /// A site whose answer is larger than what the kernel buffers for a socket.
+    /// A site with an answer that is larger than the kernel's socket buffer.
     struct Large;
 
     impl Site for Large {

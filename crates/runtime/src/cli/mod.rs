@@ -14,7 +14,7 @@ pub const BAD_INPUT: u8 = 2;
 /// Exit code for a host, a cluster or an output that could not be reached or changed.
 pub const UNREACHABLE: u8 = 3;
 
-/// Why a command failed.
+/// Error of a command, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.

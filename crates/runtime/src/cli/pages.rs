@@ -10,7 +10,7 @@ pub fn completion(mut command: Command, shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, &name, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
-    // clap_complete 4.6 names a command with a hyphen in two ways in its Bash script, and then completes
+    // In its Bash script, clap_complete 4.6 uses two different names for a command with a hyphen, and then completes
     // nothing after the subcommand (clap-rs/clap#6421).
     match name.split_once('-') {
         Some((first, second)) => {
@@ -41,10 +41,10 @@ pub fn reference(mut command: Command) -> String {
     page
 }
 
-/// Returns the manual page in troff. The sections of `more` (title and text) follow verbatim at its end.
+/// Returns the manual page in troff. The sections of `more` (title and text) are appended verbatim.
 ///
 /// # Errors
-/// If clap cannot render it, which would be a bug.
+/// If clap cannot render the page, which would be a bug.
 pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<String> {
     let mut page = Vec::new();
     command.build();
@@ -65,7 +65,7 @@ pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<St
         let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
         page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
     }
-    // Verbatim: a filled paragraph would join the lines of the examples.
+    // The text is verbatim: a filled paragraph would join the lines of the examples.
     for (title, text) in more {
         let text = text.replace('-', "\\-");
         page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 /// Style of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Without colour: pipes, files, `NO_COLOR`.
+    /// No colour: for pipes, files and `NO_COLOR`.
     Plain,
     /// With ANSI escape codes.
     Coloured,

@@ -7,13 +7,14 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// Does as [`printable`], on one line: for values of API objects.
+/// Replaces control characters and line ends, for values of API objects that are shown on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// Returns the text of an error and its sources, each once: clients return "transport error" first, and the reason last.
+/// Returns the text of an error and its sources, without repetitions: the first text of a client is "transport
+/// error", and the reason is the last.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -27,14 +28,14 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Appends a line of two parts, without trailing white space.
+/// Appends a line with two parts, without trailing white space.
 pub fn line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// Breaks a text at spaces and after commas; a longer piece is broken anywhere.
+/// Breaks a text at spaces and after commas; a piece that is longer than a line is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

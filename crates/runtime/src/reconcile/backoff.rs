@@ -1,4 +1,4 @@
-//! Backoff of objects that fail: exponential, with jitter, and never shorter than `Retry-After`.
+//! Backoff for objects whose reconcile fails: exponential, with jitter, and never shorter than `Retry-After`.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Display};
@@ -15,17 +15,17 @@ use crate::client::{at_least, jittered};
 const FIRST: Duration = Duration::from_millis(500);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Time after which an object that was deleted while it failed is forgotten.
+/// Time after which the failures of an object are removed, in case the object was deleted.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// Objects of a reconciler that fail.
+/// Failures of a reconciler's objects.
 #[derive(Debug)]
 pub(super) struct ObjectBackoff<K: Resource<DynamicType: Debug + Hash + Eq>> {
     reconciler: &'static str,
     failing: Mutex<HashMap<ObjectRef<K>, Failing>>,
 }
 
-/// Failures of an object in a row, and the last error.
+/// Number of consecutive failures of an object, and the last error.
 #[derive(Debug)]
 struct Failing {
     count: u32,
@@ -45,8 +45,8 @@ where
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a failure, and returns the pause before the next attempt. An error is logged when it first occurs; a write
-    /// conflict is ordinary and not logged as a warning.
+    /// Records a failure, and returns the pause before the next attempt. An error is logged when it first occurs; a
+    /// write conflict is ordinary and is not logged as a warning.
     pub(super) fn failed(
         &self,
         object: ObjectRef<K>,
@@ -69,13 +69,13 @@ where
             known.error = error;
         }
         let pause = FIRST.saturating_mul(1 << known.count).min(LONGEST);
-        // 2^8 times the first is more than the longest.
+        // 2^8 times the first pause is more than the longest pause.
         known.count = known.count.saturating_add(1).min(8);
         known.last = Instant::now();
         jittered(pause.max(at_least(retry_after)))
     }
 
-    /// Forgets the failures of an object.
+    /// Removes the failures of an object.
     pub(super) fn succeeded(&self, object: &ObjectRef<K>) {
         if let Some(known) = self.lock().remove(object)
             && !known.error.is_empty()
@@ -104,7 +104,7 @@ mod tests {
             assert!(got >= expected * 3 / 4 && got <= expected * 5 / 4, "{got:?} for {expected:?}");
             expected = (expected * 2).min(LONGEST);
         }
-        // Each object has its own pauses.
+        // Each object has a separate backoff.
         assert!(failed(&backoff, "b", Duration::ZERO) < FIRST * 2);
         backoff.succeeded(&ObjectRef::new("a"));
         assert!(failed(&backoff, "a", Duration::ZERO) < FIRST * 2);

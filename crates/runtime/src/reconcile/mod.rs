@@ -1,5 +1,5 @@
-//! The one harness of reconcilers: kube-runtime's scheduler with a debounce, a backoff for each object that fails, one span
-//! for each reconcile, and a resync of objects that are as desired.
+//! Runs reconcilers with kube-runtime's scheduler: with a debounce, a backoff for each object that fails, one span
+//! for each reconcile, and a resync of objects in the desired state.
 
 mod backoff;
 
@@ -19,36 +19,37 @@ use tracing::Instrument as _;
 
 use backoff::ObjectBackoff;
 
-/// How a reconciler runs.
+/// Configuration of a reconciler.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Its name in metrics and logs.
+    /// Name of the reconciler in metrics and logs.
     pub name: &'static str,
     /// Maximum number of objects that are reconciled at the same time.
     pub concurrency: u16,
-    /// Requests for an object within this time are one reconcile.
+    /// Requests for an object within this time cause one reconcile.
     pub debounce: Duration,
 }
 
-/// Why a reconcile failed.
+/// Error of a reconcile.
 pub trait ReconcileError: std::error::Error + Send + 'static {
-    /// Returns how long the server wants no request, by its `Retry-After`.
+    /// Returns the time for which the server accepts no request, from its `Retry-After`.
     fn retry_after(&self) -> Duration;
 
-    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees its result.
+    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees the other writer's
+    /// result.
     fn is_conflict(&self) -> bool {
         false
     }
 }
 
-/// Receives the name of the reconciler, whether a reconcile succeeded, and the time that it took.
+/// Records the result of each reconcile.
 pub trait Recorder: Send + Sync + 'static {
-    /// Records a reconcile.
+    /// Records the name of the reconciler, true if the reconcile succeeded, and its duration.
     fn reconciled(&self, reconciler: &'static str, succeeded: bool, took: Duration);
 }
 
-/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that fails is retried
-/// after a pause that grows with each failure.
+/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that fails is
+/// retried after a pause that grows with each failure.
 pub async fn run<K, Q, R, E, F>(
     options: Options,
     kind: K::DynamicType,
@@ -73,7 +74,7 @@ pub async fn run<K, Q, R, E, F>(
         let begin = Instant::now();
         let (recorder, backoff) = (Arc::clone(&recorder), Arc::clone(&backoff));
         let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
-        // JSON logs have the name of the span itself under `name`, so the object is in a field of its own, too.
+        // In JSON logs the field `name` is the name of the span, so the path of the object is a separate field.
         let path = reference.namespace.iter().chain([&reference.name]).map(String::as_str);
         let path = path.collect::<Vec<_>>().join("/");
         let span = tracing::info_span!(
@@ -100,6 +101,6 @@ pub async fn run<K, Q, R, E, F>(
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
     let queue = queue.map(Ok::<_, Infallible>);
     let results = applier(attempt, retry, Arc::new(()), store, queue, config);
-    // Failures were logged by the backoff; an object that does not exist any longer is no failure.
+    // The backoff has logged the failures; an object that does not exist any more is not a failure.
     results.for_each(|_| ready(())).await;
 }

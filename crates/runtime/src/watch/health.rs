@@ -1,4 +1,4 @@
-//! What a program's watches lack: kinds that are not listed yet, and objects that cannot be understood.
+//! Health of a program's watches: kinds that are not listed yet, and objects that cannot be parsed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use super::malformed::MalformedObjects;
 /// State of all watches of a program.
 #[derive(Debug, Default)]
 pub struct WatchHealth {
-    /// Why a kind is not listed yet, by its plural.
+    /// Reason that a kind is not listed yet, by the plural of the kind.
     unlisted: Mutex<BTreeMap<String, String>>,
     malformed: MalformedObjects,
 }
@@ -18,13 +18,13 @@ impl WatchHealth {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the objects that cannot be understood.
+    /// Returns the objects that cannot be parsed.
     #[must_use]
     pub const fn malformed(&self) -> &MalformedObjects {
         &self.malformed
     }
 
-    /// Returns why kinds are not listed yet, if any is not.
+    /// Returns the reasons that kinds are not listed yet; `None` if all kinds are listed.
     #[must_use]
     pub fn unlisted(&self) -> Option<String> {
         let all = self.unlisted_kinds();
@@ -35,7 +35,7 @@ impl WatchHealth {
         self.unlisted_kinds().insert(kind.to_owned(), format!("{kind} are not listed yet"));
     }
 
-    /// Records why the watch of a kind failed, if that kind is not listed yet.
+    /// Records the error of the watch of a kind, if this kind is not listed yet.
     pub(super) fn failed(&self, kind: &str, reason: String) {
         if let Some(before) = self.unlisted_kinds().get_mut(kind) {
             *before = reason;

@@ -1,8 +1,9 @@
-//! A store of all objects of a kind, kept by one watch that all users share.
+//! A store of all objects of a kind; one watch, which all users share, updates the store.
 //!
-//! The store is kube-runtime's. Beside it, subscribers receive each change with the object before and after, so that they
-//! can decide whether it matters. A kind that the server does not know is reported and waited for. An object that cannot
-//! be understood is reported, and the store keeps its last version that could be.
+//! The store is that of kube-runtime. In addition, subscribers receive each change with the object before and after,
+//! so that they can decide if the change matters. If the server does not know a kind, the informer reports this and
+//! waits for the kind. If an object cannot be parsed, the informer reports this, and the store keeps the last version
+//! that could be parsed.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +27,7 @@ use super::stream::{is_missing, message, watch};
 pub enum Change<K> {
     /// All objects were listed again; some may be deleted.
     Relisted,
-    /// One object, before and after.
+    /// One object before and after the change.
     Object(Option<Arc<K>>, Option<Arc<K>>),
 }
 
@@ -83,7 +84,7 @@ where
         informer
     }
 
-    /// Subscribes to all changes from now on.
+    /// Subscribes to all later changes.
     pub fn changes(&self) -> UnboundedReceiver<Change<K>> {
         let (sender, changes) = unbounded_channel();
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
@@ -108,10 +109,10 @@ where
         self.store.state()
     }
 
-    /// Waits for the first list. The store's own `wait_until_ready` wakes one task alone, the last that called it
+    /// Waits for the first list. The store's own `wait_until_ready` wakes only one task, the last that called it
     /// (kube-runtime 5.0, `utils/delayed_init.rs`).
     pub async fn ready(&self) {
-        // An error means that the watch has ended, and the program with it.
+        // An error means that the watch has ended, and so has the program.
         if self.listed.subscribe().wait_for(|listed| *listed).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -172,7 +173,7 @@ where
                 (Event::Apply(object), Some(Change::Object(before, after)))
             }
             Event::Delete(object) => {
-                // A deleted object need not be understood, but the store takes an object.
+                // A deleted object need not be parsed, but the store requires an object.
                 let known = match object.0 {
                     Ok(object) => {
                         self.health.malformed().remove::<K>(object.meta());
@@ -188,7 +189,8 @@ where
             }
         };
         self.writer.apply_watcher_event(&event);
-        // Published first: a subscriber that waits for the list and then reads the store has the change in its queue.
+        // The change is published before the list: a subscriber that waits for the list and then reads the store has
+        // the change in its queue.
         if let Some(change) = change {
             self.informer.publish(&change);
         }
@@ -197,15 +199,16 @@ where
         }
     }
 
-    /// Returns the last version of an object that could be understood.
+    /// Returns the last version of an object that could be parsed.
     fn known(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
         let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
         reference.namespace.clone_from(&metadata.namespace);
         self.informer.store.get(&reference)
     }
 
-    /// Returns an object that is being deleted, with the fields of its last version that could be understood: what is left
-    /// to do follows from its metadata, and would never be done if all of it had to be understood first.
+    /// Returns an object that is being deleted, with the fields of the last version that could be parsed. Its
+    /// metadata is sufficient to finalize the object; if the whole object had to be parsed first, it would never be
+    /// finalized.
     fn being_deleted(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
         self.health.malformed().remove::<K>(metadata);
@@ -219,7 +222,7 @@ where
         serde_json::from_value(bare).ok()
     }
 
-    /// Returns the object, trimmed; otherwise its last version that could be understood.
+    /// Returns the object, trimmed; if it cannot be parsed, returns the last version that could be parsed.
     fn understand(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
@@ -300,7 +303,7 @@ mod tests {
         let problem = (malformed.problem)(json!({"data": "wrong"}));
         assert!(problem.is_some_and(|problem| problem.starts_with("data: ")));
 
-        // The same in a list.
+        // The same object in a list.
         watcher.handle(Event::Init);
         watcher.handle(Event::InitApply(object(json!({"data": "wrong"}))));
         watcher.handle(Event::InitDone);

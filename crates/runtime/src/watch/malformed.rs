@@ -1,7 +1,7 @@
-//! Objects that cannot be understood.
+//! Objects that cannot be parsed.
 //!
-//! The server refuses most of them by their schemas. The rest were written under older schemas, by another version, or
-//! break a rule that no schema can express.
+//! The server refuses most of these objects by their schemas. The others were written under older schemas or by
+//! another version, or break a rule that a schema cannot express.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,21 +16,22 @@ use tokio::sync::Notify;
 /// Kind, namespace and name of an object.
 pub type ObjectKey = (String, String, String);
 
-/// All objects that cannot be understood.
+/// All objects that cannot be parsed.
 #[derive(Debug, Default)]
 pub struct MalformedObjects {
     objects: Mutex<BTreeMap<ObjectKey, MalformedObject>>,
     changed: Notify,
 }
 
-/// An object that cannot be understood.
+/// An object that cannot be parsed.
 #[derive(Debug, Clone)]
 pub struct MalformedObject {
-    /// Its kind.
+    /// Kind of the object.
     pub resource: ApiResource,
-    /// Its metadata.
+    /// Metadata of the object.
     pub metadata: ObjectMeta,
-    /// Returns the path of the field that cannot be understood, and why; `None` if all of the object can.
+    /// Returns the path of the field that cannot be parsed, with the reason; returns `None` if the whole object can
+    /// be parsed.
     pub problem: fn(Value) -> Option<String>,
 }
 
@@ -49,18 +50,18 @@ impl MalformedObjects {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a copy of all of them.
+    /// Returns a copy of all objects.
     #[must_use]
     pub fn all(&self) -> BTreeMap<ObjectKey, MalformedObject> {
         self.lock().clone()
     }
 
-    /// Waits until an object was added.
+    /// Waits until an object is added.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Adds an object. Returns true if its spec is new, which it is not after a write of its status alone.
+    /// Adds an object. Returns true if the spec of the object is new; it is not new after a write of the status.
     pub(super) fn add<K>(&self, metadata: &ObjectMeta) -> bool
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -74,7 +75,7 @@ impl MalformedObjects {
         before.is_none_or(|before| version(&before.metadata) != version(metadata))
     }
 
-    /// Removes an object that can be understood, or is deleted.
+    /// Removes an object that can be parsed or is deleted.
     pub(super) fn remove<K: Resource<DynamicType = ()>>(&self, metadata: &ObjectMeta) {
         let mut all = self.lock();
         if !all.is_empty() {

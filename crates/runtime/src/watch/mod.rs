@@ -1,7 +1,9 @@
-//! Watches of API objects, on kube-runtime's watcher: errors are logged once, retries have a backoff with jitter.
+//! Watches of API objects, with kube-runtime's watcher: errors are logged once, and retries have a backoff with
+//! jitter.
 //!
-//! [`watch`] passes events on and stores nothing. An [`Informer`] keeps all objects of a kind, and an [`OptionalInformer`]
-//! those of a kind that may not be installed. [`watch_object`] watches one object with as few requests as possible.
+//! [`watch`] passes events on and stores nothing. An [`Informer`] stores all objects of a kind, and an
+//! [`OptionalInformer`] those of a kind that may not be installed. [`watch_object`] watches one object with as few
+//! requests as possible.
 
 mod health;
 mod informer;

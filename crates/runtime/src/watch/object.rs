@@ -1,8 +1,9 @@
-//! The watch of one object, with as few requests as possible: a program that runs on every host uses it.
+//! The watch of one object, with as few requests as possible, as every host runs a program that uses this watch.
 //!
-//! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives none is
-//! started again. That allows a watch of 50 minutes; kube-runtime's watcher does not report bookmarks, and takes a
-//! connection for dead only after the timeout of the whole watch (290 s by default, one request for each).
+//! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives no
+//! bookmark is started again. This allows a watch of 50 minutes; kube-runtime's watcher does not report bookmarks,
+//! and detects a dead connection only after the timeout of the whole watch (290 s by default, with one request for
+//! each watch).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use tokio::time::timeout;
 
 use crate::client::{CALL, CallError, Pauses, within};
 
-/// Time without an event or a bookmark after which a watch is taken for dead.
+/// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
-/// Timeout of a watch, in seconds; the server would end it between 30 and 60 minutes.
+/// Timeout of a watch, in seconds; without a timeout the server would end the watch between 30 and 60 minutes.
 const TIMEOUT: u32 = 3000;
 /// Longest pause between retries.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Calls `handle` with the object whenever it changes, and with `None` if it does not exist. Never ends.
+/// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never ends.
 pub async fn watch_object<K>(
     api: Api<K>,
     kind: &'static str,
@@ -59,7 +60,7 @@ pub async fn watch_object<K>(
     }
 }
 
-/// Watches from a version until the watch cannot be continued. Returns the error, unless the end is ordinary.
+/// Watches from a version until the watch cannot be continued. Returns the error, or `None` if the end is ordinary.
 async fn watch<K>(
     api: &Api<K>,
     fields: &str,
@@ -73,7 +74,7 @@ where
     let params = WatchParams { timeout: Some(TIMEOUT), bookmarks: true, ..WatchParams::default() }
         .fields(fields);
     loop {
-        // The server answers the start of a watch, too; an overloaded server may not.
+        // The server answers the start of a watch, too, but an overloaded server may not.
         let stream = match timeout(CALL, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),

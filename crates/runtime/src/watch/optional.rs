@@ -1,4 +1,4 @@
-//! A store of all objects of a kind that may not be installed, or be installed later.
+//! A store of all objects of a kind that may not be installed, or may be installed later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use super::stream::watch;
 use crate::discovery::is_served;
 
-/// Period of the check whether the kind is installed.
+/// Period at which the informer checks if the kind is installed.
 const PROBE: Duration = Duration::from_secs(15);
 /// Number of objects in one response to a list. All kinds are listed at once at the start, and objects that are not
-/// trimmed yet are large: with kube's 500 the responses take more memory than the stores.
+/// trimmed yet are large: with kube's default of 500 the responses take more memory than the stores.
 const PAGE: u32 = 100;
 
 /// State of the watch.
@@ -26,27 +26,27 @@ enum State {
     Listed(Store<DynamicObject>),
 }
 
-/// All objects of a kind, if the server has that kind.
+/// All objects of a kind, if the server has this kind.
 #[derive(Clone, Debug)]
 pub struct OptionalInformer {
     resource: ApiResource,
     state: Receiver<State>,
 }
 
-/// A kind that may not be installed, and the part of it that is stored.
+/// A kind that may not be installed, and the part of its objects that is stored.
 #[derive(Debug)]
 pub struct OptionalKind {
     /// The kind.
     pub resource: ApiResource,
-    /// A label selector.
+    /// Label selector of the stored objects.
     pub labels: Option<String>,
     /// Removes fields that no user of the store reads.
     pub trim: fn(&mut DynamicObject),
 }
 
 impl OptionalInformer {
-    /// Returns the store, and the future that keeps it and never ends. `handle` is called with each object after the store
-    /// has it, and with true if the object is deleted.
+    /// Returns the store, and a future that updates the store and never ends. `handle` is called with each object
+    /// after the store has been updated, and with true if the object is deleted.
     pub fn start(
         client: &Client,
         kind: OptionalKind,
@@ -75,7 +75,7 @@ impl OptionalInformer {
         }
     }
 
-    /// Returns all objects; none if the kind is not installed.
+    /// Returns all objects; the list is empty if the kind is not installed.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<DynamicObject>> {
         match &*self.state.borrow() {

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::text::chain;
 
-/// Passes the events of a watch to `handle`. After an error it goes on with a backoff, unless `retry` returns false: it
-/// never ends otherwise.
+/// Passes the events of a watch to `handle`. After an error the watch continues with a backoff, unless `retry`
+/// returns false; otherwise the function never ends.
 pub async fn watch<K, F>(
     api: Api<K>,
     config: Config,
@@ -28,7 +28,7 @@ pub async fn watch<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // A list that has begun may still be refused.
+                // The server may still refuse a list that has begun.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
                     tracing::info!(kind, "the watch works again");
                     last_error.clear();
@@ -51,7 +51,7 @@ pub async fn watch<K, F>(
     }
 }
 
-/// Goes on after any error.
+/// Continues after any error.
 pub fn always(_: &Error) -> Ready<bool> {
     ready(true)
 }
@@ -61,7 +61,7 @@ pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// Returns the text of an error: the server's message and code if it answered.
+/// Returns the text of an error: the server's message and code, if the server answered.
 pub(super) fn message(error: &Error) -> String {
     use Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
