@@ -80,7 +80,7 @@ fn the_list_of_checks_is_available_as_json() {
     assert!(list[0]["explanation"].as_str().unwrap().ends_with('.'));
 }
 
-/// `tests/capture.sh` captures all files that the agent reads, so that both reports are equal.
+/// Checks that `tests/capture.sh` captures all files that the agent reads, so that both reports are equal.
 #[test]
 fn a_capture_of_this_machine_has_the_report_of_the_machine() {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/capture.sh");

@@ -56,7 +56,7 @@ fn samples_are_output_of_the_program() {
     let tree = host::rack1_a();
     let report = stdout(&agent_on(&tree, &["report"]));
     let check = stdout(&agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
-    // The example fits a small host; this one has more memory.
+    // The example is for a small host; the made-up host has more memory.
     let example = repository_file("examples/infranode.yaml").replace("count: 256", "count: 16384");
     let plan = plan(&tree, &example);
     compare(

@@ -198,7 +198,7 @@ proptest! {
             }
             last = asked.clone();
         }
-        // The kernel refuses no more steps: everything matches the spec.
+        // From now on the kernel refuses no step: everything matches the spec.
         let last = Asked { allow: true, second: true, ..last };
         world.cycle(&last.spec(), &[]).unwrap();
         let converged = world.cycle(&last.spec(), &[]).unwrap();

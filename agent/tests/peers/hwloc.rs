@@ -17,7 +17,7 @@ struct Object {
 }
 
 impl Object {
-    /// Returns an attribute, whose name may depend on the format.
+    /// Returns an attribute; the attribute may have several names, one for each format.
     fn attribute(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.attributes.get(*name)).map(String::as_str)
     }
@@ -81,7 +81,7 @@ impl Topology {
             })
             .collect();
 
-        // `CPU kind #0 efficiency 0 cpuset 0x000ff000`
+        // The lines are like `CPU kind #0 efficiency 0 cpuset 0x000ff000`.
         let kinds = said.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
             let (rank, mask) = line.split_once(" cpuset ")?;
             let efficiency = rank.rsplit(' ').next()?.parse().ok();
@@ -99,7 +99,7 @@ impl Topology {
     pub(crate) fn from_xml(said: &str) -> Self {
         let mut objects: Vec<Object> = Vec::new();
         let mut kinds = Vec::new();
-        // Positions of open objects.
+        // Positions of the XML elements that are not closed yet.
         let mut open = Vec::new();
         for tag in said.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
             let mut attributes = xml_attributes(tag);
@@ -144,7 +144,7 @@ impl Topology {
     pub(crate) fn compare(&self, machine: &mut Machine) {
         let offline = kernel::offline(&machine.root);
         machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
-        // In a cgroup hwloc shows only the CPUs it may use; the agent shows the machine.
+        // In a cgroup, hwloc shows only the CPUs of the cgroup; the agent shows all CPUs of the machine.
         if self.left_out.is_subset(&offline) {
             self.compare_cpus(machine);
             self.compare_zones(machine);
@@ -183,13 +183,13 @@ impl Topology {
         }
         for (position, object) in self.objects.iter().enumerate() {
             let ("NUMANode", Some(id)) = (object.kind.as_str(), object.index) else { continue };
-            // hwloc gives a node without CPUs those of the nodes next to it.
+            // hwloc assigns the CPUs of adjacent nodes to a node without CPUs.
             if !kernel::is_memory_only(&machine.root, id) {
                 let cpus = format_cpu_list(&self.cpus_below(self.home_of_memory(position)));
                 machine.same(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
             }
             let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
-            // The console rounds to its unit; bytes are exact.
+            // The console output is rounded to its unit; values in bytes are exact.
             let berth = machine.zone(id, "memory");
             let is_near = parse_bytes(memory)
                 .zip(parse_bytes(&berth))

@@ -139,7 +139,7 @@ fn list_of_pools(pools: &BTreeSet<(String, String)>) -> String {
     pools.iter().map(|(size, total)| format!("{size} x {total}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the folders whose name is `prefix` and a number, by that number.
+/// Returns the folders with names of `prefix` and a number, by this number.
 fn numbered(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries

@@ -35,7 +35,7 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
     machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
     machine.same("threads", online.len(), machine.capability("cpu/threads"));
 
-    // `CPU,Core,Socket,Node`, a line for each online CPU.
+    // The table has the columns `CPU,Core,Socket,Node`, and a line for each online CPU.
     let table: Vec<Vec<&str>> = said
         .lines()
         .skip_while(|line| !line.starts_with("# CPU,"))

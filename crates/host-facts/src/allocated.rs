@@ -24,7 +24,7 @@ pub struct Allocated {
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
-/// Path of the field in `status`.
+/// Path of the devices in `status`.
 pub const DEVICES: &str = "devices";
 
 /// Requests the kubelet's list, and reads control groups and log folders.

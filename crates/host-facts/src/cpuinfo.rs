@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`: vendor, model and flags of the processors.
+//! Vendor, model and flags of the processors, from `/proc/cpuinfo`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Read};
@@ -9,9 +9,9 @@ use crate::root::Root;
 /// Fields of `/proc/cpuinfo`. Topology comes from sysfs; the ids here are the fallback.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// `vendor_id` (x86), `CPU implementer` (Arm), as written.
+    /// Vendor (`vendor_id` on x86, `CPU implementer` on Arm), as in the file.
     pub vendor: Option<String>,
-    /// `model name` (x86), `cpu` (Power), with white space collapsed.
+    /// Model (`model name` on x86, `cpu` on Power), with white space collapsed.
     pub model: Option<String>,
     /// Feature flags of the first CPU.
     pub flags: BTreeSet<String>,
@@ -23,14 +23,14 @@ pub struct CpuInfo {
     pub processors: Vec<Processor>,
 }
 
-/// One block of `/proc/cpuinfo`.
+/// Block of `/proc/cpuinfo` for one logical CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processor {
     /// Kernel's number of the logical CPU.
     pub id: u32,
-    /// `physical id`: the package.
+    /// Package of the CPU (`physical id`).
     pub package: Option<u32>,
-    /// `core id`: may repeat in each die and package.
+    /// Core of the CPU (`core id`); core ids repeat in each die and package.
     pub core: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl CpuInfo {
         self.flags.contains(flag)
     }
 
-    /// Returns true if the CPU's vendor makes x86 CPUs, whose flags have the names of x86.
+    /// Returns true if the CPU's vendor makes x86 CPUs: then the flags have their x86 names.
     #[must_use]
     pub fn is_x86(&self) -> bool {
         let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];

@@ -1,4 +1,4 @@
-//! Test whether files in image and volume folders can be opened with O_DIRECT, as QEMU does with `cache=none`.
+//! Tests if files in image and volume folders can be opened with O_DIRECT, as QEMU does with `cache=none`.
 
 use std::path::Path;
 

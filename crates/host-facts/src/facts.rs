@@ -16,7 +16,7 @@ use crate::{
 pub struct HostFacts {
     /// Host name, which is also the name of the Node and of the InfraNode.
     pub name: Option<String>,
-    /// `boot_id` of the running kernel.
+    /// Boot id of the running kernel (`boot_id`).
     pub boot_id: Option<String>,
     /// The machine and its operating system.
     pub machine: Machine,

@@ -1,4 +1,4 @@
-//! Facts that only plans need: the present values of settings, and the memory that is free for changes.
+//! Facts that only plans need: the current values of settings, and the memory that is available for changes.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::{KsmSetting, Unit, Value};
 
-/// Present values of a host's settings.
+/// Current values of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
     /// Memory that is free or reclaimable, by zone.
     pub room: BTreeMap<u32, Bytes>,
     /// Available memory of the whole host (`MemAvailable`).
     pub available: Option<Bytes>,
-    /// KSM's settings, where the kernel has them.
+    /// Settings of KSM; empty if the kernel has no KSM.
     pub ksm: BTreeMap<KsmSetting, Value>,
     /// Mode of transparent huge pages, as the kernel names it.
     pub transparent_hugepages: Option<String>,

@@ -8,15 +8,15 @@ use crate::root::Root;
 /// Ids of the host, and traces of other hosts with the same ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// `/etc/machine-id`; `None` if it could not be read.
+    /// Machine id (`/etc/machine-id`); `None` if the file could not be read.
     pub machine_id: Option<String>,
     /// The copy of the machine id that D-Bus has, if it is a separate file.
     pub dbus_machine_id: Option<String>,
-    /// Machine ids under which this root file system has kept journals.
+    /// Machine ids that have a journal folder on this root file system.
     pub journals: BTreeSet<String>,
-    /// `product_uuid` of the firmware; only root can read the file.
+    /// UUID of the machine from its firmware (`product_uuid`); only root can read the file.
     pub product_uuid: Option<String>,
-    /// Neighbours (`/proc/net/arp`) whose hardware address is that of a link of this host.
+    /// Neighbours (`/proc/net/arp`) with the hardware address of a link of this host.
     pub neighbours_with_our_address: Vec<Neighbour>,
 }
 

@@ -1,4 +1,4 @@
-//! IOMMU: needed to pass a device through to a VM safely.
+//! IOMMU, which is required to pass a device through to a VM safely.
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 

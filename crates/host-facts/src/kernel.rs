@@ -8,7 +8,7 @@ use crate::root::Root;
 /// Parameters and modules of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// Words of `/proc/cmdline`; empty if it could not be read.
+    /// Words of `/proc/cmdline`; empty if the file could not be read.
     pub cmdline: Vec<String>,
     /// Modules that are loaded, or that are built in and have parameters (`/sys/module`).
     pub modules: BTreeSet<String>,

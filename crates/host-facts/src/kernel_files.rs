@@ -1,4 +1,4 @@
-//! Formats that many files of the kernel share.
+//! Parsers for formats that many files of the kernel share.
 
 use berth_api::CpuSet;
 

@@ -1,4 +1,4 @@
-//! Kernel samepage merging (KSM): settings, counters, and the program that manages it.
+//! Kernel samepage merging (KSM): settings, counters, and the program that manages KSM.
 //!
 //! Rules: `Documentation/admin-guide/mm/ksm.rst`.
 
@@ -15,9 +15,9 @@ const KSM: &str = "sys/kernel/mm/ksm";
 /// Settings and counters of ksmd. Counters change all the time, so they are metrics and not fields of the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KsmFacts {
-    /// 0 stopped, 1 running, 2 unmerging.
+    /// State of ksmd: 0 stopped, 1 running, 2 unmerging.
     pub run: Option<u32>,
-    /// Pages scanned before ksmd sleeps.
+    /// Number of pages that ksmd scans before it sleeps.
     pub pages_to_scan: Option<u64>,
     /// Milliseconds that ksmd sleeps.
     pub sleep_millisecs: Option<u64>,
@@ -29,7 +29,7 @@ pub struct KsmFacts {
     pub pages_unshared: Option<u64>,
     /// Pages that change too fast to be merged.
     pub pages_volatile: Option<u64>,
-    /// Pages skipped by smart scan.
+    /// Pages that smart scan skipped.
     pub pages_skipped: Option<u64>,
     /// Number of complete scans of all memory.
     pub full_scans: Option<u64>,

@@ -38,7 +38,7 @@ pub struct Ledger {
     unknown: BTreeMap<String, TextEntry>,
 }
 
-/// One changed setting.
+/// Values of one changed setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Value before Berth changed it.

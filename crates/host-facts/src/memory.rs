@@ -10,7 +10,7 @@ use super::kernel_files::switch;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// `/proc/meminfo` or a node's `meminfo`: values in KiB (or counts) by name.
+/// Values of `/proc/meminfo` or of a node's `meminfo` by name, in KiB (or counts).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemInfo(BTreeMap<String, u64>);
 

@@ -14,14 +14,14 @@ pub struct Mount {
     pub filesystem: String,
     /// Device or other source.
     pub source: String,
-    /// `major:minor` of the device; `None` from the older tables.
+    /// Number of the device, as `major:minor`; `None` from the older tables.
     pub device: Option<String>,
 }
 
 /// All mounts, in the order of mounting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
-    /// `None` if no table could be read.
+    /// List of mounts; `None` if no table could be read.
     pub table: Option<Vec<Mount>>,
 }
 

@@ -17,7 +17,7 @@ use crate::netlink::{DATAGRAM, kind, open, parts, receive};
 /// change a rule and keep its comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// `NFT_TABLE_F_*`; a dormant table filters nothing.
+    /// Flags of the table (`NFT_TABLE_F_*`); a dormant table filters nothing.
     pub flags: u32,
     /// Chains by name.
     pub chains: BTreeMap<String, Chain>,
@@ -28,7 +28,7 @@ pub struct Table {
 /// A chain of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Hook at which the kernel calls it; `None` if only other chains call it.
+    /// Hook at which the kernel calls the chain; `None` if only other chains call it.
     pub hook: Option<Hook>,
     /// Comments of the chain's rules, in order.
     pub rules: Vec<String>,
@@ -37,11 +37,11 @@ pub struct Chain {
 /// Hook at which the kernel calls a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
-    /// `NF_BR_*`.
+    /// Number of the hook (`NF_BR_*`).
     pub number: u32,
     /// Priority among the chains of the hook.
     pub priority: i32,
-    /// Verdict for frames that no rule decides about: `NF_DROP` or `NF_ACCEPT`.
+    /// Verdict for frames that match no rule: `NF_DROP` or `NF_ACCEPT`.
     pub policy: u32,
 }
 
@@ -74,14 +74,14 @@ mod message {
     pub(super) const GET_ELEMENTS: u8 = 13;
 }
 
-/// `NFNL_SUBSYS_NFTABLES`.
+/// Subsystem of nf_tables in netlink messages (`NFNL_SUBSYS_NFTABLES`).
 pub const SUBSYSTEM: u8 = 10;
 const FAMILY_BRIDGE: u8 = 7;
-/// Bytes of `nlmsghdr`.
+/// Length of `nlmsghdr` in bytes.
 const HEADER: usize = 16;
-/// Bytes of `nlmsghdr` with `nfgenmsg`.
+/// Length of `nlmsghdr` and `nfgenmsg` in bytes.
 pub const HEADERS: usize = 20;
-/// `nlmsghdr.nlmsg_type` of answers.
+/// Type of the message that ends an answer (`nlmsghdr.nlmsg_type`).
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
@@ -90,7 +90,7 @@ const TABLE_NAME: u16 = 1;
 /// Maximum number of times a dump is requested if another change interrupts it.
 const DUMPS: usize = 8;
 impl Nftables {
-    /// Opens a socket. The kernel loads its module `nfnetlink` for it.
+    /// Opens a socket, for which the kernel loads its module `nfnetlink`.
     ///
     /// # Errors
     /// If the kernel has no netfilter netlink.
@@ -263,7 +263,7 @@ fn comment(data: &[u8]) -> Option<String> {
     None
 }
 
-/// The attributes of an answer.
+/// Attributes of an answer.
 struct Payload<'a>(&'a [u8]);
 
 impl<'a> Payload<'a> {

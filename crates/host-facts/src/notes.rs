@@ -18,9 +18,9 @@ pub struct Notes {
 /// A problem of the host or of the values that it reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
-    /// The file or object.
+    /// The file or object with the problem.
     pub place: String,
-    /// Problem.
+    /// Description of the problem.
     pub message: String,
 }
 

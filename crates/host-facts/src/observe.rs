@@ -17,13 +17,13 @@ use crate::{
 /// Options of an observation.
 #[derive(Debug, Clone)]
 pub struct ObserveOptions {
-    /// Folders whose file systems are tested for O_DIRECT.
+    /// Folders on file systems that are tested for O_DIRECT.
     pub direct_io_paths: Vec<String>,
-    /// Observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need devices.
+    /// True to observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need devices.
     pub devices: bool,
     /// PCI functions from an earlier observation.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// Create a VM to test KVM: this interrupts every CPU of a host on which no VM runs.
+    /// True to create a VM as a test of KVM: this interrupts every CPU of a host on which no VM runs.
     pub kvm: bool,
 }
 

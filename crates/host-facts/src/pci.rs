@@ -26,7 +26,7 @@ pub struct PciDevice {
     pub iommu_group: Option<u32>,
     /// NUMA zone; sysfs has -1 for an unknown zone, which is not zone 0.
     pub zone: Option<u32>,
-    /// Virtual functions, if it is a physical function.
+    /// Virtual functions of a physical function.
     pub sriov: Option<Sriov>,
     /// True if the function is a virtual function.
     pub is_virtual: bool,

@@ -3,7 +3,7 @@
 /// Folder with one log folder for each pod: `<namespace>_<name>_<uid>`.
 pub const LOGS: &str = "var/log/pods";
 
-/// Folders in which control groups of pods are made and removed: cgroup v2, then v1, for each class of pods.
+/// Folders in which the kubelet creates and removes control groups of pods: cgroup v2, then v1, for each class of pods.
 pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",

@@ -1,9 +1,9 @@
-//! Daemons whose presence matters to Berth.
+//! Daemons that affect Berth if they run.
 
 use crate::pod_names::pod_uid;
 use crate::root::Root;
 
-/// The kernel's name for the kubelet.
+/// The kernel's name of the kubelet's process.
 pub const KUBELET: &str = "kubelet";
 
 /// Programs with a built-in kubelet: k3s' server and agent, and MicroK8s.
@@ -24,7 +24,7 @@ const NAMES: [&str; 11] = [
     "systemd-network",
 ];
 
-/// One process.
+/// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Process id.

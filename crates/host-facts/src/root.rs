@@ -41,7 +41,7 @@ pub struct RootError {
 pub struct ReadError {
     /// Path of the file, relative to the root.
     pub path: String,
-    /// Problem.
+    /// Problem of the file.
     pub problem: ReadProblem,
 }
 

@@ -10,44 +10,44 @@ use berth_api::{CpuSet, PageSize};
 pub enum Setting {
     /// Pages of the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
     Hugepages {
-        /// The kernel's number of the zone.
+        /// Number of the zone in the kernel.
         zone: u32,
         /// Page size.
         size: PageSize,
     },
-    /// `/sys/kernel/mm/transparent_hugepage/enabled`.
+    /// Mode of transparent huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
     TransparentHugepages,
     /// A file of `/sys/kernel/mm/ksm`.
     Ksm(KsmSetting),
-    /// `/sys/devices/virtual/workqueue/cpumask`: CPUs that may run work that is bound to no CPU.
+    /// CPUs for work that is bound to no CPU (`/sys/devices/virtual/workqueue/cpumask`).
     WorkqueueCpus,
-    /// `/proc/irq/default_smp_affinity`: CPUs for interrupts that are requested later.
+    /// CPUs for interrupts that are requested later (`/proc/irq/default_smp_affinity`).
     DefaultIrqAffinity,
-    /// `/proc/irq/<n>/smp_affinity_list`.
+    /// CPUs for one interrupt (`/proc/irq/<n>/smp_affinity_list`).
     IrqAffinity(u32),
-    /// `AllowedCPUs` of a systemd unit, as a runtime property.
+    /// CPUs that systemd allows a unit (`AllowedCPUs`), as a runtime property.
     AllowedCpus(Unit),
 }
 
 /// Files of `/sys/kernel/mm/ksm` (`Documentation/admin-guide/mm/ksm.rst`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KsmSetting {
-    /// `advisor_mode`, kernel 6.8 and later.
+    /// The file `advisor_mode`, in kernel 6.8 and later.
     AdvisorMode,
-    /// `merge_across_nodes`; writable only while no pages are merged.
+    /// The file `merge_across_nodes`; writable only while no pages are merged.
     MergeAcrossNodes,
-    /// `pages_to_scan`; not writable while the advisor is active.
+    /// The file `pages_to_scan`; not writable while the advisor is active.
     PagesToScan,
-    /// `sleep_millisecs`.
+    /// The file `sleep_millisecs`.
     SleepMillisecs,
-    /// `run`: 0 stopped, 1 running, 2 stopped and unmerged.
+    /// The file `run`: 0 stopped, 1 running, 2 stopped and unmerged.
     Run,
 }
 
 /// The systemd units with all processes that are not of virtual machines or pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
-    /// systemd itself.
+    /// `init.scope`, with the process of systemd.
     Init,
     /// Services, including the kubelet and the container runtime.
     System,
@@ -190,7 +190,7 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// Formats the value for people: an empty set of CPUs is shown as no restriction.
+    /// Formats the value for people: an empty set of CPUs is shown as `all CPUs`.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {

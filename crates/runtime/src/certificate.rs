@@ -13,7 +13,7 @@ use x509_cert::der::Decode as _;
 /// before.
 const LONGEST_NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
-/// Time in which a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// Start of the validity.

@@ -130,7 +130,7 @@ pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Re
 /// Returns `None` in place of an error if the object does not exist (404).
 ///
 /// # Errors
-/// Any other error.
+/// Returns any other error.
 pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -238,7 +238,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// The first pause.
+    /// Pause before the first retry.
     pub const FIRST: Duration = Duration::from_secs(1);
 
     /// Returns a backoff that grows up to a limit.
@@ -247,7 +247,7 @@ impl Pauses {
         Self { next: Self::FIRST, most }
     }
 
-    /// Starts again from the first pause.
+    /// Sets the next pause to the first pause.
     pub const fn reset(&mut self) {
         self.next = Self::FIRST;
     }

@@ -100,7 +100,7 @@ pub enum Server {
     Unix(UnixListener),
 }
 
-/// A connection.
+/// A connection to a client.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
@@ -135,7 +135,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// client that never reads its answer would keep the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts to listen.
+/// Starts to listen on an address.
 ///
 /// # Errors
 /// If the address is in use, or the socket cannot be created.
@@ -161,7 +161,7 @@ pub trait Site: Send + Sync + 'static {
     fn paths(&self) -> &'static [&'static str];
 }
 
-/// A page.
+/// A response of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     code: u16,

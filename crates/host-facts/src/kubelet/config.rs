@@ -14,17 +14,17 @@ use crate::root::Root;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
-    /// `none` or `static`.
+    /// Policy of the CPU Manager: `none` or `static`.
     pub cpu_manager_policy: String,
-    /// Options by name; values are `true` or `false`.
+    /// Options of the CPU Manager's policy, by name; values are `true` or `false`.
     pub cpu_manager_policy_options: BTreeMap<String, String>,
-    /// `none`, `best-effort`, `restricted`, `single-numa-node`.
+    /// Policy of the Topology Manager: `none`, `best-effort`, `restricted`, `single-numa-node`.
     pub topology_manager_policy: String,
-    /// `container` or `pod`.
+    /// Scope of the Topology Manager: `container` or `pod`.
     pub topology_manager_scope: String,
-    /// Options by name.
+    /// Options of the Topology Manager's policy, by name.
     pub topology_manager_policy_options: BTreeMap<String, String>,
-    /// `None` or `Static`.
+    /// Policy of the Memory Manager: `None` or `Static`.
     pub memory_manager_policy: String,
     /// CPUs reserved for the system.
     pub reserved_system_cpus: Option<CpuSet>,
@@ -469,7 +469,7 @@ mod tests {
             needed(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
-            // A tenth in single precision is a little more than a tenth.
+            // In single precision 0.1 is a little more than a tenth.
             Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
         assert_eq!(needed("evictionHard: {memory.available: x}"), None);

@@ -1,4 +1,4 @@
-//! `cpu_manager_state`: the CPUs that the kubelet's CPU Manager has allocated to containers.
+//! The file `cpu_manager_state`, with the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
 //! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum covers Go's own rendering of the structure.
 //! This module does not verify the checksum; the kubelet does.

@@ -17,7 +17,7 @@ pub struct KubeletFacts {
     pub pid: Option<u32>,
     /// True if a kubelet runs, as a separate process or within another program.
     pub runs: bool,
-    /// The configuration of its next start; `None` if there is no kubelet or a part of the configuration cannot be read.
+    /// The configuration of the next start; `None` without a kubelet, or if a part of the configuration cannot be read.
     pub config: Option<KubeletConfig>,
     /// The configuration that the running kubelet was started with.
     pub started_with: StartedWith,
@@ -46,9 +46,9 @@ pub struct KubeletFacts {
     pub drop_in: Option<String>,
     /// Berth's staged drop-in.
     pub staged_drop_in: Option<String>,
-    /// `cpu_manager_state`.
+    /// Checkpoint of the CPU Manager (`cpu_manager_state`).
     pub cpu_state: Option<CpuManagerState>,
-    /// `memory_manager_state`.
+    /// Checkpoint of the Memory Manager (`memory_manager_state`).
     pub memory_state: Option<MemoryManagerState>,
     /// Checkpoints that exist and cannot be read, by name, with the reason.
     pub state_faults: BTreeMap<&'static str, (UnknownReason, String)>,

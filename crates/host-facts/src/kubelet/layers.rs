@@ -17,7 +17,7 @@ const USUAL_FILES: [&str; 5] = [
     "etc/kubernetes/kubelet/config.json",
     "etc/kubernetes/kubelet/kubelet-config.json",
 ];
-/// Files whose variables kubeadm's unit passes on as flags, lowest priority first.
+/// Environment files with variables that kubeadm's unit passes on as flags, lowest priority first.
 const ENVIRONMENT: [(&str, &str); 3] = [
     ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),

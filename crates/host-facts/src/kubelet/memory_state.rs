@@ -1,4 +1,4 @@
-//! `memory_manager_state`: the memory and huge pages that the kubelet's Memory Manager has allocated.
+//! The file `memory_manager_state`, with the memory and huge pages that the kubelet's Memory Manager has allocated.
 //!
 //! Format: `pkg/kubelet/cm/memorymanager/state/{checkpoint,state}.go`. Sizes are in bytes.
 
@@ -23,7 +23,7 @@ pub struct MemoryManagerState {
     pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
 }
 
-/// One NUMA zone, as the kubelet counts it.
+/// Memory of one NUMA zone, as the kubelet counts it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
@@ -42,19 +42,19 @@ pub struct NodeState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// Total when the kubelet first started with this policy.
+    /// Total bytes when the kubelet first started with this policy.
     #[serde(default)]
     pub total: u64,
     /// Bytes reserved for the system.
     #[serde(default)]
     pub system_reserved: u64,
-    /// Bytes that can be allocated.
+    /// Allocatable bytes.
     #[serde(default)]
     pub allocatable: u64,
-    /// Bytes that are allocated.
+    /// Allocated bytes.
     #[serde(default)]
     pub reserved: u64,
-    /// Bytes that are free.
+    /// Free bytes.
     #[serde(default)]
     pub free: u64,
 }
@@ -69,7 +69,7 @@ pub struct Block {
     /// Resource name.
     #[serde(rename = "type")]
     pub resource: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 

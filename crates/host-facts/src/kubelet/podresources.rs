@@ -30,7 +30,7 @@ pub enum PodResourcesError {
     Call(String),
 }
 
-/// Answers of the kubelet.
+/// Pods and devices that the kubelet lists.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
     /// Pods with the resources of their containers.

@@ -7,7 +7,7 @@
 use crate::processes::{KUBELET, Processes};
 use crate::root::Root;
 
-/// Result of the search.
+/// Result of the search for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     /// No kubelet runs as a separate process.

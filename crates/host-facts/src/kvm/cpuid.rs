@@ -35,14 +35,14 @@ pub fn hypervisor() -> Option<Hypervisor> {
     })
 }
 
-/// Only x86 has CPUID.
+/// Returns `None`, as only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
 pub const fn virtualization() -> Option<bool> {
     None
 }
 
-/// Only x86 has CPUID.
+/// Returns `None`, as only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
 pub const fn hypervisor() -> Option<Hypervisor> {

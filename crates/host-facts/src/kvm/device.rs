@@ -18,22 +18,22 @@ pub enum Device {
     NoPermission,
     /// EPERM: a device cgroup forbids opening the device, as in a container without the device.
     Forbidden,
-    /// Another errno.
+    /// Opening failed with another errno.
     Broken(String),
 }
 
-/// Answers of the open device.
+/// Version and limits that the open device reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// `KVM_GET_API_VERSION`.
+    /// Version of the API (`KVM_GET_API_VERSION`).
     pub api_version: Option<u32>,
-    /// `KVM_CAP_MAX_VCPUS`.
+    /// Maximum number of virtual CPUs of a VM (`KVM_CAP_MAX_VCPUS`).
     pub max_vcpus: Option<u32>,
-    /// `KVM_CAP_NR_VCPUS`.
+    /// Recommended number of virtual CPUs of a VM (`KVM_CAP_NR_VCPUS`).
     pub recommended_vcpus: Option<u32>,
-    /// `KVM_CAP_MAX_VCPU_ID`.
+    /// Limit of the ids of virtual CPUs (`KVM_CAP_MAX_VCPU_ID`).
     pub max_vcpu_id: Option<u32>,
-    /// `KVM_CAP_NR_MEMSLOTS`.
+    /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`).
     pub memory_slots: Option<u32>,
     /// Error of creating a VM.
     pub failure: Option<String>,
@@ -92,8 +92,8 @@ fn make_a_vm(kvm: &Kvm) -> Option<String> {
 
 /// Returns true if the firmware has locked virtualisation off. This needs root and the `msr` module.
 ///
-/// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks, bit 2 allows VMX outside SMX.
-/// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS).
+/// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks the register, bit 2 allows VMX outside SMX.
+/// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS) disables SVM.
 #[must_use]
 pub fn locked_off(module: Option<&str>) -> Option<bool> {
     let registers = File::open("/dev/cpu/0/msr").ok()?;

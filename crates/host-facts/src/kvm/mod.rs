@@ -1,4 +1,4 @@
-//! Hardware virtualisation: whether VMs can run on this host, and if not, the obstacle.
+//! Hardware virtualisation: the state of KVM, and the reason if VMs cannot run on this host.
 
 pub mod cpuid;
 pub mod device;

@@ -1,4 +1,4 @@
-//! State of the nf_tables table that keeps guests' control frames from the uplinks.
+//! State of the nf_tables table that drops guests' control frames at the uplinks.
 
 use crate::nftables::Table;
 

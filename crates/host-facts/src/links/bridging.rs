@@ -23,7 +23,7 @@ pub struct BridgeOptions {
 pub struct PortVlans {
     /// All VLANs of the port.
     pub all: VlanSet,
-    /// VLANs whose frames leave the port untagged.
+    /// VLANs that leave the port untagged.
     pub untagged: VlanSet,
     /// VLAN of frames that arrive without a tag.
     pub pvid: Option<VlanId>,
@@ -47,11 +47,11 @@ pub struct Tunnel {
 pub struct IpOptions {
     /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
     pub ipv6_generates: Option<bool>,
-    /// `disable_ipv6`.
+    /// True if IPv6 is disabled on the link (`disable_ipv6`).
     pub ipv6_disabled: Option<bool>,
-    /// `arp_ignore`: with 8 the kernel answers ARP requests for no address.
+    /// Value of `arp_ignore`; with 8 the kernel answers ARP requests for no address.
     pub arp_ignore: Option<i32>,
-    /// `rp_filter`: with 1 the kernel drops packets whose answers would not leave through this link.
+    /// Value of `rp_filter`; with 1 the kernel drops packets whose answers would not leave through this link.
     pub rp_filter: Option<i32>,
 }
 

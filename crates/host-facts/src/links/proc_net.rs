@@ -12,7 +12,7 @@ use crate::root::Root;
 /// Flags of `/proc/net/route` (`linux/route.h`).
 const RTF_UP: u32 = 0x1;
 const RTF_REJECT: u32 = 0x200;
-/// Flag of `/proc/net/ipv6_route` alone (`linux/ipv6_route.h`).
+/// Flag that only `/proc/net/ipv6_route` has (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
 
 /// Returns the links of IPv4 and IPv6 routes; `None` if the tree has no routing table.

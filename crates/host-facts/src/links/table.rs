@@ -19,7 +19,7 @@ pub struct Links {
     pub incomplete: bool,
     /// UDP ports in use on this host.
     pub udp_ports: BTreeSet<u16>,
-    /// Use of the host's iptables rules for bridged frames, and managers of the links.
+    /// Settings and other programs that disturb tenant networks.
     pub trouble: Trouble,
     /// The rules that drop guests' control frames at the uplinks.
     pub filter: BridgeFilter,

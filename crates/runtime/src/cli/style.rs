@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 pub enum Style {
     /// No colour: for pipes, files and `NO_COLOR`.
     Plain,
-    /// With ANSI escape codes.
+    /// Colour with ANSI escape codes.
     Coloured,
 }
 

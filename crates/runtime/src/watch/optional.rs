@@ -18,7 +18,7 @@ const PROBE: Duration = Duration::from_secs(15);
 /// trimmed yet are large: with kube's default of 500 the responses take more memory than the stores.
 const PAGE: u32 = 100;
 
-/// State of the watch.
+/// State of the kind's watch.
 #[derive(Clone, Debug)]
 enum State {
     Starting,
