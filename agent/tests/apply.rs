@@ -212,8 +212,7 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     );
     assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
 
-    // A pod holds CPUs: the active drop-in stays until the next drain, also if the spec no longer contains the
-    // setting.
+    // A pod holds CPUs: the active drop-in stays until the next drain, also if the spec no longer contains the setting.
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
     let kept = shape(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);

@@ -169,8 +169,7 @@ fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     tree.folder(&logs);
     let held = said(&shape(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
-    // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that
-    // time.
+    // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that time.
     std::fs::create_dir(&pods).unwrap();
     let stale = said(&shape(&tree, PAGES));
     assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");

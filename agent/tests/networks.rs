@@ -48,8 +48,7 @@ fn link(text: &str, kind: LinkKind) -> Link {
     }
 }
 
-/// Returns a host with two uplinks, one of them with the host's address, and a bridge and a VLAN link of another
-/// program.
+/// Returns a host with two uplinks, one of them with the host's address, and a bridge and a VLAN link of another program.
 fn host() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
@@ -511,8 +510,7 @@ proptest! {
         let mut facts = filtering_host();
         let found = foreign(&facts);
         for spec in &specs {
-            // A change of the scenario may need one round for links that are removed and one for links that are
-            // created.
+            // A change of the scenario may need one round for links that are removed and one for links that are created.
             for _ in 0..3 {
                 let plan = planned(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);

@@ -636,8 +636,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     );
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
-    // The folder of a stopped kubelet is known only from the flags that its unit passes, or from the record of the
-    // agent.
+    // The folder of a stopped kubelet is known only from the flags that its unit passes, or from the record of the agent.
     common::kubelet::stop(&tree);
     tree.file(
         "etc/default/kubelet",

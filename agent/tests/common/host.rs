@@ -3,8 +3,7 @@
 
 use super::Tree;
 
-/// Boot time of the host: later than the change of all files that tests write, so that the kubelet has read these
-/// files.
+/// Boot time of the host: later than the change of all files that tests write, so that the kubelet has read these files.
 pub(crate) const BOOTED_AT: u64 = 4_102_444_800;
 
 const CPUS: &str = "sys/devices/system/cpu";

@@ -183,8 +183,7 @@ proptest! {
             let after = world.ways();
             let refused = world.model.borrow().refused;
             for (vm, ways) in &before {
-                // Without permission nothing changes for a VM, even if the agent is killed; a lost port may be
-                // restored.
+                // Without permission nothing changes for a VM, even if the agent is killed; a lost port may be restored.
                 if !asked.allow && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, ended.as_ref().map(|ended| &ended.outcomes));
                 } else if ended.is_some() && refused < 2 && !ways.is_empty() {

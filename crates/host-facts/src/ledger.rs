@@ -56,8 +56,7 @@ pub struct MadeNetwork {
     /// The uplink that became the bridge's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<LinkName>,
-    /// Links that are about to become the uplink: after a crash they may be ports of the bridge that are not VMs'
-    /// ports.
+    /// Links that are about to become the uplink: after a crash they may be ports of the bridge that are not VMs' ports.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<LinkName>,
     /// Tenants by VLAN id or VNI.

@@ -102,8 +102,7 @@ impl Nftables {
     /// Reads a table; `None` if it does not exist.
     ///
     /// # Errors
-    /// If the kernel refuses (`CAP_NET_ADMIN` is required), does not answer for a minute, or other changes never
-    /// pause.
+    /// If the kernel refuses (`CAP_NET_ADMIN` is required), does not answer for a minute, or other changes never pause.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let named = Attributes::default().text(TABLE_NAME, name);
         let mut table = Table::default();

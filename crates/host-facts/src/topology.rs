@@ -200,8 +200,7 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
 }
 
 /// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. Caches are numbered
-/// from the first level up, and the first level has separate data and instruction caches, so the third level is
-/// `index3`.
+/// from the first level up, and the first level has separate data and instruction caches, so the third level is `index3`.
 fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     if let Some(known) = so_far.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);

@@ -78,8 +78,7 @@ fn whole_host(topology: &Topology, memory: &Memory) -> Option<Zone> {
     })
 }
 
-/// Reads the distances: `distance` has one number for each online node in the order of ids, even if the ids have
-/// gaps.
+/// Reads the distances: `distance` has one number for each online node in the order of ids, even if the ids have gaps.
 fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {

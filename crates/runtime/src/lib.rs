@@ -1,5 +1,4 @@
-//! Shared code of Berth's programs: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and
-//! logging.
+//! Shared code of Berth's programs: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and logging.
 
 #[cfg(feature = "cluster")]
 pub mod certificate;

@@ -1,5 +1,4 @@
-//! `Retry-After`: if the server refused a request with this header, no caller sends the request again before that
-//! time.
+//! `Retry-After`: if the server refused a request with this header, no caller sends the request again before that time.
 //!
 //! kube returns a refusal without the header, so a layer of the client reads the header, returns it as an error, and
 //! refuses the same request locally until the time is over. So watches, reconcilers and all other callers respect the

@@ -367,8 +367,7 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     })
 }
 
-/// Merges one file into another as the kubelet does with drop-ins: maps are merged, and all other values are
-/// replaced.
+/// Merges one file into another as the kubelet does with drop-ins: maps are merged, and all other values are replaced.
 pub fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {

@@ -23,8 +23,7 @@ pub struct KubeletFacts {
     pub started_with: StartedWith,
     /// Start of the running kubelet.
     pub start: Option<Start>,
-    /// The kubelet's command line without the program; for a stopped kubelet, the command line that was observed
-    /// last.
+    /// The kubelet's command line without the program; for a stopped kubelet, the command line that was observed last.
     pub arguments: Vec<String>,
     /// The configuration without Berth's drop-in, if the drop-in is active.
     pub without_drop_in: Option<KubeletConfig>,

@@ -26,8 +26,7 @@ pub struct Link {
     pub master: Option<LinkName>,
     /// Link that this link is stacked on, for VLANs and similar links.
     pub parent: Option<LinkName>,
-    /// Links of other network namespaces that are stacked on this link, such as a pod's macvlan, with their
-    /// namespace.
+    /// Links of other network namespaces that are stacked on this link, such as a pod's macvlan, with their namespace.
     pub users_elsewhere: BTreeSet<String>,
     /// VLAN id.
     pub vlan: Option<u16>,

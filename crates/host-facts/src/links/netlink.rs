@@ -326,8 +326,7 @@ const fn link_state(state: &State) -> LinkState {
 fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
-        // On point-to-point links `Address` is the address of the other end; `Local` is always an address of this
-        // host.
+        // On point-to-point links `Address` is the other end's address; `Local` is always this host's.
         let local = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) => Some(*address),
             _ => None,
@@ -347,8 +346,7 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Reads all routes, in one dump for each family. A router has a million routes, so only one destination for each
-/// link is stored.
+/// Reads all routes, in one dump for each family. Routers have a million: one destination for each link is stored.
 fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {

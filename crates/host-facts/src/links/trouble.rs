@@ -70,8 +70,7 @@ pub fn networkd_manages(text: &str) -> bool {
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
-/// Returns true if the text has `managed=true` and an active profile; a link that another program created has no
-/// profile.
+/// Returns true if the text has `managed=true` and an active profile; a link that another program created has no profile.
 pub fn nm_manages(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()

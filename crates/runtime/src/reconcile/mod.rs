@@ -35,8 +35,7 @@ pub trait ReconcileError: std::error::Error + Send + 'static {
     /// Returns the time for which the server accepts no request, from its `Retry-After`.
     fn retry_after(&self) -> Duration;
 
-    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees the other writer's
-    /// result.
+    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees the other writer's result.
     fn is_conflict(&self) -> bool {
         false
     }
