@@ -395,7 +395,7 @@ fn ksm_has_one_owner() {
     }
 }
 
-/// Many hosts switch KSM off with 2; restoring 2 after many pages were merged takes memory.
+/// Checks the restore of `run` to 2, by which many hosts switch KSM off: unmerging many pages takes memory.
 #[test]
 fn unmerging_to_put_back_needs_room_too() {
     let tree = host::rack1_a();

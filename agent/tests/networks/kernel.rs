@@ -30,7 +30,7 @@ pub(crate) struct Model {
     pub(crate) broken: Vec<String>,
 }
 
-/// Event at a step.
+/// Event at a step, which a test injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The step succeeds.

@@ -62,7 +62,7 @@ pub enum Value {
     Number(u64),
     /// CPUs; for `AllowedCPUs` the empty set means all.
     Cpus(CpuSet),
-    /// A word of the kernel.
+    /// A keyword of the kernel, such as `madvise`.
     Word(String),
 }
 

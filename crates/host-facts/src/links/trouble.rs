@@ -53,7 +53,7 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
         }
     };
     let managers = if networkd || nm {
-        // Pods have thousands of links; only the managers of Berth's links and of uplinks are relevant.
+        // A host with many pods has thousands of links; only the managers of Berth's links and of uplinks are relevant.
         let relevant = links.iter().filter(|link| link.is_ours() || link.is_uplink());
         relevant.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
     } else {
