@@ -1,8 +1,10 @@
 //! Order in which a kubelet admits the pods of its host.
 //!
-//! A kubelet gives zones to pods as they come. A pod that is bound before another one with an earlier reservation would get
-//! the zone that the earlier one needs. So a pod is placed again as if it came first, and bound only if the others keep a
-//! place. Where reports do not keep up with bindings the order is not known, and the pods must fit in every order.
+//! A kubelet allocates zones to pods in the order in which the pods arrive. If a pod is bound before a pod with an
+//! earlier reservation, the kubelet would allocate the zone that the pod with the earlier reservation needs. Therefore
+//! the engine places a pod again as if it arrived first, and binds the pod only if all other reservations on the host
+//! still fit. If agent reports lag behind bindings, the order of admission is unknown, and the pods must fit in every
+//! order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,28 +17,28 @@ use berth_placement::rules::HostId;
 use super::reservation::{Reservation, Stage, takes_nothing_of_zones};
 use super::reservation_table::ReservationTable;
 
-/// Time within which a kubelet admits a pod and its agent reports it. A kubelet that is later may admit all pods that were
-/// bound to it in another order.
+/// Time within which a kubelet admits a pod and its agent reports the pod. A slower kubelet may admit all pods that
+/// were bound to its host in another order.
 const REPORT_DELAY: Duration = Duration::from_secs(5);
 
 /// Hosts found by [`ReservationTable::choose`].
 pub(super) struct Choice {
-    /// The host on which the engine has placed the pod.
+    /// Host on which the engine has placed the pod.
     pub(super) host: Option<HostId>,
-    /// Hosts where the pod does not fit in every order of admission.
+    /// Hosts on which the pod does not fit in every order of admission.
     pub(super) unordered: HashSet<HostId>,
 }
 
-/// Why a pod cannot be placed before the pods that are reserved already.
+/// Reason why a pod cannot be placed before the pods that already have a reservation.
 pub(super) enum NoPlace {
-    /// It does not fit itself.
+    /// The pod itself does not fit.
     Itself { reason: String },
-    /// Another pod would lose its place.
+    /// Another pod's reservation would no longer fit.
     Other,
 }
 
 impl ReservationTable {
-    /// Places a pod on the best of these hosts whose other reservations keep a place; on `preferred`, if that takes it.
+    /// Places a pod on the best of these hosts on which all other reservations still fit. Tries `preferred` first.
     pub(super) fn choose(
         &mut self,
         now: Instant,
@@ -60,8 +62,8 @@ impl ReservationTable {
         Choice { host, unordered }
     }
 
-    /// Returns true if a host takes the pod in whatever order its kubelet admits the pods that were bound to it. As long as
-    /// reports keep up with bindings the order is that of the bindings, and nothing is computed.
+    /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods bound to the
+    /// host. While reports keep up with bindings, pods are admitted in the order of binding, and nothing is computed.
     pub(super) fn fits_whatever_the_order(
         &self,
         now: Instant,
@@ -84,8 +86,8 @@ impl ReservationTable {
         self.engine.fits_in_all_orders(host, request, &sent, &movable.collect::<Vec<_>>())
     }
 
-    /// Returns the pods with exclusive CPUs that are bound or being bound to a host, and that its report does not list;
-    /// each with the time since which it is bound.
+    /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does
+    /// not list; each with the time at which the pod was bound.
     fn unreported(&self, now: Instant, host: HostId, except: &str) -> Vec<(&Request, Instant)> {
         let Some(facts) = self.engine.facts(host) else { return Vec::new() };
         if facts.admission.kubelet().cpu_policy != CpuPolicy::Static {
@@ -106,12 +108,12 @@ impl ReservationTable {
         sent.collect()
     }
 
-    /// Returns true if the reservations of a host keep a place there when this pod is bound first. The engine has placed it
-    /// after them; it stays placed if they do.
+    /// Returns true if the other reservations of a host still fit when this pod is bound first. The engine has placed
+    /// the pod after the other reservations; the pod stays placed if the result is true.
     fn leaves_room(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
         let mut all = others.iter().map(|(_, reservation)| &reservation.request);
-        // Orders of equal pods are one order.
+        // Different orders of equal pods count as one order.
         if takes_nothing_of_zones(request)
             || all.all(|other| takes_nothing_of_zones(other) || request.is_equal_for_kubelet(other))
         {
@@ -125,8 +127,8 @@ impl ReservationTable {
         leaves && self.engine.place(request, Some(&[host])).is_some()
     }
 
-    /// Places a pod as the first of those that are not bound yet. If there is no place for it or for another one then, it
-    /// is not placed, and the others are placed as before.
+    /// Places a pod before all pods that are not bound yet. If the pod or another pod does not fit in this order, the
+    /// pod is not placed, and the other pods are placed as before.
     pub(super) fn place_first(&mut self, request: &Request, host: HostId) -> Result<(), NoPlace> {
         let others = self.movable(host, request.uid());
         self.place_before(request, host, &others)
@@ -156,19 +158,19 @@ impl ReservationTable {
         Err(no_place)
     }
 
-    /// Returns the engine's first reason why a host takes no such pod.
+    /// Returns the engine's first reason why a host does not accept the pod.
     pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
         let reasons = self.engine.why_not(request, host);
         reasons.first().map_or_else(|| "no room".to_owned(), ToString::to_string)
     }
 
-    /// Places reservations in this order again.
+    /// Places reservations again, in this order.
     fn place_again(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
         for (other, _) in others {
             self.engine.remove(other);
         }
         for (_, other) in others {
-            // They had a place; a place that a report has taken meanwhile is noticed when the pod is bound.
+            // These pods fitted before. If a report has taken the room meanwhile, `bind` detects it.
             drop(self.engine.bound(&other.request, host));
         }
     }

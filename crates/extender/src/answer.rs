@@ -4,30 +4,30 @@ use std::borrow::Cow;
 
 use super::error::{BindError, FilterError, NotReady};
 
-/// Answer to `filter`.
+/// Answer to a `filter` call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FilterAnswer<'n> {
     /// The host that is reserved for the pod.
     Host(&'n str),
-    /// No host takes the pod; each has a short reason.
+    /// No host accepts the pod; each host has a short reason.
     Refused(Vec<(&'n str, Cow<'static, str>)>),
-    /// The watches are behind; the call is worth repeating in a moment.
+    /// The watches lag behind; the caller should repeat the call after a moment.
     NotReady(NotReady),
-    /// The call fails, and repeating it does not help soon.
+    /// The call fails, and a repeated call would soon fail again.
     Failed(FilterError),
 }
 
-/// Answer to `bind`.
+/// Answer to a `bind` call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAnswer {
-    /// The binding is to be sent; then [`Extender::bound`](super::Extender::bound) or
-    /// [`Extender::not_bound`](super::Extender::not_bound) is called with the outcome.
+    /// The caller must send the binding and then call [`Extender::bound`](super::Extender::bound) or
+    /// [`Extender::not_bound`](super::Extender::not_bound) with the outcome.
     Send,
-    /// The pod is bound to this host already.
+    /// The pod is already bound to this host.
     AlreadyBound,
-    /// The pod is not known; the call is to be repeated with it.
+    /// The pod is unknown; the caller must repeat the call with the pod.
     PodNeeded,
-    /// The watches are behind; the call is worth repeating in a moment.
+    /// The watches lag behind; the caller should repeat the call after a moment.
     NotReady(NotReady),
     /// The pod may not be bound to this host.
     Refused(BindError),

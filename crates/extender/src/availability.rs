@@ -1,4 +1,4 @@
-//! Availability of hosts: which ones take pods now. [`super::states`] has the transitions.
+//! Availability of hosts: which hosts currently accept pods. [`super::states`] documents the transitions.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -8,15 +8,16 @@ use berth_placement::rules::HostId;
 
 use super::states::Availability;
 
-/// Reason for a host that is known, and whose Node or InfraNode cannot be used.
+/// Reason for a known host whose Node or InfraNode is unusable.
 const UNUSABLE: &str = "node(s) had no usable agent report";
-/// Reason for a host whose kubelet admits pods in an order that is not known.
+/// Reason for a host whose kubelet admits pods in an unknown order.
 pub(super) const AWAITING_REPORT: &str = "node(s) had new pods that no agent report lists yet";
-/// Reason for a host where pods have left and its report still lists them, or may do so.
+/// Reason for a host with removed pods that the host's report still lists, or may still list.
 const AWAITING_POD_REMOVAL: &str = "node(s) had terminating pods";
 
 impl Availability {
-    /// Returns the reason why the host takes no pod, with or without exclusive CPUs or huge pages.
+    /// Returns the reason why the host does not accept a pod. `has_exclusive` is true for a pod with exclusive CPUs or
+    /// huge pages.
     pub(super) const fn refusal(self, has_exclusive: bool) -> Option<&'static str> {
         match self {
             Self::Available => None,
@@ -32,10 +33,10 @@ impl Availability {
 #[derive(Debug, Default)]
 pub(super) struct HostAvailability {
     unusable: HashSet<HostId>,
-    /// Hosts whose report is awaited, each with the time at which the wait ends.
+    /// Hosts that await a report, each with the time at which the wait ends.
     awaiting_report: HashMap<HostId, Instant>,
-    /// Terminating pods with exclusive CPUs or huge pages, and those that a report no longer lists. Whether the kubelet has
-    /// released what they had is not known, and with it which zones a new pod would get.
+    /// Terminating pods with exclusive CPUs or huge pages, and such pods that a report no longer lists. It is unknown
+    /// if the kubelet has released their resources, and therefore which zones a new pod would get.
     awaiting_removal: HashMap<HostId, BTreeSet<Arc<str>>>,
     /// `metadata.resourceVersion` of each host's InfraNode.
     report_versions: HashMap<HostId, u64>,
@@ -70,14 +71,14 @@ impl HostAvailability {
         self.unusable.contains(&host)
     }
 
-    /// Notes that a host takes no pods. The next report counts whatever its version is.
+    /// Marks a host as unusable: the host accepts no pods. The next report is accepted with any version.
     pub(super) fn set_unusable(&mut self, host: HostId) {
         let before = self.of(host);
         self.unusable.insert(host);
         self.check(host, before);
     }
 
-    /// Notes that a host's Node and InfraNode are readable.
+    /// Marks a host as usable: its Node and InfraNode are readable.
     pub(super) fn set_usable(&mut self, host: HostId) {
         let before = self.of(host);
         self.unusable.remove(&host);
@@ -91,14 +92,14 @@ impl HostAvailability {
         self.check(host, before);
     }
 
-    /// Ends the wait for a report.
+    /// Ends the wait for a report that agrees with the pods of a host.
     pub(super) fn report_agrees(&mut self, host: HostId) {
         let before = self.of(host);
         self.awaiting_report.remove(&host);
         self.check(host, before);
     }
 
-    /// Ends the waits for reports that have lasted too long, and returns their hosts.
+    /// Ends the waits for reports that have timed out, and returns their hosts.
     pub(super) fn expire_reports(&mut self, now: Instant) -> Vec<HostId> {
         let over = self.awaiting_report.iter().filter(|(_, until)| **until <= now);
         let over: Vec<HostId> = over.map(|(host, _)| *host).collect();
@@ -108,14 +109,14 @@ impl HostAvailability {
         over
     }
 
-    /// Waits until a pod's resources are released.
+    /// Waits until the kubelet has released a pod's resources.
     pub(super) fn await_removal(&mut self, host: HostId, uid: &str) {
         let before = self.of(host);
         self.awaiting_removal.entry(host).or_default().insert(uid.into());
         self.check(host, before);
     }
 
-    /// Ends the wait for a pod; returns true if there was one.
+    /// Ends the wait for a pod's removal; returns true if the host awaited it.
     pub(super) fn removed(&mut self, host: HostId, uid: &str) -> bool {
         let before = self.of(host);
         let Some(pods) = self.awaiting_removal.get_mut(&host) else { return false };
@@ -146,12 +147,12 @@ impl HostAvailability {
         self.report_versions.remove(&host);
     }
 
-    /// Forgets all versions: the next ones may be lower, as the API server's store may have been restored.
+    /// Drops all report versions: the versions after a restore of the API server's store may be lower.
     pub(super) fn forget_report_versions(&mut self) {
         self.report_versions.clear();
     }
 
-    /// Forgets a host whose Node is deleted.
+    /// Removes a host whose Node is deleted.
     pub(super) fn forget(&mut self, host: HostId) {
         self.unusable.remove(&host);
         self.report_versions.remove(&host);

@@ -1,4 +1,4 @@
-//! `bind`: checks a reservation again as the kubelet will, and lets the binding be sent.
+//! `bind`: checks a reservation again by the rules of kubelet admission, and permits the caller to send the binding.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use super::observed_pod::ObservedPod;
 use super::reservation::{BINDING_TIMEOUT, RESERVED_TIMEOUT, Stage, has_exclusive};
 
 impl Extender {
-    /// Returns whether a pod may be bound to a host. `pod` is needed if the watch has not shown the pod and it has no
-    /// reservation.
+    /// Decides if a pod may be bound to a host. `pod` is required if the watch has not shown the pod and the pod has
+    /// no reservation.
     pub fn bind(
         &mut self,
         now: Instant,
@@ -55,7 +55,7 @@ impl Extender {
         }
     }
 
-    /// Binds a pod that has no reservation: it was lost with a restart, or has expired.
+    /// Binds a pod whose reservation was lost in a restart or has expired.
     fn bind_unreserved(
         &mut self,
         now: Instant,
@@ -93,7 +93,7 @@ impl Extender {
         self.send(now, &request, host)
     }
 
-    /// Places a pod again as the first of those that are not bound yet.
+    /// Places a pod again, before all pods that are not bound yet.
     fn send(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
         if !self.reservations.fits_whatever_the_order(now, request, host) {
             self.release(request.uid());
@@ -116,7 +116,7 @@ impl Extender {
         BindError::NoRoom { reason: self.reservations.reason(request, host) }
     }
 
-    /// Notes that the API server has accepted a binding.
+    /// Records that the API server has accepted a binding.
     pub fn bound(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             self.reservations.records.set_stage(uid, Stage::Bound { since: now });
@@ -124,8 +124,8 @@ impl Extender {
         self.queue.unassigned.remove(uid);
     }
 
-    /// Notes that the API server has refused a binding. If the outcome is not known, neither this nor [`Self::bound`] is
-    /// called.
+    /// Records that the API server has refused a binding. If the outcome is unknown, callers call neither this
+    /// function nor [`Self::bound`].
     pub fn not_bound(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);

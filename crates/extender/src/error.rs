@@ -1,9 +1,9 @@
-//! Errors, and why a call cannot be answered yet.
+//! Errors, and reasons why a call cannot be answered yet.
 
 use berth_kubevirt_render::launcher;
 use berth_placement::rules;
 
-/// A field of a Pod or a Node that cannot be used.
+/// Unusable field of a Pod or a Node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: `{value}`: {problem}")]
 pub struct InvalidField {
@@ -20,21 +20,21 @@ impl InvalidField {
     }
 }
 
-/// Why a call cannot be answered until the watches have shown more.
+/// Reason why a call cannot be answered before the watches deliver further events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
-    /// Until pods are listed, it is not known what is in use.
+    /// Pods are not listed yet, so the resources in use are unknown.
     #[error("pods are not listed yet")]
     PodsNotListed,
-    /// The pod's VirtualMachineInstance is not known.
+    /// The pod's VirtualMachineInstance is unknown.
     #[error("{pod}: VirtualMachineInstance {instance} is not known in its namespace")]
     UnknownInstance {
         /// The pod.
         pod: String,
-        /// The uid that the pod names.
+        /// The uid of the instance that the pod names.
         instance: String,
     },
-    /// A binding was sent, and its outcome is not known.
+    /// A binding was sent, and its outcome is unknown.
     #[error("{pod} is being bound to {host}")]
     BindingPending {
         /// The pod.
@@ -44,7 +44,7 @@ pub enum NotReady {
     },
 }
 
-/// Why `filter` fails.
+/// Reason why `filter` fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// The pod cannot be read.
@@ -59,7 +59,7 @@ pub enum FilterError {
         /// The pod.
         pod: String,
     },
-    /// The watch has shown the pod's end.
+    /// The watch has shown that the pod is deleted or has ended.
     #[error("{pod} is deleted, or has ended")]
     Deleted {
         /// The pod.
@@ -81,10 +81,10 @@ pub enum FilterError {
     },
 }
 
-/// Why a pod may not be bound to a host.
+/// Reason why a pod may not be bound to a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The watch has shown the pod's end.
+    /// The watch has shown that the pod is deleted or has ended.
     #[error("pod {uid} is deleted, or has ended")]
     Deleted {
         /// The pod.
@@ -98,7 +98,7 @@ pub enum BindError {
         /// The host of the call.
         host: String,
     },
-    /// The host takes no such pod now.
+    /// The host does not accept the pod now.
     #[error("{host}: {reason}")]
     Unavailable {
         /// The host.
@@ -112,12 +112,12 @@ pub enum BindError {
     /// A rule of the pod cannot be compiled.
     #[error(transparent)]
     Field(#[from] InvalidField),
-    /// Another pod has the name now.
+    /// Another pod now has the same name.
     #[error("{pod} has the uid {actual}, not {expected}")]
     OtherUid {
         /// The pod.
         pod: String,
-        /// Its uid.
+        /// The uid of the other pod.
         actual: String,
         /// The uid of the call.
         expected: String,
@@ -131,12 +131,12 @@ pub enum BindError {
         /// The engine's reason.
         reason: String,
     },
-    /// A reservation that was made before would lose its place.
+    /// An earlier reservation would no longer fit.
     #[error("a pod that was reserved before would lose its place")]
     WouldDisplace,
 }
 
-/// Why a pod on a host is not counted as it is.
+/// Reason why a pod on a host is not counted, or is counted without its rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
     /// The pod is not counted.
@@ -147,7 +147,7 @@ pub enum PodError {
     CountedWithoutRules(#[source] InvalidField),
 }
 
-/// Why a request cannot be compiled.
+/// Reason why a request cannot be compiled.
 #[derive(Debug)]
 pub(super) enum RequestError {
     NotReady(NotReady),
@@ -160,10 +160,10 @@ impl From<InvalidField> for RequestError {
     }
 }
 
-/// Why a VirtualMachineInstance cannot be read.
+/// Reason why a VirtualMachineInstance cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmError {
-    /// A field cannot be read, or no launcher pod can be predicted from it.
+    /// A field cannot be read, or no launcher pod can be predicted from the object.
     #[error(transparent)]
     Field(#[from] launcher::Invalid),
     /// The object is of another kind.

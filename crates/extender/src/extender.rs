@@ -1,4 +1,4 @@
-//! The scheduler extender's state, and what all calls and watch events share.
+//! State of the scheduler extender, and functions that all calls and watch events share.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub struct Extender {
     pub(super) queue: PodQueue,
     pub(super) vms: VirtualMachines,
     pub(super) refusals: RefusalCache,
-    /// True until pods are listed for the first time.
+    /// True before pods are listed for the first time.
     pub(super) is_unlisted: bool,
 }
 
@@ -40,13 +40,14 @@ impl Extender {
         Self { reservations: ReservationTable::new(), ..Self::default() }
     }
 
-    /// Creates a state that answers no call until pods are listed.
+    /// Creates a state that answers no call before pods are listed.
     #[must_use]
     pub fn unlisted() -> Self {
         Self { is_unlisted: true, ..Self::new() }
     }
 
-    /// Returns true if all reservations can be read from the cluster, so that the state may be built again from scratch.
+    /// Returns true if all reservations can be read from the cluster, so that the caller may rebuild the state from
+    /// scratch.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.reservations.records.unbound().next().is_none() && !self.is_unlisted
@@ -58,7 +59,7 @@ impl Extender {
         &self.reservations.engine
     }
 
-    /// Compiles what a pod needs of a host.
+    /// Compiles a pod's request for a host.
     pub(super) fn request(
         &mut self,
         pod: &v1::Pod,
@@ -83,7 +84,7 @@ impl Extender {
         Ok(self.compile(pod, observed, needs)?)
     }
 
-    /// Compiles a pod's rules and amounts.
+    /// Compiles a pod's rules and the resources that the pod requests.
     pub(super) fn compile(
         &mut self,
         pod: &v1::Pod,
@@ -95,8 +96,8 @@ impl Extender {
         request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
     }
 
-    /// Returns the host of a name, or the reason why it takes no pod. A pod without exclusive CPUs and huge pages may go to
-    /// a host where it is not known which zones are free.
+    /// Returns the host with a name, or the reason why the host does not accept the pod. A pod without exclusive CPUs
+    /// and huge pages may go to a host whose free zones are unknown.
     pub(super) fn usable(&self, name: &str, has_exclusive: bool) -> Result<HostId, &'static str> {
         let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
         match self.availability.of(host).refusal(has_exclusive) {
@@ -124,20 +125,20 @@ impl Extender {
         }
     }
 
-    /// Notes that it is known again which resources a pod has on a host, or that it has none.
+    /// Ends the wait of a host for the removal of a pod, and marks the host as changed.
     pub(super) fn removed(&mut self, host: HostId, uid: &str) {
         if self.availability.removed(host, uid) {
             self.queue.refused.host_changed(host);
         }
     }
 
-    /// Returns true if any pod waits for room.
+    /// Returns true if any pod waits for free resources.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         self.queue.refused.len() > 0
     }
 
-    /// Returns the hosts whose Nodes are to be touched, as waiting pods fit there now.
+    /// Returns the hosts whose Nodes the caller must touch because waiting pods now fit on these hosts.
     pub fn wake(&mut self) -> Vec<String> {
         if !self.queue.refused.may_wake() {
             return Vec::new();
@@ -150,7 +151,7 @@ impl Extender {
         hosts.into_iter().filter_map(name).collect()
     }
 
-    /// Releases reservations that have expired, and ends other waits.
+    /// Releases expired reservations, and ends waits that have timed out.
     pub fn tick(&mut self, now: Instant) {
         for uid in self.reservations.records.expired(now) {
             let reservation = self.reservations.get(&uid);
@@ -165,7 +166,7 @@ impl Extender {
         self.queue.expire(now);
     }
 
-    /// Releases the reservations that are kept for VMs that match.
+    /// Releases the kept reservations of the VMs for which `is_over` returns true.
     pub(super) fn release_kept(&mut self, is_over: impl Fn(&str) -> bool) {
         let kept = self.reservations.records.unbound().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
@@ -179,7 +180,7 @@ impl Extender {
     }
 }
 
-/// Returns what a pod needs of a host by its own containers, where its VM says nothing.
+/// Returns a pod's requirements for a host, derived from the pod's own containers, if its VM does not define them.
 fn needs_of_pod(existing: &Existing) -> Needs {
     let is_pinned = existing.pod.has_own_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };

@@ -1,4 +1,4 @@
-//! `filter`: chooses the best host for a pod, and reserves it.
+//! `filter`: chooses the best host for a pod, and reserves the host.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -18,15 +18,15 @@ use super::reservation::{
 };
 use super::reservation_table::Restored;
 
-/// Reason of all hosts for a pod that names a VM that is not known in its namespace.
+/// Reason of all hosts for a pod that names a VM that is unknown in the pod's namespace.
 const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
 
-/// A host's name, and its id or the reason why it takes no pod.
+/// A host's name, with the host's id or the reason why the host does not accept the pod.
 type Named<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
-    /// Reserves the best of these hosts for the pod. A repeated call returns the same host as long as it is among them and
-    /// takes the pod.
+    /// Reserves the best of these hosts for the pod. A repeated call returns the same host while the host is among
+    /// `names` and accepts the pod.
     pub fn filter<'n>(
         &mut self,
         now: Instant,
@@ -36,7 +36,7 @@ impl Extender {
         self.answer(now, pod, names, false)
     }
 
-    /// Does the same for a pod of a PodGroup, whose reservation may be one of many that are only simulated.
+    /// Like `filter`, for a pod of a PodGroup: kube-scheduler may only simulate the placement that this call reserves.
     pub fn filter_of_group<'n>(
         &mut self,
         now: Instant,
@@ -64,12 +64,12 @@ impl Extender {
         if let Some(answer) = self.answer_if_sent(&observed, names) {
             return answer;
         }
-        // 2. Compile what it needs.
+        // 2. Compile the pod's request.
         let request = match self.request(pod, &observed) {
             Ok(request) => request,
             Err(error) => return self.answer_error(now, &observed, error, names),
         };
-        // 3. Choose a host, without the reservation that the pod or its VM has.
+        // 3. Choose a host, without the existing reservation of the pod or of its VM.
         let named: Vec<Named<'n>> =
             names.iter().map(|name| (*name, self.usable(name, has_exclusive(&request)))).collect();
         let among: Vec<HostId> = named.iter().filter_map(|(_, host)| host.ok()).collect();
@@ -115,7 +115,7 @@ impl Extender {
         Ok(observed)
     }
 
-    /// Answers for a pod whose binding was sent.
+    /// Answers the call for a pod whose binding was sent.
     fn answer_if_sent<'n>(
         &self,
         observed: &ObservedPod,
@@ -139,7 +139,8 @@ impl Extender {
         }
     }
 
-    /// Answers for a pod that cannot be compiled. A call about an unknown VM is held for a moment, once.
+    /// Answers the call for a pod that cannot be compiled. A call about an unknown VM is held for a moment, but only
+    /// once.
     fn answer_error<'n>(
         &mut self,
         now: Instant,
@@ -162,7 +163,7 @@ impl Extender {
         }
     }
 
-    /// Returns each host's reason, from the cache where it is right still.
+    /// Returns the reason of each host, from the cache if the cached reason is still valid.
     fn refusals<'n>(
         &mut self,
         request: &Request,
@@ -196,7 +197,7 @@ impl Extender {
         }
     }
 
-    /// Notes that `filter` was not answered for the pod, so that it is woken when there is room.
+    /// Records that `filter` was not answered for the pod, so that the pod is woken when free resources appear.
     pub fn unanswered(&mut self, pod: &v1::Pod) {
         let Ok(observed) = ObservedPod::read(pod) else { return };
         if self.reservations.get(observed.uid()).is_none()

@@ -12,11 +12,11 @@ use super::extender::Extender;
 use super::reservation::{LISTED_TIMEOUT, Stage, has_exclusive};
 
 impl Extender {
-    /// Updates a host from its Node and its agent's report; `None` if it takes no pods. Ignores a report that is older than
-    /// the last one by its version.
+    /// Updates a host from its Node and its agent's report; with `None` the host accepts no pods. Ignores a report
+    /// whose version is older than the last report.
     ///
     /// # Errors
-    /// If a taint is one that an API server would refuse; then the host takes no pods.
+    /// Returns an error if the API server would refuse a taint; the host then accepts no pods.
     pub fn host(
         &mut self,
         now: Instant,
@@ -29,7 +29,7 @@ impl Extender {
             return Ok(());
         }
         let Some((facts, class)) = facts else {
-            // Its pods keep their resources: no watch has shown their end.
+            // The host's pods keep their resources: no watch has shown their end.
             if let Some(host) = known {
                 self.availability.set_unusable(host);
                 self.availability.forget_report_version(host);
@@ -49,7 +49,7 @@ impl Extender {
         }
         self.place_pods_of_new_host(name, host);
         self.compare_report(name, host);
-        // If the host is new while other pods are counted, allocations of its kubelet may have been missed.
+        // If the host is new while pods are already counted, allocations of its kubelet may have been missed.
         let is_new = known.is_none() && !self.is_unlisted;
         if !self.reservations.differs_from_report(host) {
             self.availability.report_agrees(host);
@@ -61,7 +61,7 @@ impl Extender {
         Ok(())
     }
 
-    /// Places the pods that are on a host which was not known before.
+    /// Places the pods of a host that was unknown before.
     fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
         for uid in self.reservations.records.take_without_host(name) {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
@@ -70,16 +70,16 @@ impl Extender {
             if (reservation.is_terminating || is_leaving) && has_exclusive(&request) {
                 self.availability.await_removal(host, &uid);
             }
-            // The pod is there, whatever the kubelet was expected to answer.
+            // The pod is on the host, regardless of the predicted decision of the kubelet.
             drop(self.reservations.engine.bound(&request, host));
         }
     }
 
-    /// Updates a Node without a readable report. It takes no pods, but rules count it and its pods: kube-scheduler does so,
-    /// and offers only hosts that are right by them.
+    /// Updates a Node without a readable report. The Node accepts no pods, but rules count the Node and its pods,
+    /// because kube-scheduler counts them too and offers only hosts that satisfy these rules.
     ///
     /// # Errors
-    /// If a taint is one that an API server would refuse.
+    /// Returns an error if the API server would refuse a taint.
     pub fn node(&mut self, parts: &HostParts<'_>) -> Result<(), InvalidField> {
         let name = parts.name;
         if self.reservations.engine.host(name).is_some() {
@@ -103,7 +103,8 @@ impl Extender {
         Ok(())
     }
 
-    /// Removes a deleted Node: rules no longer count it and its pods. The pods are counted again when it comes back.
+    /// Removes a deleted Node: rules no longer count the Node and its pods. If the Node is created again, its pods are
+    /// counted again.
     pub fn node_deleted(&mut self, name: &str) {
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
@@ -118,12 +119,13 @@ impl Extender {
         self.queue.refused.scan_all();
     }
 
-    /// Accepts any version of the next reports, as after a relist the API server's store may have been restored.
+    /// Accepts the next reports with any version: after a relist, the API server's store may have been restored.
     pub fn hosts_relisted(&mut self) {
         self.availability.forget_report_versions();
     }
 
-    /// Compares the pods of a host with its report: which ones it lists, and which ones it lists no longer.
+    /// Compares the pods of a host with its report: pods that the report lists, and pods that the report no longer
+    /// lists.
     fn compare_report(&mut self, name: &str, host: HostId) {
         let on = self.reservations.engine.on(host).filter(|request| has_exclusive(request));
         let on = on.map(|request| {
@@ -146,7 +148,7 @@ impl Extender {
             let is_terminating = reservation.is_terminating;
             match stage {
                 Stage::Kept { .. } if is_listed => self.availability.await_removal(host, &uid),
-                // The report's allocation counts; the removal is awaited until the report no longer lists the pod.
+                // The report's allocation counts; the host awaits the removal as long as the report lists the pod.
                 Stage::Leaving { .. } if is_listed => self.release(&uid),
                 Stage::Bound { .. } if is_listed => {
                     self.reservations.records.mark_listed(&uid);

@@ -1,4 +1,4 @@
-//! A `VirtualMachineInstance`, with the fields that its launcher pod does not have.
+//! A `VirtualMachineInstance` with the fields that its launcher pod lacks.
 
 use berth_api::Class;
 use berth_api::names::CLASS_LABEL;
@@ -14,9 +14,9 @@ use super::error::VmError;
 pub struct Instance {
     pub(super) namespace: Box<str>,
     guest: Guest,
-    /// Class of its annotation; `None` if it is absent or unknown.
+    /// Class from the instance's annotation; `None` if the annotation is absent or has an unknown value.
     class: Option<Class>,
-    /// True if it has ended, so that no further pod is created for it.
+    /// True if the instance has ended, so that no further pod is created for the instance.
     pub(super) is_final: bool,
 }
 
@@ -24,7 +24,7 @@ impl Instance {
     /// Reads an instance and its uid.
     ///
     /// # Errors
-    /// If the object is no VirtualMachineInstance, or a field cannot be read.
+    /// Returns an error if the object is not a VirtualMachineInstance, or if a field cannot be read.
     pub fn read(object: &Value) -> Result<(String, Self), VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
         let uid = text("/metadata/uid").unwrap_or_default().to_owned();
@@ -38,13 +38,13 @@ impl Instance {
         Ok((uid, Self { guest: machine.guest(), class, is_final, ..unknown }))
     }
 
-    /// Returns an instance of which only the namespace is known.
+    /// Returns an instance with a namespace and without further fields.
     #[must_use]
     pub fn unknown(namespace: &str) -> Self {
         Self { namespace: namespace.into(), ..Self::default() }
     }
 
-    /// Returns what the instance's pod needs of a host.
+    /// Returns the requirements of the instance's pod for a host.
     pub(super) fn needs(&self, pod: &Pod) -> Needs {
         Needs::of_vm(pod, &self.guest, self.class)
     }

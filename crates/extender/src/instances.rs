@@ -14,7 +14,7 @@ impl Extender {
         self.reservations.engine.set_namespace(name, labels);
     }
 
-    /// Sets whether KubeVirt is installed: if so, a pod of a VM is not placed before the VM is known.
+    /// Records the presence or absence of KubeVirt. With KubeVirt, a VM's pod is not placed before the VM is known.
     pub fn set_kubevirt_installed(&mut self, is_installed: bool) {
         if is_installed {
             self.vms.instances.get_or_insert_default();
@@ -34,7 +34,7 @@ impl Extender {
         self.wake_pods(&pods);
     }
 
-    /// Removes a deleted VirtualMachineInstance, and what is kept for it.
+    /// Removes a deleted VirtualMachineInstance, and releases the reservation that is kept for the instance.
     pub fn instance_deleted(&mut self, uid: &str) {
         self.vms.remove(uid);
         self.release_kept(|vm| vm == uid);
@@ -49,7 +49,7 @@ impl Extender {
         self.wake_pods(&pods);
     }
 
-    /// Wakes pods that name an instance which is known now, if it is in their namespace.
+    /// Wakes pods whose instance is now known and in the pod's namespace.
     fn wake_pods(&mut self, pods: &[String]) {
         for pod in pods {
             let Some(pod) = self.queue.unassigned.get(pod).cloned() else { continue };
@@ -62,7 +62,7 @@ impl Extender {
         }
     }
 
-    /// Updates a claim that has no volume, with its selected node; `None` if it is bound or deleted.
+    /// Updates a claim without a volume, with the claim's selected node; with `None` the claim is bound or deleted.
     pub fn claim(
         &mut self,
         now: Instant,

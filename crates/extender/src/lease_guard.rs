@@ -1,8 +1,10 @@
-//! The lease guard: of several extenders, only the one whose kube-scheduler holds the scheduler's Lease decides.
+//! The lease guard: among several extenders, only the extender whose kube-scheduler holds the scheduler's Lease
+//! decides.
 //!
-//! kube-scheduler and its extender share a pod, and the scheduler's identity in the Lease is the pod's host name, `_` and a
-//! random part. A Lease that is not renewed expires after its own duration, measured from the last change that was read
-//! here. After another scheduler has held the Lease, the guard waits for as long as that one's last binding may take.
+//! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host name,
+//! `_` and a random part. A Lease that is not renewed expires after its own duration, measured from the last change
+//! that this extender has read. After another scheduler has held the Lease, the guard waits for the maximum time that
+//! the last binding of that scheduler may take.
 
 use std::time::{Duration, Instant};
 
@@ -10,59 +12,59 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 /// Time for which a read of the Lease is valid.
 pub const READ_VALIDITY: Duration = Duration::from_secs(1);
-/// Time after which a binding is given up.
+/// Timeout of sending a binding.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which the scheduler has the Lease before the extender decides, if another one had it before: longer than a
-/// read is valid and a binding takes.
+/// Time for which the scheduler must hold the Lease before the extender decides, if another scheduler held the Lease
+/// before. The time is longer than the validity of a read plus the duration of a binding.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// Why this extender may not decide now.
+/// Reason why this extender may not decide now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// A later read has returned before.
+    /// A later read has already returned.
     #[error("a newer read of the scheduler's Lease has returned")]
     Outdated,
     /// The Lease has no holder.
     #[error("no scheduler holds the scheduler's Lease")]
     NoHolder,
-    /// The scheduler of another pod holds the Lease.
+    /// A scheduler of another pod holds the Lease.
     #[error("{holder} holds the scheduler's Lease, not a scheduler of {host}")]
     OtherHolder {
-        /// Its identity.
+        /// Identity of the holder.
         holder: String,
         /// The host name of this pod.
         host: String,
     },
-    /// The holder has not renewed the Lease for its duration.
+    /// The holder has not renewed the Lease within the lease duration.
     #[error("{holder} has not renewed the scheduler's Lease in time")]
     Expired {
-        /// Its identity.
+        /// Identity of the holder.
         holder: String,
     },
-    /// The holder has acquired the Lease a moment ago.
+    /// The holder acquired the Lease a moment ago.
     #[error("{holder} has only just acquired the scheduler's Lease")]
     JustAcquired {
-        /// Its identity.
+        /// Identity of the holder.
         holder: String,
     },
 }
 
-/// State of the scheduler's Lease as it was read.
+/// State of the scheduler's Lease according to the reads.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseGuard {
     host: String,
-    /// The last `renewTime`, and when it was first read.
+    /// Last `renewTime`, and the time at which this value was first read.
     renewed: Option<(String, Instant)>,
-    /// The holder, `acquireTime`, and when they were first read.
+    /// Holder and `acquireTime`, and the time at which these values were first read.
     acquired: Option<(String, String, Instant)>,
-    /// The last read.
+    /// Time of the last read.
     last_read: Option<Instant>,
-    /// The last read, if the Lease was held by this pod's scheduler.
+    /// Time of the last read, if this pod's scheduler held the Lease.
     held: Option<Instant>,
 }
 
 impl LeaseGuard {
-    /// Creates a guard for the pod of this host name.
+    /// Creates a guard for the pod with this host name.
     #[must_use]
     pub fn new(host: &str) -> Self {
         Self { host: host.to_owned(), ..Self::default() }
@@ -74,10 +76,10 @@ impl LeaseGuard {
         self.held.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
     }
 
-    /// Updates the state with a read that was begun at `began` and has returned now.
+    /// Updates the state with the result of a read that began at `began` and has just returned.
     ///
     /// # Errors
-    /// If this extender may not decide.
+    /// Returns an error if this extender may not decide.
     pub fn update(
         &mut self,
         began: Instant,
@@ -112,7 +114,8 @@ impl LeaseGuard {
         if began.saturating_duration_since(since) >= lasts {
             return Err(LeaseError::Expired { holder: holder.to_owned() });
         }
-        // Both times are of the holder's clock, which may have been set back; the time that was measured here counts then.
+        // Both times are from the holder's clock, which may have been set back; in that case the locally measured time
+        // is used.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
         let held = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held = held.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();

@@ -14,9 +14,9 @@
 //! | `PodQueue` | pods without a host |
 //! | `VirtualMachines` | VirtualMachineInstances and claims |
 //!
-//! The module `states` has the transitions of reservations and of hosts. Nothing is stored: the state is built again from
-//! bound pods, from reports, from nominated nodes and from the selected nodes of claims. The crate is pure: callers pass the
-//! time, and send the bindings.
+//! The module `states` documents the transitions of reservations and of hosts. The extender stores nothing: after a
+//! restart the state is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate
+//! is pure: callers pass the time and send the bindings.
 
 mod admission_order;
 mod answer;

@@ -1,4 +1,4 @@
-//! A pod as the watch shows it, with the fields that the extender reads beside its resources.
+//! A pod from the watch, with the fields that the extender reads in addition to the pod's resources.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,33 +7,33 @@ use berth_kubevirt_render::launcher::{Existing, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-/// A pod as the watch shows it.
+/// A pod from the watch.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPod {
     /// Its resources, its host and its VM.
     pub existing: Existing,
-    /// True if it has Berth's scheduler.
+    /// True if the pod names Berth's scheduler.
     pub is_ours: bool,
-    /// Claims of its volumes, in its namespace.
+    /// Claims of the pod's volumes, in the pod's namespace.
     pub claims: Vec<String>,
     /// True if the scheduler has found no host for it.
     pub is_unschedulable: bool,
-    /// Why its kubelet has refused it.
+    /// Reason why the kubelet has refused the pod.
     pub kubelet: Option<KubeletRefusal>,
-    /// Hash of the fields that rules of other pods read, and of the resources of its containers.
+    /// Hash of the fields that other pods' rules read, and of the container resources.
     pub(super) stamp: u64,
 }
 
 /// Reason why a kubelet refused a pod that was bound to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KubeletRefusal {
-    /// The managers agree on no set of zones.
+    /// The managers share no set of zones.
     TopologyAffinity,
     /// The pod would not get whole cores.
     SmtAlignment,
-    /// A manager could not allocate what its hint had offered.
+    /// A manager could not allocate the resources that its hint offered.
     UnexpectedAdmission,
-    /// The Node has too little left.
+    /// The Node has insufficient free resources.
     OutOfResource,
     /// The Node's labels do not match the pod's node affinity.
     NodeAffinity,
@@ -78,7 +78,7 @@ impl ObservedPod {
     /// Reads a pod.
     ///
     /// # Errors
-    /// If an amount is malformed.
+    /// Returns an error if an amount is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
         let mut existing = Existing::read(pod)?;
         if !is_of_instance(pod, existing.vmi_uid.as_deref()) {
@@ -92,7 +92,7 @@ impl ObservedPod {
         let claims = volumes.iter().filter_map(|volume| {
             let named =
                 volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
-            // The name that the ephemeral volume controller gives to the claim that it creates.
+            // The ephemeral volume controller gives this name to the claim that it creates.
             let own = volume.ephemeral.as_ref();
             named.or_else(|| own.map(|_| format!("{}-{}", existing.name, volume.name)))
         });
@@ -133,8 +133,8 @@ impl ObservedPod {
     }
 }
 
-/// Returns true if the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both
-/// (`renderLaunchManifest`), and every user who can create pods can set a label.
+/// Returns true if the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both the
+/// label and the owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
 fn is_of_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let is_instance = |owner: &OwnerReference| {

@@ -1,4 +1,4 @@
-//! Reservations after a restart for VMs that have no launcher pod yet.
+//! Reservations after a restart, for VMs without a launcher pod.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use super::pending_vm::{Claim, PendingVm, intersection};
 use super::reservation::{Reservation, Stage, VmKey};
 
 impl Extender {
-    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved when pods
-    /// are listed too.
+    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved as
+    /// soon as pods are listed too.
     pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
         self.vms.pending = (vms, volumes);
     }
 
-    /// Reserves the hosts that VMs without a pod are tied to by their volumes.
+    /// Reserves, for VMs without a pod, the only host that can reach their volumes.
     pub(super) fn reserve_pending_vms(&mut self) {
         let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
         vms.sort_by(|a, b| a.claims.cmp(&b.claims));
@@ -39,7 +39,7 @@ impl Extender {
 
     fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
         let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
-        // Only the launcher's rules about other pods count: its volumes have chosen the host already.
+        // Only the launcher's rules about other pods apply: the volumes already determine the host.
         let node_affinity = NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(pin),
             ..NodeAffinity::default()
@@ -67,7 +67,7 @@ impl Extender {
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.request(&parts, needs) else { return };
         let mut hosts = engine.candidates(&request);
-        // Where several hosts can reach the volume, the VM does not depend on one of them.
+        // If several hosts can reach the volume, the VM does not depend on a single host.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
         if engine.place(&request, Some(&[host])).is_none() {
             return;

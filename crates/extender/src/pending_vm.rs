@@ -1,10 +1,11 @@
-//! VMs without a launcher pod, and the host that their volumes tie them to: their reservations after a restart.
+//! VMs without a launcher pod whose volumes only one host can reach, and their reservations after a restart.
 //!
-//! There are two ways to a volume that only one host can reach. Without populators CDI waits for a first consumer: KubeVirt
-//! creates a first-consumer pod, the volume is provisioned on the host of that pod, the pod ends, the image is imported for
-//! minutes, and only then the launcher pod is created. With populators (DataVolume `PendingPopulation`) the launcher pod is
-//! the first consumer itself and waits for its volume in the scheduler. No object has the reservation of either pod, but it
-//! can be computed: the claims and volumes name the host, and the instance has the amounts.
+//! A volume that only one host can reach is created in one of two ways. Without populators, CDI waits for a first
+//! consumer: KubeVirt creates a first-consumer pod, the volume is provisioned on the host of that pod, the pod ends,
+//! CDI imports the image for minutes, and only then KubeVirt creates the launcher pod. With populators (DataVolume
+//! `PendingPopulation`), the launcher pod itself is the first consumer and waits for its volume in the scheduler. No
+//! object stores the reservation of either pod, but the reservation can be computed: the claims and volumes name the
+//! host, and the instance has the amounts.
 
 use berth_api::names::SCHEDULER;
 use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
@@ -17,10 +18,10 @@ use super::reservation::VmKey;
 /// Namespace and name.
 pub(super) type Claim = (String, String);
 
-/// Most node selector terms of all volumes of one VM: each volume multiplies them.
+/// Maximum number of node selector terms of all volumes of a VM: the terms of several volumes are multiplied.
 const TERMS: usize = 64;
 
-/// A VM that is on no host yet, and has claims.
+/// A VM with claims that is not on a host yet.
 #[derive(Clone, Debug)]
 pub struct PendingVm {
     pub(super) instance: String,
@@ -28,7 +29,7 @@ pub struct PendingVm {
     pub(super) launcher: Box<Launcher>,
 }
 
-/// Returns the node selector of a volume that is to be provisioned on a node.
+/// Returns the node selector for a volume that will be provisioned on a node.
 #[must_use]
 pub fn node_selector(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
@@ -41,10 +42,10 @@ pub fn node_selector(node: &str) -> NodeSelector {
 }
 
 impl PendingVm {
-    /// Reads an instance; `None` if it is on a host, has ended, has another scheduler, or has no claims.
+    /// Reads an instance; `None` if the instance is on a host, has ended, has another scheduler, or has no claims.
     ///
     /// # Errors
-    /// If no launcher pod can be predicted from a field.
+    /// Returns an error if no launcher pod can be predicted from the object.
     pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");
@@ -61,7 +62,7 @@ impl PendingVm {
             return Ok(None);
         }
         let machine = Machine::read(object)?.ok_or(VmError::OtherKind)?;
-        // Resources of device plugins for networks matter little here: the launcher pod has them later.
+        // Device plugin resources of networks are left out: the launcher pod requests them later.
         let networks = object.pointer("/spec/networks").and_then(Value::as_array);
         let named = networks
             .into_iter()
@@ -76,7 +77,7 @@ impl PendingVm {
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))
     }
 
-    /// Returns the claims of its volumes.
+    /// Returns the claims of the VM's volumes.
     pub fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
@@ -87,19 +88,21 @@ impl PendingVm {
     }
 }
 
-/// Returns the claim of a volume (KubeVirt `PVCNameFromVirtVolume`); that of a DataVolume has the DataVolume's name.
+/// Returns the claim of a volume (KubeVirt `PVCNameFromVirtVolume`); the claim of a DataVolume has the same name as
+/// the DataVolume.
 fn claim(volume: &Value) -> Option<&str> {
     let names = ["/persistentVolumeClaim/claimName", "/dataVolume/name"];
     names.into_iter().find_map(|pointer| volume.pointer(pointer)?.as_str())
 }
 
-/// Returns a node selector that matches the nodes which match both.
+/// Returns a node selector that matches the nodes that both selectors match.
 pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
     };
-    // A term without requirements matches no node; joined with another term it would match that term's nodes.
+    // A term without requirements matches no node; combined with another term, the result would match that term's
+    // nodes.
     let is_some = |term: &&NodeSelectorTerm| {
         let all = [&term.match_expressions, &term.match_fields];
         all.into_iter().flatten().any(|all| !all.is_empty())

@@ -1,4 +1,4 @@
-//! Pods without a host: those that the watch shows, those that no host took, and those whose VM is unknown.
+//! Pods without a host: pods from the watch, pods that no host accepts, and pods whose VM is unknown.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::refused_pods::RefusedPods;
 use super::unassigned_pods::UnassignedPods;
 use super::unknown_instances::UnknownInstances;
 
-/// Time for which a deleted pod is remembered, as the scheduler may ask about it a moment later.
+/// Time for which the extender remembers a deleted pod, because the scheduler may still call `filter` for the pod.
 const DELETED: Duration = Duration::from_secs(60);
 
 /// Pods without a host, and pods that were deleted a short time ago.
@@ -24,7 +24,7 @@ pub(super) struct PodQueue {
 }
 
 impl PodQueue {
-    /// Inserts a pod that has no host, unless it was deleted.
+    /// Inserts a pod without a host, unless the pod was deleted.
     pub(super) fn insert(&mut self, pod: Arc<Pod>, observed: &ObservedPod) -> bool {
         if self.is_deleted(observed.uid()) {
             return false;
@@ -39,13 +39,13 @@ impl PodQueue {
         self.refused.remove(uid);
     }
 
-    /// Removes a pod that has a reservation, and is not bound yet.
+    /// Removes a pod that has a reservation and is not bound yet.
     pub(super) fn reserved(&mut self, uid: &str) {
         self.refused.remove(uid);
         self.unknown_instances.remove(uid);
     }
 
-    /// Removes a pod that is deleted or has ended, and remembers it.
+    /// Removes a pod that was deleted or has ended, and remembers the pod for a while.
     pub(super) fn deleted(&mut self, now: Instant, uid: &str) {
         self.assigned(uid);
         self.deleted.insert(uid.to_owned(), now);
@@ -55,7 +55,7 @@ impl PodQueue {
         self.deleted.contains_key(uid)
     }
 
-    /// Removes what has expired.
+    /// Removes expired entries.
     pub(super) fn expire(&mut self, now: Instant) {
         let Self { unassigned, unknown_instances, deleted, .. } = self;
         unknown_instances.expire(now, |uid| unassigned.get(uid).is_some());

@@ -1,4 +1,4 @@
-//! Watch events of pods: bound pods take room, and deleted ones release it when their kubelet does.
+//! Watch events of pods: bound pods take resources, and the kubelet's release of a deleted pod frees them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::reservation::{
 };
 
 impl Extender {
-    /// Updates the state with a pod as the watch shows it.
+    /// Updates the state with a pod from the watch.
     ///
     /// # Errors
-    /// If a rule of a pod on a host cannot be compiled.
+    /// Returns an error if a rule of a pod on a host cannot be compiled.
     pub fn pod(
         &mut self,
         now: Instant,
@@ -28,7 +28,7 @@ impl Extender {
     ) -> Result<(), PodError> {
         let existing = &observed.existing;
         if existing.is_terminal {
-            // No reservation is kept where the kubelet has refused the pod.
+            // No reservation is kept if the kubelet has refused the pod.
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             self.pod_ended(now, observed.uid(), phase == Some("Failed"));
             return Ok(());
@@ -47,8 +47,9 @@ impl Extender {
         }
     }
 
-    /// Returns true if a pod with exclusive CPUs or huge pages is bound to a host whose report does not list it yet. Of many
-    /// pods these are counted last, as their resources are computed from those of the others.
+    /// Returns true if a pod with exclusive CPUs or huge pages is bound to a host whose report does not list the pod
+    /// yet. When many pods are added, such pods must come last because their resources are computed from the resources
+    /// of the others.
     #[must_use]
     pub fn is_unreported(&self, observed: &ObservedPod) -> bool {
         let existing = &observed.existing;
@@ -58,7 +59,7 @@ impl Extender {
         facts.allocation(observed.uid()).is_none() && wants_exclusive(observed)
     }
 
-    /// Updates the state after a list of all pods: other pods are deleted.
+    /// Updates the state from a list of all pods: known pods that are not listed are deleted.
     pub fn pods_listed(&mut self, now: Instant, listed: &HashSet<String>) {
         let is_missing = |(uid, reservation): &(&Arc<str>, &Reservation)| {
             let is_late = |since: Instant| now.saturating_duration_since(since) > LISTED_TIMEOUT;
@@ -95,7 +96,7 @@ impl Extender {
         self.pod_ended(now, uid, false);
     }
 
-    /// Counts a pod on its host, whichever scheduler has bound it.
+    /// Counts a pod on its host, regardless of the scheduler that has bound the pod.
     fn pod_on_host(
         &mut self,
         now: Instant,
@@ -138,7 +139,7 @@ impl Extender {
         };
         self.reservations.records.insert(uid, reservation);
         match id {
-            // The pod is there, whatever the kubelet was expected to answer.
+            // The pod is on the host, regardless of the predicted decision of the kubelet.
             Some(id) => drop(self.reservations.engine.bound(&request, id)),
             None => {
                 self.reservations.records.mark_without_host(uid);
@@ -148,7 +149,8 @@ impl Extender {
         result
     }
 
-    /// Compiles a bound pod; without its rules, if those cannot be compiled, as its resources are in use all the same.
+    /// Compiles a bound pod. If the rules cannot be compiled, compiles the pod without rules, because its resources
+    /// are in use in any case.
     fn request_of_bound(
         &mut self,
         pod: &v1::Pod,
@@ -170,7 +172,7 @@ impl Extender {
         }
     }
 
-    /// Releases the reservation of the pod's VM, and that of the pod itself on another host.
+    /// Releases the reservation of the pod's VM, and the reservation of the pod on another host.
     fn release_other_reservation(&mut self, uid: &str, host: &str, vm: Option<&VmKey>) {
         let holder = vm.and_then(|vm| self.reservations.records.holder(vm)).cloned();
         if let Some(holder) = holder.filter(|holder| &**holder != uid)
@@ -186,7 +188,8 @@ impl Extender {
         }
     }
 
-    /// Waits for the removal of a terminating pod: its kubelet may release its resources before any watch shows it.
+    /// Awaits the removal of a terminating pod: its kubelet may release the resources before the watch shows the
+    /// release.
     fn await_removal_if_terminating(&mut self, uid: &str, host: &str, observed: &ObservedPod) {
         let host = self.reservations.engine.host(host);
         if let Some(host) = host.filter(|_| observed.existing.is_deleted)
@@ -196,8 +199,8 @@ impl Extender {
         }
     }
 
-    /// Releases the resources of a terminating pod that the report of its host no longer lists; returns true if that is
-    /// done.
+    /// Releases the resources of a terminating pod that the report of its host no longer lists; returns true if the
+    /// resources are released.
     pub(super) fn release_if_unlisted(
         &mut self,
         uid: &str,
@@ -224,7 +227,7 @@ impl Extender {
         }
     }
 
-    /// Queues a pod that has no host. Reserves again what a scheduler had chosen before a restart.
+    /// Queues a pod without a host. Restores the host that a scheduler chose before a restart.
     fn pod_without_host(&mut self, now: Instant, pod: v1::Pod, observed: &ObservedPod) {
         let pod = Arc::new(pod);
         if !self.queue.insert(Arc::clone(&pod), observed) {
@@ -241,7 +244,7 @@ impl Extender {
         }
     }
 
-    /// Reserves the node that was selected for a pod's volumes, or nominated.
+    /// Reserves the nominated node of a pod, or the node that was selected for its volumes.
     pub(super) fn reserve_selected_node(
         &mut self,
         now: Instant,
@@ -273,7 +276,7 @@ impl Extender {
         }
     }
 
-    /// Ends a pod's reservation, as far as its kubelet has released the resources.
+    /// Ends a pod's reservation if its kubelet has released the resources.
     fn pod_ended(&mut self, now: Instant, uid: &str, has_failed: bool) {
         self.queue.deleted(now, uid);
         let Some(reservation) = self.reservations.get(uid) else { return };
@@ -308,7 +311,8 @@ impl Extender {
         self.reservations.records.set_stage(uid, Stage::Kept { until });
         let Some(host) = host else { return };
         if was_released {
-            // The kubelet had released the resources before the pod's end was known; they are for the VM.
+            // The kubelet released the resources before the extender saw the end of the pod; the resources are
+            // reserved for the VM.
             drop(self.reservations.engine.bound(&request, host));
         }
         if self.reservations.is_listed(host, uid) {
@@ -316,17 +320,17 @@ impl Extender {
         } else {
             self.removed(host, uid);
         }
-        // The launcher pod, which may have been refused because of this pod, can have its place.
+        // The launcher pod can use this reservation, and may have been refused because of this pod.
         self.queue.refused.host_changed(host);
     }
 
-    /// Releases the resources of a pod that was on a host, or waits until its kubelet does.
+    /// Releases the resources of a pod that was on a host, or waits until the kubelet releases them.
     fn leave(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let was_listed = reservation.is_listed;
         let until = now.checked_add(LEAVING_TIMEOUT);
         let Some(host) = self.reservations.engine.host(&reservation.host) else {
-            // The Node is deleted, and the kubelet may have the pod for a moment longer.
+            // The Node is deleted, and the kubelet may run the pod for a moment longer.
             return match until {
                 Some(until) => {
                     self.reservations.records.set_stage(uid, Stage::Leaving { until });
@@ -335,12 +339,12 @@ impl Extender {
             };
         };
         match until {
-            // The engine counts the allocation of the report until that no longer lists the pod.
+            // The engine counts the allocation in the report until the report no longer lists the pod.
             _ if self.reservations.is_listed(host, uid) => {
                 self.availability.await_removal(host, uid);
                 self.release(uid);
             }
-            // No report has listed the pod, so which CPUs it has got is not known.
+            // No report has listed the pod, so the CPUs that the kubelet allocated are unknown.
             Some(until) if !was_listed => {
                 self.availability.await_removal(host, uid);
                 self.reservations.records.set_stage(uid, Stage::Leaving { until });
@@ -353,7 +357,7 @@ impl Extender {
     }
 }
 
-/// Returns true if the pod asks for exclusive CPUs or huge pages.
+/// Returns true if the pod requests exclusive CPUs or huge pages.
 fn wants_exclusive(observed: &ObservedPod) -> bool {
     let pod = &observed.existing.pod;
     let mut containers = pod.containers.iter();

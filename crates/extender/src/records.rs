@@ -1,7 +1,7 @@
 //! Records of reservations, by pod, by VM and by host.
 //!
-//! The placement engine has the amounts; a record has the stage and the expiry. Each pod has one record and there are no
-//! counters, so no amount is released twice.
+//! The placement engine stores the amounts; a record stores the stage and the expiry. Each pod has one record and
+//! there are no counters, so no amount is released twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::states::ReservationState;
 #[derive(Debug, Default)]
 pub(super) struct Records {
     by_pod: HashMap<Arc<str>, Reservation>,
-    /// The pod that holds the reservation of a VM.
+    /// The pod that has the reservation of each VM.
     by_vm: HashMap<VmKey, Arc<str>>,
     /// Pods whose reservation may expire.
     unbound: BTreeSet<Arc<str>>,
-    /// Pods on hosts that the engine does not know, by host.
+    /// Pods on hosts that are unknown to the engine, by host.
     without_host: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     host_names: HashSet<Arc<str>>,
 }
@@ -51,7 +51,7 @@ impl Records {
         self.unbound.iter().filter_map(|uid| Some((uid, self.by_pod.get(uid)?)))
     }
 
-    /// Returns the pod that holds the reservation of a VM.
+    /// Returns the pod that has the reservation of a VM.
     pub(super) fn holder(&self, vm: &VmKey) -> Option<&Arc<str>> {
         self.by_vm.get(vm)
     }
@@ -64,7 +64,7 @@ impl Records {
         debug_assert!(state.may_become(next), "{uid}: {state:?} to {next:?}");
     }
 
-    /// Inserts or replaces a pod's reservation, which becomes that of its VM.
+    /// Inserts or replaces a pod's reservation, and makes it the reservation of the pod's VM.
     pub(super) fn insert(&mut self, uid: &str, reservation: Reservation) {
         self.check(uid, reservation.stage.state());
         let uid: Arc<str> = uid.into();
@@ -75,7 +75,7 @@ impl Records {
         self.by_pod.insert(uid, reservation);
     }
 
-    /// Moves a reservation to another stage.
+    /// Changes the stage of a reservation.
     pub(super) fn set_stage(&mut self, uid: &str, stage: Stage) {
         self.check(uid, stage.state());
         let Some((uid, _)) = self.by_pod.get_key_value(uid) else { return };
@@ -86,14 +86,14 @@ impl Records {
         self.index_stage(&uid, stage);
     }
 
-    /// Notes that the watch shows the pod on its host.
+    /// Records that the watch shows the pod on its host.
     pub(super) fn mark_seen(&mut self, uid: &str, is_terminating: bool) {
         if let Some(reservation) = self.by_pod.get_mut(uid) {
             (reservation.is_seen, reservation.is_terminating) = (true, is_terminating);
         }
     }
 
-    /// Notes that a report lists the pod.
+    /// Records that a report lists the pod.
     pub(super) fn mark_listed(&mut self, uid: &str) {
         if let Some(reservation) = self.by_pod.get_mut(uid) {
             reservation.is_listed = true;
@@ -131,7 +131,7 @@ impl Records {
         expired.map(|(uid, _)| Arc::clone(uid)).collect()
     }
 
-    /// Notes that the engine does not know the pod's host.
+    /// Records that the engine does not know the pod's host.
     pub(super) fn mark_without_host(&mut self, uid: &str) {
         if let Some((uid, reservation)) = self.by_pod.get_key_value(uid) {
             let host = Arc::clone(&reservation.host);
@@ -144,7 +144,7 @@ impl Records {
         self.without_host.get(node).into_iter().flatten()
     }
 
-    /// Returns the pods of a host that the engine knows from now on.
+    /// Removes and returns the pods that are on this host and were marked as pods without a known host.
     pub(super) fn take_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
         self.without_host.remove(host).unwrap_or_default()
     }

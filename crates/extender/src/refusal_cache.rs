@@ -1,5 +1,5 @@
-//! Cache of the reasons why hosts refuse a pod: a pod that waits is filtered again and again, as are others of its request
-//! class, and few hosts change in between.
+//! Cache of the reasons why hosts refuse a pod: `filter` is called again and again for a waiting pod and for other
+//! pods of its request class, and few hosts change between the calls.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
-/// Reason where the engine finds no single one.
+/// Reason of a host for which the engine finds no single reason.
 const FULL: &str = "node(s) had too little room for it";
-/// Number of request classes that are cached; with more, the cache is emptied.
+/// Maximum number of cached request classes; with more, the cache is emptied.
 const CLASSES: usize = 64;
 
 /// Short reasons by request class.
@@ -19,14 +19,14 @@ pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusals>);
 /// Reasons of hosts for one request class.
 #[derive(Debug, Default)]
 pub(super) struct ClassRefusals {
-    /// The change of hosts up to which the reasons are right.
+    /// Number of the last host change that the reasons include.
     last_change: u64,
     reasons: Vec<Option<Cow<'static, str>>>,
 }
 
 impl RefusalCache {
-    /// Takes the reasons for a pod out of the cache, without those of hosts that have changed. For a pod whose rules
-    /// count other pods there are none.
+    /// Removes the reasons for a pod from the cache, without the reasons of changed hosts. Returns no reasons for a
+    /// pod whose rules count other pods.
     pub(super) fn take(&mut self, engine: &Engine, request: &Request) -> ClassRefusals {
         let cached = engine.class_key(request).and_then(|class| self.0.remove(class));
         let mut cached = cached.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Pods that no host took, and the hosts that have changed since: which pods to wake, and by which host.
+//! Pods that no host accepted, and the hosts that have changed since; decides which pods to wake, and by which host.
 //!
-//! The scheduler retries a pod when an event of Kubernetes may have made room for it. A report is no such event, so the
-//! extender touches a Node when a pod would fit there now; once for each refusal.
+//! The scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is no
+//! such event, so the extender touches a Node when a waiting pod would fit on that Node, once for each refusal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -9,40 +9,41 @@ use std::sync::Arc;
 use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
-/// A pod that waits for room.
+/// A pod that waits for free resources.
 #[derive(Clone, Debug)]
 struct RefusedPod {
     request: Request,
-    /// True if a Node was touched for it since it was refused.
+    /// True if a Node was touched for the pod since the last refusal.
     is_woken: bool,
-    /// The round since which a full scan is due for it.
+    /// Number of the round since which a full scan for the pod is due.
     scan_due: Option<u64>,
-    /// Host with the reservation of its VM: room there is not visible to the engine.
+    /// Host with the reservation of the pod's VM: the engine does not see the reserved resources as free.
     kept_on: Option<Arc<str>>,
 }
 
-/// All pods that wait for room.
+/// All pods that wait for free resources.
 #[derive(Debug, Default)]
 pub(super) struct RefusedPods {
     pods: BTreeMap<Arc<str>, RefusedPod>,
-    /// Hosts that may have more room than before.
+    /// Hosts that may have more free resources than before.
     changed: BTreeSet<HostId>,
     /// Number of the next call of [`Self::wake`].
     round: u64,
 }
 
-/// Number of changed hosts up to which each is checked; above it, a search by the engine's own order is faster.
+/// Maximum number of changed hosts that are checked individually; for more hosts, a search in the engine's order is
+/// faster.
 const FEW_HOSTS: usize = 64;
-/// Number of request classes that are searched in a round; the others follow in the next rounds.
+/// Maximum number of request classes per round; the others are searched in the next rounds.
 const CLASSES: usize = 64;
 
 impl RefusedPods {
-    /// Inserts a pod that no host takes, after a full scan.
+    /// Inserts a pod that no host accepted in a full scan.
     pub(super) fn insert(&mut self, request: &Request, kept_on: Option<Arc<str>>) {
         self.add(request, None, kept_on);
     }
 
-    /// Inserts a pod for which no scan was made.
+    /// Inserts a pod without a preceding full scan.
     pub(super) fn insert_unscanned(&mut self, request: &Request) {
         self.add(request, Some(self.round), None);
     }
@@ -64,14 +65,14 @@ impl RefusedPods {
         self.pods.len()
     }
 
-    /// Notes that a host may have more room than before.
+    /// Records that a host may have more free resources than before.
     pub(super) fn host_changed(&mut self, host: HostId) {
         if !self.pods.is_empty() {
             self.changed.insert(host);
         }
     }
 
-    /// Makes a full scan due for all pods, as rules that count hosts may have another result on any host.
+    /// Schedules a full scan for all pods, because rules that count hosts may now have another result on any host.
     pub(super) fn scan_all(&mut self) {
         for pod in self.pods.values_mut() {
             pod.scan_due.get_or_insert(self.round);
@@ -85,7 +86,8 @@ impl RefusedPods {
         !self.changed.is_empty() || is_due()
     }
 
-    /// Returns the hosts on which a waiting pod fits now. `all_available` spares the filter of hosts.
+    /// Returns the hosts on which a waiting pod now fits. If `all_available` is true, the hosts are not filtered by
+    /// availability.
     pub(super) fn wake(
         &mut self,
         engine: &mut Engine,
@@ -103,7 +105,7 @@ impl RefusedPods {
         let waits = |pod: &&mut RefusedPod| !pod.is_woken;
         let (mut due, others): (Vec<_>, Vec<_>) =
             self.pods.values_mut().filter(waits).partition(|pod| pod.scan_due.is_some());
-        // The pod whose scan is due for the longest time is the first, so that each is scanned however much changes.
+        // The pod whose scan has been due longest comes first, so that every pod is scanned eventually.
         due.sort_by_key(|pod| pod.scan_due);
         let others = others.into_iter().filter(|_| !changed.is_empty());
         for pod in due.into_iter().chain(others) {

@@ -1,4 +1,4 @@
-//! Reservation of one pod on one host: its stage, until when it holds, and for which VM.
+//! Reservation of a host for a pod: stage, expiry and VM.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,34 +8,36 @@ use berth_placement::engine::Request;
 
 use super::states::ReservationState;
 
-/// Timeout of the reservation of a pod of a PodGroup. kube-scheduler 1.36 asks for each pod of the group and for each
-/// placement that it simulates, and does not report to an extender which of them it drops (`podGroupPodSchedulingAlgorithm`).
+/// Timeout of the reservation of a pod in a PodGroup. kube-scheduler 1.36 calls `filter` for each pod of the group and
+/// for each placement that it simulates, and does not report to an extender which placements it drops
+/// (`podGroupPodSchedulingAlgorithm`).
 pub(super) const POD_GROUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time from a `filter` call within which the pod is bound, or `filter` is called for it again.
+/// Time after a `filter` call within which the pod must be bound, or `filter` must be called for the pod again.
 pub(super) const RESERVED_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same while volumes are provisioned: the scheduler waits ten minutes for them (`bindTimeoutSeconds`).
+/// Timeout of a reservation while volumes are provisioned: the scheduler waits ten minutes for volumes
+/// (`bindTimeoutSeconds`).
 pub(super) const VOLUMES_TIMEOUT: Duration = Duration::from_secs(660);
-/// Time within which the watch shows a binding whose outcome is not known.
+/// Time within which the watch shows a binding whose outcome is unknown.
 pub(super) const BINDING_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for which a deleted pod may still have CPUs that no report has listed.
+/// Time for which a deleted pod may still use CPUs that no report has listed.
 pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which a pod that was bound here is in every list of pods.
+/// Time after which every list of pods includes a pod that was bound here.
 pub(super) const LISTED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stage of a reservation; [`super::states`] has the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// `filter` has answered with the host.
+    /// `filter` has returned the host.
     Reserved { until: Instant },
-    /// The binding was sent, and its outcome is not known yet.
+    /// The binding was sent, and its outcome is unknown.
     Binding { until: Instant },
     /// The pod is on the host.
     Bound { since: Instant },
-    /// The first-consumer pod has ended, and the VM's launcher pod is to follow it on this host.
+    /// The first-consumer pod has ended, and the reservation waits for the VM's launcher pod on this host.
     Kept { until: Option<Instant> },
-    /// The pod has ended, and its kubelet may not know yet.
+    /// The pod has ended, and its kubelet may not have processed the end yet.
     Leaving { until: Instant },
-    /// The pod is terminating, and its kubelet has released what it had.
+    /// The pod is terminating, and its kubelet has released its resources.
     Released,
 }
 
@@ -51,7 +53,7 @@ impl Stage {
         }
     }
 
-    /// Returns true if the reservation may move to another host, as its kubelet knows nothing of it.
+    /// Returns true if the reservation may move to another host, because the kubelet does not know the pod yet.
     pub(super) const fn is_movable(self) -> bool {
         matches!(self, Self::Reserved { .. } | Self::Kept { .. })
     }
@@ -68,13 +70,13 @@ impl Stage {
     }
 }
 
-/// Key of the reservations of one VM: a VM that migrates has two. The namespace is part of it, so that no pod uses the
-/// reservation of another namespace's VM.
+/// Key of the reservations of a VM: a migrating VM has two. The key includes the namespace, so that no pod uses the
+/// reservation of a VM in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VmKey {
     pub(super) namespace: String,
     pub(super) instance: String,
-    /// Migration of which the pod is the target; empty if there is none.
+    /// Uid of the migration whose target is the pod; empty without a migration.
     pub(super) migration: String,
 }
 
@@ -86,7 +88,7 @@ impl VmKey {
     }
 }
 
-/// Reservation of one pod.
+/// Reservation of a host for a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation {
     pub(super) host: Arc<str>,
@@ -94,7 +96,7 @@ pub(super) struct Reservation {
     pub(super) request: Request,
     pub(super) vm: Option<VmKey>,
     pub(super) is_first_consumer: bool,
-    /// Hash of the fields that rules of other pods read, at the time of the reservation.
+    /// Hash of the fields that other pods' rules read, at the time of the reservation.
     pub(super) stamp: u64,
     /// True once the watch has shown the pod on the host.
     pub(super) is_seen: bool,
@@ -103,14 +105,14 @@ pub(super) struct Reservation {
     pub(super) is_terminating: bool,
 }
 
-/// Returns true if the kubelet gives the pod exclusive CPUs or huge pages of zones.
+/// Returns true if the kubelet allocates exclusive CPUs or huge pages of zones to the pod.
 pub(super) fn has_exclusive(request: &Request) -> bool {
     request.pinned_cpus() > 0 || request.page_size().is_some()
 }
 
-/// Returns true if the kubelet gives the pod no CPUs, memory or devices of a zone, so that its order of admission does not
-/// matter to other pods: the kubelet's managers that know zones look at Guaranteed pods alone, and KubeVirt's own devices
-/// have no zone.
+/// Returns true if the kubelet allocates no CPUs, memory or devices of a zone to the pod, so that the pod's position
+/// in the order of admission does not affect other pods: the kubelet's NUMA-aware managers handle only Guaranteed
+/// pods, and KubeVirt's own devices have no zone.
 pub(super) fn takes_nothing_of_zones(request: &Request) -> bool {
     let pod = request.pod();
     let mut containers = pod.init_containers.iter().chain(&pod.containers);

@@ -1,7 +1,7 @@
-//! The reservation table: which pod has what on which host, in the engine's amounts and in records.
+//! The reservation table: resources of each pod on each host, as amounts in the engine and as records.
 //!
-//! A pod whose host the engine knows is placed in the engine as long as it has a record, except in the stages `released`,
-//! and while `filter` or `bind` try another order of pods.
+//! A pod on a host that the engine knows is placed in the engine while the pod has a record, except in the stage
+//! `released` and while `filter` or `bind` try another order of pods.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::observed_pod::ObservedPod;
 use super::records::Records;
 use super::reservation::{Reservation, Stage, VmKey, has_exclusive};
 
-/// The placement engine and a record for each pod that is placed in it.
+/// The placement engine, and a record for each pod that is placed in the engine.
 #[derive(Debug, Default)]
 pub(super) struct ReservationTable {
     pub(super) engine: Engine,
@@ -23,7 +23,7 @@ pub(super) struct ReservationTable {
 pub(super) enum Restored {
     /// There was nothing to restore.
     Nothing,
-    /// The reservation stays removed; its host may have more room than before.
+    /// The reservation stays removed; its host may have more free resources than before.
     Freed(HostId),
     /// The VM's reservation is on this host as before.
     Kept(Arc<str>),
@@ -66,14 +66,14 @@ impl ReservationTable {
         self.records.insert(pod.uid(), reservation);
     }
 
-    /// Releases a pod's resources and returns the host that has more room now.
+    /// Releases a pod's resources and returns the host, which now has more free resources.
     pub(super) fn release(&mut self, uid: &str) -> Option<HostId> {
         let reservation = self.records.remove(uid)?;
         self.engine.remove(uid);
         self.engine.host(&reservation.host)
     }
 
-    /// Removes the pod's reservation, or that of its VM, so that the pod can be placed again.
+    /// Removes the reservation of the pod or of its VM, so that the pod can be placed again.
     pub(super) fn take(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
@@ -87,8 +87,8 @@ impl ReservationTable {
         Some((uid, reservation))
     }
 
-    /// Restores what [`Self::take`] has removed for a pod that was not placed: the reservation of its VM. The pod's own
-    /// stays removed, as the pod does not fit there.
+    /// Restores the VM's reservation that [`Self::take`] has removed for a pod that was not placed. The pod's own
+    /// reservation stays removed, because the pod does not fit there.
     pub(super) fn restore(
         &mut self,
         taken: Option<(Arc<str>, Reservation)>,
@@ -100,12 +100,12 @@ impl ReservationTable {
             return host.map_or(Restored::Nothing, Restored::Freed);
         }
         let Some(host) = host else {
-            // The Node may come back.
+            // The Node may be created again.
             self.records.insert(&uid, reservation);
             self.records.mark_without_host(&uid);
             return Restored::Nothing;
         };
-        // Whether the kubelet would admit the pod now is checked when the pod is filtered again.
+        // The next `filter` call for the pod checks if the kubelet would still admit the pod.
         drop(self.engine.bound(&reservation.request, host));
         self.records.insert(&uid, reservation);
         Restored::Kept(name)
@@ -118,11 +118,12 @@ impl ReservationTable {
         }
     }
 
-    /// Returns true if the report of a host differs from the pods there, so that it is not known which pod has what.
+    /// Returns true if the report of a host differs from the pods on the host, so that the resources of each pod are
+    /// unknown.
     pub(super) fn differs_from_report(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.facts(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
-        // The kubelet has allocated nothing to a pod that is only reserved.
+        // The kubelet has allocated nothing to a pod that only has a reservation.
         let is_there = |request: &Request| {
             self.records
                 .get(request.uid())

@@ -6,7 +6,7 @@
 //!
 //! # Reservations
 //!
-//! A pod has at most one reservation. `none` is its absence.
+//! A pod has at most one reservation. `none` means that the pod has no reservation.
 //!
 //! | from | to | when |
 //! |---|---|---|
@@ -37,9 +37,9 @@
 //!
 //! # Availability of hosts
 //!
-//! An `available` host takes pods. An `unusable` one takes none. One in another state takes no pods with exclusive CPUs
-//! or huge pages, because which zones are free is not known. Where several apply, the first of `unusable`, `awaiting
-//! report` and `awaiting pod removal` is the state.
+//! A host in state `available` accepts pods. A host in state `unusable` accepts none. In the other states, a host
+//! accepts no pods with exclusive CPUs or huge pages, because its free zones are unknown. If several states apply, the
+//! first of `unusable`, `awaiting report` and `awaiting pod removal` is used.
 //!
 //! | from | to | when |
 //! |---|---|---|

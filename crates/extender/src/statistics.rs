@@ -1,4 +1,4 @@
-//! Statistics: reservations by stage, free resources, and their fragmentation.
+//! Statistics: reservations by stage, free resources, and fragmentation of the free resources.
 
 use super::extender::Extender;
 use super::reservation::Stage;
@@ -6,7 +6,7 @@ use super::reservation::Stage;
 /// Number of pods in each stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
-    /// `filter` has answered with a host.
+    /// `filter` has returned a host.
     pub reserved: usize,
     /// The binding was sent.
     pub binding: usize,
@@ -14,28 +14,28 @@ pub struct StageCounts {
     pub bound: usize,
     /// The first-consumer pod has ended, and the reservation is kept for the VM's launcher pod.
     pub kept: usize,
-    /// The pod has ended, and its kubelet may not know yet.
+    /// The pod has ended, and its kubelet may not have processed the end yet.
     pub leaving: usize,
-    /// No host took the pod.
+    /// No host accepted the pod.
     pub waiting: usize,
 }
 
-/// Free resources of all hosts, and the part that no VM can use.
+/// Free resources of all hosts, and the part of these resources that no VM can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeResources {
     /// CPUs that can be pinned now.
     pub free_cpus: u64,
-    /// Free CPUs in zones that have huge pages, and none left.
+    /// Free CPUs in zones that have huge pages but no free huge pages.
     pub stranded_cpus: u64,
     /// Bytes of free huge pages.
     pub free_pages: u64,
-    /// Free bytes of huge pages in zones that have no CPU left to pin.
+    /// Bytes of free huge pages in zones without CPUs that can be pinned.
     pub stranded_pages: u64,
     /// Zones with at least [`VM_SIZES`] free CPUs.
     pub zones: [u64; VM_SIZES.len()],
 }
 
-/// Numbers of CPUs of usual VMs.
+/// Common numbers of CPUs of VMs.
 pub const VM_SIZES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 impl Extender {

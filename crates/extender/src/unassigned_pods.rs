@@ -1,4 +1,4 @@
-//! Pods that have no host yet, by uid and by the claims of their volumes.
+//! Pods without a host, by uid and by the claims of their volumes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl UnassignedPods {
         self.pods.insert(observed.uid().to_owned(), (pod, claims));
     }
 
-    /// Removes a pod that has a host, or is deleted.
+    /// Removes a pod that has a host or was deleted.
     pub(super) fn remove(&mut self, uid: &str) {
         let Some((_, claims)) = self.pods.remove(uid) else { return };
         for claim in claims {

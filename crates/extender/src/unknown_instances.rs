@@ -1,28 +1,29 @@
-//! Pods that name a VirtualMachineInstance that is not known: for how long `filter` is held for it.
+//! Pods that name an unknown VirtualMachineInstance, and the time for which `filter` calls for them are held.
 //!
-//! The watch of instances may be a moment behind the watch of pods, so the first call is held. kube-scheduler asks about
-//! one pod at a time and waits for each answer: if each call were held, one pod whose VM is never created would delay all
-//! other pods by a second, again and again. So a pod is held once, and a namespace where that was in vain is not held.
+//! The watch of instances may lag behind the watch of pods, so the extender holds the first `filter` call for a pod.
+//! kube-scheduler sends one call at a time and waits for each answer: if the extender held every call, a single pod
+//! whose VM is never created would delay all other pods by a second again and again. Therefore a pod is held once, and
+//! pods of a namespace where a hold was in vain are not held for a while.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Time for which the calls about a pod are held.
+/// Time for which the calls for a pod are held.
 const HOLD: Duration = Duration::from_secs(1);
-/// Time for which the pods of a namespace are not held after one was held in vain.
+/// Time for which the pods of a namespace are not held after a hold in vain.
 const IN_VAIN: Duration = Duration::from_secs(60);
 
 /// Pods whose VirtualMachineInstances are unknown.
 #[derive(Debug, Default)]
 pub(super) struct UnknownInstances {
-    /// By pod: the time of the first call, and the instance that the pod names.
+    /// Time of the first call, and the instance that the pod names, by pod.
     pods: HashMap<String, (Instant, String)>,
-    /// Namespaces whose pods are not held, each with the end of that time.
+    /// Namespaces whose pods are not held, each with the time until which this applies.
     in_vain: HashMap<String, Instant>,
 }
 
 impl UnknownInstances {
-    /// Returns true if a call about this pod is to be held now.
+    /// Returns true if the extender should hold a call for this pod now.
     pub(super) fn hold(
         &mut self,
         now: Instant,
@@ -49,7 +50,7 @@ impl UnknownInstances {
         pods.map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// Removes a pod whose instance is known.
+    /// Removes a pod whose instance is now known.
     pub(super) fn remove(&mut self, pod: &str) {
         self.pods.remove(pod);
     }

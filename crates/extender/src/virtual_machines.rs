@@ -1,4 +1,4 @@
-//! VirtualMachineInstances and the claims of their volumes, as the watches show them.
+//! VirtualMachineInstances and the claims of their volumes, from the watches.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,22 +11,22 @@ use super::reservation::VmKey;
 /// All VirtualMachineInstances, and all claims without a volume.
 #[derive(Debug, Default)]
 pub(super) struct VirtualMachines {
-    /// By uid; `None` where KubeVirt is not installed.
+    /// VirtualMachineInstances by uid; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, Instance>>,
     /// Claims without a volume, each with its selected node.
     claims: BTreeMap<Claim, Option<String>>,
-    /// Before pods are listed: VMs that are on no host, and where the volumes of their claims are.
+    /// VMs that are on no host, and the node selectors of their claims' volumes; stored until pods are listed.
     pub(super) pending: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
 }
 
 impl VirtualMachines {
-    /// Returns the instance of a VM, which must be in the namespace of the pod that names it.
+    /// Returns the instance of a VM. The instance must be in the namespace of the pod that names it.
     pub(super) fn instance(&self, vm: &VmKey) -> Option<&Instance> {
         let instance = self.instances.as_ref()?.get(&vm.instance)?;
         (*instance.namespace == *vm.namespace).then_some(instance)
     }
 
-    /// Returns true if the VM has not ended, as far as is known.
+    /// Returns true if the VM's instance exists and has not ended; always true without KubeVirt.
     pub(super) fn is_alive(&self, vm: &VmKey) -> bool {
         match &self.instances {
             Some(_) => self.instance(vm).is_some_and(|instance| !instance.is_final),
@@ -49,7 +49,7 @@ impl VirtualMachines {
         self.claims.contains_key(&(namespace.to_owned(), claim.to_owned()))
     }
 
-    /// Returns the node that was selected for one of these claims.
+    /// Returns the node that was selected for any of these claims.
     pub(super) fn selected_node(&self, namespace: &str, claims: &[String]) -> Option<String> {
         claims.iter().find_map(|claim| {
             self.claims.get(&(namespace.to_owned(), claim.clone())).cloned().flatten()

@@ -1,4 +1,5 @@
-//! Calls of kube-scheduler to an extender, and the answers (`k8s.io/kube-scheduler/extender/v1`), with Go's field names.
+//! Calls of kube-scheduler to an extender, and the responses (`k8s.io/kube-scheduler/extender/v1`), with Go's field
+//! names.
 
 use std::borrow::Cow;
 
@@ -12,9 +13,9 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct FilterArgs<'a> {
     /// The pod.
     pub pod: v1::Pod,
-    /// Hosts that the scheduler's plugins accept, in the body's own bytes.
+    /// Names of the hosts that the scheduler's plugins accept, borrowed from the body.
     pub names: Vec<&'a str>,
-    /// True if the pod is of a PodGroup, which kube-scheduler 1.36 places in simulations first.
+    /// True if the pod belongs to a PodGroup; kube-scheduler 1.36 first simulates the placement of such pods.
     pub is_of_group: bool,
 }
 
@@ -24,9 +25,9 @@ pub struct FilterArgs<'a> {
 pub struct BindingArgs {
     /// The pod's name.
     pub pod_name: String,
-    /// Its namespace.
+    /// The pod's namespace.
     pub pod_namespace: String,
-    /// Its uid.
+    /// The pod's uid.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
     /// The host.
@@ -43,10 +44,10 @@ struct RawFilterArgs<'a> {
     node_names: Option<Vec<&'a str>>,
 }
 
-/// Why the body of a call cannot be used; the scheduler logs it.
+/// Reason why the body of a call is invalid; the scheduler logs the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// It is no JSON, or not that of the call.
+    /// The body is not JSON, or not the JSON of this call.
     #[error("{call}: {field}: {source} (a body of {length} bytes)")]
     Json {
         /// The call.
@@ -58,10 +59,10 @@ pub enum WireError {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// There is no pod.
+    /// The body has no pod.
     #[error("filter: Pod: there is none")]
     NoPod,
-    /// There are Node objects in place of names.
+    /// The body has Node objects instead of names.
     #[error(
         "filter: NodeNames: there are none, but whole Nodes; the extender's configuration needs nodeCacheCapable: true"
     )]
@@ -74,10 +75,10 @@ pub enum WireError {
     },
 }
 
-/// Parses the body of `filter`.
+/// Parses the body of a `filter` call.
 ///
 /// # Errors
-/// If the body is malformed, or has no pod or no names of hosts.
+/// Returns an error if the body is malformed, or has no pod or no names of hosts.
 pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, WireError> {
     let read: RawFilterArgs<'_> = read("filter", body)?;
     let pod = read.pod.ok_or(WireError::NoPod)?;
@@ -90,7 +91,7 @@ pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, WireError> {
     Ok(FilterArgs { pod, names, is_of_group })
 }
 
-/// Returns true if the pod has `spec.schedulingGroup`, which the Kubernetes types of this crate do not have.
+/// Returns true if the pod has `spec.schedulingGroup`, a field that the Kubernetes types of this crate lack.
 fn is_of_group(body: &[u8], names: &[&str]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -106,7 +107,8 @@ fn is_of_group(body: &[u8], names: &[&str]) -> bool {
     struct Spec {
         scheduling_group: Option<IgnoredAny>,
     }
-    // A body has thousands of names: the word is searched outside of them, and only if it is found the body is parsed again.
+    // A body has thousands of names. The word is searched only outside of the names, and the body is parsed again only
+    // if the word is found.
     let at = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
     let first = names.first().map_or(body.len(), |name| at(name.as_ptr()));
     let last = names.last().map_or(body.len(), |name| at(name.as_bytes().as_ptr_range().end));
@@ -119,10 +121,10 @@ fn is_of_group(body: &[u8], names: &[&str]) -> bool {
             .is_ok_and(|read: Body| read.pod.spec.scheduling_group.is_some())
 }
 
-/// Parses the body of `bind`.
+/// Parses the body of a `bind` call.
 ///
 /// # Errors
-/// If the body is malformed, or a field is empty.
+/// Returns an error if the body is malformed, or a field is empty.
 pub fn bind(body: &[u8]) -> Result<BindingArgs, WireError> {
     let read: BindingArgs = read("bind", body)?;
     let fields = [
@@ -139,7 +141,7 @@ pub fn bind(body: &[u8]) -> Result<BindingArgs, WireError> {
 
 fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T, WireError> {
     serde_json::from_slice(body).or_else(|_| {
-        // To track the field costs more than the parsing, so only a malformed body is parsed again for it.
+        // Tracking the field path costs more than parsing, so only a malformed body is parsed again to find the field.
         let mut again = serde_json::Deserializer::from_slice(body);
         serde_path_to_error::deserialize(&mut again).map_err(|error| {
             let (field, length) = (error.path().to_string(), body.len());
@@ -148,7 +150,7 @@ fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T,
     })
 }
 
-/// `FailedNodes`: hosts that were refused, each with the reason.
+/// `FailedNodes`: refused hosts, each with the reason.
 #[derive(Debug)]
 struct Failed<'a>(&'a [(&'a str, Cow<'static, str>)]);
 
@@ -171,19 +173,19 @@ struct Filtered<'a> {
     error: &'a str,
 }
 
-/// Returns the answer of `filter` with one host.
+/// Returns the response to `filter` with one host.
 #[must_use]
 pub fn host(name: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[name], failed_nodes: Failed(&[]), error: "" })
 }
 
-/// Returns the answer of `filter` without a host.
+/// Returns the response to `filter` without a host.
 #[must_use]
 pub fn refused(hosts: &[(&str, Cow<'static, str>)]) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(hosts), error: "" })
 }
 
-/// Returns the answer of `filter` that failed.
+/// Returns the response to a failed `filter` call.
 #[must_use]
 pub fn filter_error(error: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(&[]), error })
@@ -195,14 +197,14 @@ struct Bound<'a> {
     error: &'a str,
 }
 
-/// Returns the answer of `bind`; an empty error is success.
+/// Returns the response to `bind`; an empty error means success.
 #[must_use]
 pub fn bound(error: &str) -> String {
     json(&Bound { error })
 }
 
 fn json(answer: &impl Serialize) -> String {
-    // Text alone cannot fail; an empty answer would be an error to the scheduler, as it should be.
+    // Serialising text cannot fail; the scheduler would treat an empty response as an error.
     serde_json::to_string(answer).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! The scheduler extender without a cluster: watch events and calls in any order, and simulated kubelets that must admit what
-//! it binds.
+//! Tests of the scheduler extender without a cluster: watch events and calls in any order, and simulated kubelets that
+//! must admit the pods that the extender binds.
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 

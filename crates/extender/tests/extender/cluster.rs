@@ -1,5 +1,5 @@
-//! A simulated API server, kubelets that admit by their own rules, agents, a scheduler, and the watches between them and the
-//! extender: each may be late, in any order.
+//! A simulated API server, kubelets that admit by their own rules, agents, a scheduler, and the watches between these
+//! and the extender. Each part may lag behind, and events may arrive in any order.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use super::allocation::allocation;
 use super::host::HostForm;
 use super::pod::{observed, on, uid};
 
-/// Event of the watch of pods.
+/// Event of the pod watch.
 #[derive(Clone, Debug)]
 enum Event {
     Applied(Box<v1::Pod>),
     Deleted(String),
 }
 
-/// Task of a kubelet, in order.
+/// Task of a kubelet; tasks run in order.
 #[derive(Clone, Debug)]
 enum Work {
     Add(String),
@@ -47,9 +47,9 @@ pub(crate) struct Cluster {
     events: VecDeque<Event>,
     pub(crate) inflight: Vec<(String, String)>,
     version: u64,
-    /// Log of all events, for failures.
+    /// Log of all events, shown when a test fails.
     pub(crate) log: Vec<String>,
-    /// Time since kubelets have done their tasks.
+    /// Time since the kubelets last ran their tasks.
     idle: Duration,
     pub(crate) bound: usize,
     pub(crate) refused: usize,
@@ -122,12 +122,12 @@ impl Cluster {
         self.kubelets[at].seen = self.kubelets[at].seen.max(version);
     }
 
-    /// Deletes a Node; the kubelet keeps running and creates it again when its agent's next report is read.
+    /// Deletes a Node; the kubelet keeps running, and the Node is created again when the agent's next report is read.
     pub(crate) fn delete_node(&mut self, at: usize) {
         let name = &self.kubelets[at].form.name;
         self.log.push(format!("Node {name} is deleted"));
         self.extender.node_deleted(name);
-        // The report that is read then is the newest.
+        // The next report that is read is the newest.
         self.kubelets[at].seen = 0;
     }
 
@@ -136,7 +136,7 @@ impl Cluster {
         self.pods.insert(uid(&pod), pod);
     }
 
-    /// Delivers the next event of the watch of pods.
+    /// Delivers the next event of the pod watch.
     pub(crate) fn deliver_event(&mut self) {
         match self.events.pop_front() {
             Some(Event::Applied(pod)) => {
@@ -211,7 +211,7 @@ impl Cluster {
         let kubelet = &mut self.kubelets[at];
         match kubelet.work.pop_front() {
             Some(Work::Add(uid)) => {
-                // The kubelet never sees a pod that is deleted before.
+                // The kubelet never sees a pod that was deleted earlier.
                 let Some(pod) = self.pods.get(&uid) else { return };
                 let pod = observed(pod).existing.pod;
                 let taken = kubelet.state.admit(&pod);
@@ -253,7 +253,7 @@ impl Cluster {
         kubelet.reports.push_back((self.version, form));
     }
 
-    /// Delivers a report; with `again` it is delivered once more later.
+    /// Delivers a report; with `again`, the report is delivered a second time later.
     pub(crate) fn read(&mut self, at: usize, again: bool) {
         let next = if again {
             self.kubelets[at].reports.front().cloned()
@@ -277,8 +277,8 @@ impl Cluster {
         }
     }
 
-    /// Deletes a pod: the watch shows that it is terminating, and its kubelet ends it before it is deleted. By force it is
-    /// deleted at once, and its kubelet ends it some time later.
+    /// Deletes a pod: the watch shows that the pod is terminating, and its kubelet ends the pod before the pod is
+    /// deleted. With `is_forced` the pod is deleted at once, and its kubelet ends the pod some time later.
     pub(crate) fn delete(&mut self, uid: &str, is_forced: bool) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
         self.log.push(format!("{uid} is deleted, by force: {is_forced}"));
@@ -305,7 +305,7 @@ impl Cluster {
         }
     }
 
-    /// Advances the time. Within seconds kubelets and agents finish their tasks, and the watches deliver all of it.
+    /// Advances the time. Within seconds, kubelets and agents finish their tasks, and the watches deliver all events.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.idle += time;
         if self.idle >= Duration::from_secs(5) {

@@ -16,7 +16,7 @@ fn host(name: &str) -> HostForm {
     HostForm { name: name.to_owned(), zones: vec![zone], ..HostForm::default() }
 }
 
-/// A pod with a spread constraint: at most one more on a host than on another.
+/// A pod with a spread constraint: a host may have at most one such pod more than another host.
 fn spread(name: &str) -> v1::Pod {
     let mut pod = PodForm::vm(name, 1).build();
     pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
@@ -89,7 +89,7 @@ fn a_terminating_pod_without_exclusive_resources_does_not_block_a_host_that_come
     assert_eq!(extender.filter(now, &vm, &["a"]), FilterAnswer::Host("a"));
 }
 
-/// The pods are deleted with the Node, but the kubelet has them a moment longer.
+/// The pods are deleted with the Node, but the kubelet runs the pods a moment longer.
 #[test]
 fn resources_of_a_deleted_node_are_not_free_at_once() {
     let now = Instant::now();

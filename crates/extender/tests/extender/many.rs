@@ -1,4 +1,4 @@
-//! Calls with the names of 5,000 hosts, from the bytes of the body to those of the answer.
+//! Calls with the names of 5,000 hosts, from the bytes of the request body to the bytes of the response.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ fn body(form: &PodForm, names: &[String]) -> String {
     json!({"Pod": form.build(), "Nodes": null, "NodeNames": names}).to_string()
 }
 
-/// Returns true if the answer is a host.
+/// Returns true if the response names a host.
 fn call(extender: &mut Extender, body: &str) -> bool {
     let read = wire::filter(body.as_bytes()).expect("a body");
     let answer = extender.filter(Instant::now(), &read.pod, &read.names);

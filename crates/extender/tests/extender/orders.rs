@@ -1,4 +1,4 @@
-//! Bound pods that no report lists: a kubelet that was stopped admits them by their time of creation.
+//! Bound pods that no report lists: a kubelet that was stopped admits these pods in the order of their creation time.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,9 @@ fn why(answer: FilterAnswer<'_>) -> String {
     }
 }
 
-/// In the order of binding seven CPUs go to the first zone and four to the second, and four more fit beside these. If the
-/// four were admitted first, they would get the first zone, the seven the second, and no zone would have four left.
+/// In the order of binding, the pod with seven CPUs gets the first zone, the pod with four CPUs the second zone, and
+/// four more CPUs fit in the second zone. If the pod with four CPUs were admitted first, it would get the first zone,
+/// the pod with seven CPUs the second, and no zone would have four free CPUs.
 #[test]
 fn a_pod_must_fit_in_every_order_of_admission() {
     let now = Instant::now();
@@ -48,17 +49,17 @@ fn a_pod_must_fit_in_every_order_of_admission() {
         FilterAnswer::Host("a"),
         "reports keep up with bindings"
     );
-    // The kubelet does not answer.
+    // The agent has not reported the pods in time.
     let late = now + LATER;
     assert!(matches!(extender.bind(late, "more", "a", None), BindAnswer::Refused(_)));
     assert_eq!(why(extender.filter(late, &more, &["a"])), UNREPORTED);
-    // One CPU is left in every order.
+    // One CPU is free in every order.
     let small = PodForm::vm("small", 1).build();
     assert_eq!(extender.filter(late, &small, &["a"]), FilterAnswer::Host("a"));
     assert_eq!(extender.bind(late, "small", "a", None), BindAnswer::Send);
     extender.not_bound(late, "small");
     extender.pod_deleted(late, "small");
-    // It answers: the order was that of the bindings.
+    // The report shows that the pods were admitted in the order of binding.
     let has = json!([
         {"podUID": "seven", "cpus": "1-7", "zones": [0]},
         {"podUID": "four", "cpus": "8-11", "zones": [1]},
@@ -69,7 +70,7 @@ fn a_pod_must_fit_in_every_order_of_admission() {
     assert_eq!(extender.bind(late, "more", "a", None), BindAnswer::Send);
 }
 
-/// All orders of equal pods are one order; of many different pods there are too many orders to compute.
+/// All orders of equal pods count as one order; many different pods have too many orders to compute.
 #[test]
 fn a_pod_is_refused_where_the_orders_are_too_many() {
     let zone = ZoneForm { cpus: 32, memory: 64, huge: 0, small: 0 };
@@ -88,14 +89,15 @@ fn a_pod_is_refused_where_the_orders_are_too_many() {
     }
     let nine = PodForm::vm("nine", 9).build();
     assert_eq!(why(others.filter(late, &nine, &["a"])), UNREPORTED);
-    // A pod that takes nothing of zones goes there.
+    // A pod without resources of zones is placed on the host.
     let mut shares = PodForm::vm("shares", 0).build();
     let containers = &mut shares.spec.get_or_insert_default().containers;
     containers.iter_mut().for_each(|one| one.resources = None);
     assert_eq!(others.filter(late, &shares, &["a"]), FilterAnswer::Host("a"));
 }
 
-/// The kubelet and its checkpoint have another uid of a static pod than the API server, which has that of the mirror pod.
+/// For a static pod, the kubelet and its checkpoint use another uid than the API server, which stores the mirror pod's
+/// uid.
 #[test]
 fn a_static_pod_has_the_allocation_under_the_kubelets_uid() {
     let now = Instant::now();
@@ -111,7 +113,7 @@ fn a_static_pod_has_the_allocation_under_the_kubelets_uid() {
     assert_eq!(read.uid(), "static-uid");
     extender.pod(now, mirror, &read).expect("counted");
     extender.pods_listed(now, &[read.uid().to_owned()].into());
-    // It is counted once, and the host is available.
+    // The pod is counted once, and the host is available.
     let more = PodForm::vm("more", 3).build();
     assert_eq!(extender.filter(now, &more, &["a"]), FilterAnswer::Host("a"));
     let host = extender.engine().host("a").expect("the host");
@@ -119,8 +121,9 @@ fn a_static_pod_has_the_allocation_under_the_kubelets_uid() {
     assert_eq!(state.free_cpus().len(), 15 - 4 - 3);
 }
 
-/// The launcher hangs for minutes and keeps its CPUs. No pod that would be aligned is placed beside it meanwhile, as its zone
-/// may or may not be free when the kubelet admits that pod. A pod that shares CPUs is placed.
+/// The launcher hangs for minutes and keeps its CPUs. Meanwhile no pod with NUMA alignment is placed on the host,
+/// because it is unknown if the launcher's zone is free when the kubelet admits the pod. A pod with shared CPUs is
+/// placed.
 #[test]
 fn a_launcher_that_hangs_keeps_its_cpus() {
     let now = Instant::now();
@@ -144,7 +147,7 @@ fn a_launcher_that_hangs_keeps_its_cpus() {
     let containers = &mut shares.spec.get_or_insert_default().containers;
     containers.iter_mut().for_each(|one| one.resources = None);
     assert_eq!(extender.filter(now, &shares, &["a"]), FilterAnswer::Host("a"));
-    // The kubelet has released the CPUs, and the pod still exists.
+    // The kubelet has released the CPUs, but the pod still exists.
     report(&mut extender, &host(), 20);
     assert_eq!(extender.filter(now, &next, &["a"]), FilterAnswer::Host("a"));
 }

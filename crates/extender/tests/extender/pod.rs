@@ -14,19 +14,19 @@ pub(crate) struct PodForm {
     pub(crate) migration: Option<String>,
     pub(crate) is_first_consumer: bool,
     pub(crate) cpus: u64,
-    /// Thousandths of a CPU of a second container.
+    /// CPU request of a second container, in thousandths.
     pub(crate) beside: u64,
-    /// GiB in pages of 1 GiB.
+    /// Huge pages of 1 GiB, in GiB.
     pub(crate) huge: u64,
-    /// Value of the label `app`, with an anti-affinity to itself.
+    /// Value of the label `app`; the pod has an anti-affinity to pods with the same value.
     pub(crate) apart: Option<String>,
     pub(crate) claim: Option<String>,
-    /// `default` if `None`.
+    /// Namespace of the pod; `None` means `default`.
     pub(crate) namespace: Option<String>,
 }
 
 impl PodForm {
-    /// Returns a VM with exclusive CPUs.
+    /// Returns the form of a VM with exclusive CPUs.
     pub(crate) fn vm(name: &str, cpus: u64) -> Self {
         let instance = Some(format!("vmi-{name}"));
         Self { name: name.to_owned(), instance, cpus, ..Self::default() }
@@ -49,7 +49,7 @@ impl PodForm {
         if let Some(migration) = &self.migration {
             labels["kubevirt.io/migrationJobUID"] = migration.clone().into();
         }
-        // As virt-controller writes it (`NewControllerRef`).
+        // The owner reference that virt-controller writes (`NewControllerRef`).
         let owners = self.instance.iter().map(|uid| {
             json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm", "uid": uid,
                 "controller": true})
@@ -82,7 +82,7 @@ impl PodForm {
     }
 }
 
-/// Returns the pod on a host.
+/// Returns the pod after it was bound to a host.
 pub(crate) fn on(mut pod: v1::Pod, host: &str) -> v1::Pod {
     pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
     pod

@@ -1,4 +1,5 @@
-//! Random events in random order: pods, reports, bindings, restarts. Kubelets must admit all pods that are bound to them.
+//! Random events in random order: pods, reports, bindings, restarts. Kubelets must admit all pods that are bound to
+//! their hosts.
 
 use std::cell::Cell;
 use std::time::Duration;

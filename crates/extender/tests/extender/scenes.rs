@@ -1,4 +1,4 @@
-//! Scenarios of one or two hosts, for readers.
+//! Readable scenarios with one or two hosts.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ fn filter_answers_one_host_and_reserves_it() {
     assert_eq!(why[1], ("unknown", "node(s) had no agent report"));
     assert_eq!(why[0].1, why[2].1, "equal reasons have equal words");
     assert!(!why[0].1.contains(|c: char| c.is_ascii_digit()), "{why:?}");
-    // Reservations that expire are released, and a host is returned on which the waiting pod fits.
+    // Expired reservations are released, and `wake` returns a host on which the waiting pod fits.
     assert!(extender.wake().is_empty());
     extender.tick(now + MINUTE);
     assert_eq!(extender.wake().len(), 1);
@@ -91,7 +91,7 @@ fn bind_checks_the_reservation() {
     ));
 }
 
-/// A kubelet gives the first zone that has room to the first pod.
+/// A kubelet allocates the first zone with enough free CPUs to the first pod.
 #[test]
 fn bindings_in_another_order_leave_room_for_earlier_reservations() {
     let zone = |cpus| ZoneForm { cpus, memory: 32, huge: 0, small: 0 };
@@ -102,7 +102,8 @@ fn bindings_in_another_order_leave_room_for_earlier_reservations() {
     let now = Instant::now();
     let large = PodForm::vm("large", 6).build();
     assert_eq!(extender.filter(now, &large, &["a"]), FilterAnswer::Host("a"));
-    // It fits beside the large pod, but if it came first it would get the zone that the large pod needs.
+    // The small pod fits beside the large pod, but if the kubelet admitted it first, it would get the zone that the
+    // large pod needs.
     let small = PodForm::vm("small", 4).build();
     assert!(matches!(extender.filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
     assert!(matches!(extender.bind(now, "small", "a", Some(&small)), BindAnswer::Refused(_)));
@@ -131,7 +132,7 @@ fn the_outcome_of_a_binding_may_come_before_or_after_the_watch() {
         assert_eq!(extender.stage_counts().bound, 1);
         let other = PodForm::vm("other", 6).build();
         assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
-        // No report has listed the pod, so its kubelet may have it for a moment longer.
+        // No report has listed the pod, so its kubelet may run the pod for a moment longer.
         extender.pod_deleted(now, "vm");
         assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
         assert!(
@@ -170,10 +171,10 @@ fn a_host_with_a_stale_report_takes_no_pinned_vm_until_the_report_is_fresh() {
     assert_eq!(why[0].1, "node(s) had a stale agent report");
     report(&mut extender, &fresh, 2);
     assert_eq!(extender.wake(), ["a"]);
-    // An older report that comes late is ignored.
+    // A delayed older report is ignored.
     report(&mut extender, &HostForm { stale: true, ..fresh.clone() }, 1);
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
-    // A host that cannot be read keeps its pods and takes no new ones.
+    // A host with an unreadable Node or InfraNode keeps its pods and accepts no new pods.
     extender.host(Instant::now(), "a", None, Some(3)).expect("a host");
     let other = PodForm::vm("other", 1).build();
     assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
@@ -194,13 +195,14 @@ fn source_and_target_of_a_migration_have_a_reservation_each() {
     let target = form.build();
     assert_eq!(extender.filter(now, &target, &["b"]), FilterAnswer::Host("b"));
     assert_eq!(extender.stage_counts().bound, 1);
-    // The migration fails before its pod was bound.
+    // The migration fails before its target pod is bound.
     extender.pod_deleted(now, "target");
     let other = PodForm::vm("other", 6).build();
     assert_eq!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Host("b"));
 }
 
-/// kube-scheduler 1.36 calls `filter` for each placement that it simulates, and does not report which of them it drops.
+/// kube-scheduler 1.36 calls `filter` for each placement that it simulates, and does not report which placements it
+/// drops.
 #[test]
 fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
@@ -216,14 +218,14 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let later = now + Duration::from_secs(11);
     extender.tick(later);
     assert_eq!(extender.stage_counts().reserved, 0);
-    // The placement that the scheduler keeps is bound if there is still room.
+    // The placement that the scheduler keeps is bound if the host still has room.
     assert_eq!(extender.bind(later, "second", "a", Some(&pods[1])), BindAnswer::Send);
     assert_eq!(extender.filter(later, &other, &["a", "b"]), FilterAnswer::Host("b"));
     extender.tick(later + Duration::from_secs(11));
     assert_eq!(extender.stage_counts().reserved, 1, "without a group it lasts longer");
 }
 
-/// A newer API server accepts values that are unknown here; the pod's CPUs are in use nevertheless.
+/// A newer API server accepts values that this crate does not know; the pod's CPUs are nevertheless in use.
 #[test]
 fn a_bound_pod_whose_rules_do_not_compile_is_counted() {
     let mut extender = extender(&[one_zone("a", 8)]);

@@ -1,4 +1,4 @@
-//! Pods that name a VM: which of them belong to it, and for how long an unknown VM is awaited.
+//! Pods that name a VM: which pods belong to the VM, and how long the extender waits for an unknown VM.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::volumes::{after_first_consumer, host, instance};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A pod of another namespace with the labels and the owner reference of the VM that host a is reserved for.
+/// A pod in another namespace with the labels and the owner reference of the VM for which host a is reserved.
 fn forged(name: &str) -> v1::Pod {
     let instance = Some("vmi-vm".to_owned());
     PodForm { namespace: Some("other".to_owned()), instance, ..PodForm::vm(name, 8) }.build()
@@ -30,7 +30,7 @@ fn a_pod_of_another_namespace_takes_no_reservation() {
     drop(extender.filter(now, &forged("forged"), &["a"]));
     assert!(is_refused(&mut extender, later, &forged("forged")));
     assert_eq!(extender.stage_counts().kept, 1);
-    // A pod that another scheduler has bound.
+    // A pod that another scheduler bound.
     let bound = on(forged("bound"), "b");
     extender.pod(later, bound.clone(), &observed(&bound)).expect("counted");
     assert_eq!(extender.stage_counts().kept, 1);
@@ -76,7 +76,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
             );
         }
         assert!(extender.wake().is_empty());
-        // The pod is woken when its VM is known.
+        // The pod is woken when its VM becomes known.
         let (uid, read) = instance("vmi-vm", "Pending");
         if is_listed {
             extender.instances_listed(HashMap::from([(uid, read)]));
@@ -88,7 +88,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
     }
 }
 
-/// Otherwise a tenant who creates a pod each second would delay the pods of all tenants.
+/// Without this limit, a tenant who creates a pod each second would delay the pods of all tenants.
 #[test]
 fn pods_of_a_namespace_are_not_held_after_one_was_held_in_vain() {
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Nodes without a report: they take no VM, and their pods count for the rules of VMs.
+//! Nodes without a report: they accept no VM, and their pods count for the rules of VMs.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -42,7 +42,7 @@ fn labelled(name: &str, app: &str) -> v1::Pod {
     pod
 }
 
-/// A VM with a required rule about pods of this label in its zone.
+/// A VM with a required rule about pods with this label in the VM's zone.
 fn vm(name: &str, rule: &str, app: &str) -> v1::Pod {
     let mut pod = PodForm::vm(name, 1).build();
     let required: Value =
@@ -61,7 +61,7 @@ fn is_on(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str) {
 #[test]
 fn pods_on_an_unreported_node_count_for_required_rules() {
     let now = Instant::now();
-    // In both orders of the watches.
+    // Both orders of the watch events.
     for node_first in [true, false] {
         let mut extender = extender(&[in_zone("a", "one"), in_zone("b", "two")]);
         if node_first {
@@ -96,7 +96,7 @@ fn an_unreported_node_takes_no_vm() {
     assert_eq!(why[0].1, "node(s) had no agent report");
     assert_eq!(extender.engine().hosts().count(), 1);
     is_on(&mut extender, now, PodForm::vm("there", 6).build(), "plain");
-    // The pod is counted once, by rules and by CPUs.
+    // The pod is counted once, for rules and for CPUs.
     let (facts, _) = in_zone("plain", "one").facts().expect("a host");
     extender.host(now, "plain", Some((facts, Class::Standard)), Some(1)).expect("a host");
     assert!(matches!(

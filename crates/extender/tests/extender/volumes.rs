@@ -1,4 +1,5 @@
-//! Volumes that are provisioned on the host of their first pod: KubeVirt creates a first-consumer pod before the launcher pod.
+//! Volumes that are provisioned on the host of their first consumer: KubeVirt creates a first-consumer pod before the
+//! launcher pod.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -164,7 +165,7 @@ fn a_reservation_lasts_longer_while_a_claim_is_unbound() {
     assert_eq!(extender.stage_counts().reserved, 0);
 }
 
-/// Returns a VM whose disk is being imported, or whose launcher pod waits for its volume in the scheduler.
+/// Returns a VM whose disk is being imported, or whose launcher pod waits in the scheduler for its volume.
 fn pending_vm() -> PendingVm {
     let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "vm", "namespace": "default", "uid": "vmi-vm"},
@@ -178,7 +179,7 @@ fn pending_vm() -> PendingVm {
     read.expect("it waits, and has a claim")
 }
 
-/// Returns the state after a restart, with a VM that is on no host and the volume of its claim.
+/// Returns the state after a restart, with a VM that is on no host and with the volume of its claim.
 fn restarted(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
     let mut extender = Extender::unlisted();
     for name in ["a", "b"] {
@@ -200,7 +201,7 @@ fn restarted(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Ex
     extender
 }
 
-/// Returns a node affinity as provisioners of local volumes write it.
+/// Returns a node affinity in the form that provisioners of local volumes write.
 fn local(host: &str) -> NodeSelector {
     let term = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]});
@@ -211,7 +212,7 @@ fn local(host: &str) -> NodeSelector {
 fn the_host_of_a_vm_with_a_local_volume_is_reserved_after_a_restart() {
     let now = Instant::now();
     let launcher = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 6) }.build();
-    // While the image is imported there is no pod; with populators there is a pod, without a nominated node.
+    // During the import of the image there is no pod; with populators there is a pod, but without a nominated node.
     for pods in [vec![], vec![launcher.clone()]] {
         for volume in [local("b"), node_selector("b")] {
             let mut extender = restarted(now, Some(volume), &pods);
@@ -239,11 +240,11 @@ fn nothing_is_reserved_for_a_vm_that_no_volume_ties_to_one_host() {
     for volume in [None, Some(anywhere), Some(local("elsewhere"))] {
         assert_eq!(restarted(now, volume.clone(), &[]).stage_counts().kept, 0, "{volume:?}");
     }
-    // A VM on its host has a bound pod.
+    // A VM that is on its host has a bound pod.
     let there = on(PodForm::vm("vm", 8).build(), "b");
     let extender = restarted(now, Some(local("b")), &[there]);
     assert_eq!((extender.stage_counts().kept, extender.stage_counts().bound), (0, 1));
-    // A VM that ends needs no reservation.
+    // A VM that has ended needs no reservation.
     let mut extender = restarted(now, Some(local("b")), &[]);
     extender.instance_deleted("vmi-vm");
     assert_eq!(extender.stage_counts().kept, 0);
