@@ -10,30 +10,30 @@
 //!
 //! | from | to | when |
 //! |---|---|---|
-//! | none | reserved | `filter` chooses the host; or, after a restart, it is the nominated node or the selected node of a claim |
-//! | none | kept | after a restart, the VM has no pod and its volumes tie it to this host; or `filter` has taken it and finds no host |
+//! | none | reserved | `filter` chooses the host; or, after a restart, the host is the nominated node or the selected node of a claim |
+//! | none | kept | after a restart, the VM has no pod and only this host can reach its volumes; or `filter` has removed the reservation and finds no host |
 //! | none | bound | the watch shows the pod on the host |
 //! | reserved | reserved | the selected node of a claim is this host: the timeout becomes that of volumes |
 //! | reserved | binding | `bind` checks the reservation again, and the binding is sent |
 //! | reserved | bound | the watch shows the pod on the host |
 //! | reserved | kept | the first-consumer pod of a VM ends |
-//! | reserved | none | it expires; the pod ends; `filter` chooses again; `bind` finds no room |
+//! | reserved | none | the reservation expires; the pod ends; `filter` chooses again; `bind` finds no room |
 //! | binding | reserved | the API server refuses the binding |
 //! | binding | bound | the API server accepts the binding, or the watch shows the pod on the host |
 //! | binding | kept | the first-consumer pod of a VM ends |
 //! | binding | leaving | the pod ends, and no report has listed its exclusive CPUs or huge pages |
-//! | binding | none | it expires, or the pod ends |
+//! | binding | none | the reservation expires, or the pod ends |
 //! | bound | bound | the pod changes |
 //! | bound | released | the pod is terminating, and the report no longer lists it |
 //! | bound | kept | the first-consumer pod of a VM ends |
 //! | bound | leaving | the pod ends, and no report has listed its exclusive CPUs or huge pages |
-//! | bound | none | the pod ends; the report then says how long its resources are in use |
+//! | bound | none | the pod ends; the report then shows how long its resources are in use |
 //! | released | kept | the first-consumer pod of a VM ends |
 //! | released | none | the pod ends |
 //! | kept | bound | the watch shows the first-consumer pod on the host again |
-//! | kept | none | `filter` takes it for the VM's launcher pod; the VM ends; it expires |
+//! | kept | none | `filter` uses the reservation for the VM's launcher pod; the VM ends; the reservation expires |
 //! | leaving | bound | the watch shows the pod on the host again |
-//! | leaving | none | the report lists the pod, so its allocation counts; or it expires |
+//! | leaving | none | the report lists the pod, so its allocation counts; or the reservation expires |
 //!
 //! # Availability of hosts
 //!
@@ -45,16 +45,16 @@
 //! |---|---|---|
 //! | available | unusable | the Node or the InfraNode becomes unreadable, or the InfraNode is deleted |
 //! | available | awaiting report | the report and the pods of the host differ, right after a start or when the host is new |
-//! | available | awaiting pod removal | a pod with exclusive CPUs or huge pages is terminating, or its report no longer lists it |
-//! | awaiting pod removal | available | the report lists the last of these pods no longer, or its reservation expires |
+//! | available | awaiting pod removal | a pod with exclusive CPUs or huge pages is terminating, or the report no longer lists such a pod |
+//! | awaiting pod removal | available | the report no longer lists any of these pods, or the reservation of the last of them expires |
 //! | awaiting pod removal | awaiting report | as from `available` |
 //! | awaiting pod removal | unusable | as from `available` |
 //! | awaiting report | available | a report agrees with the pods, or a minute passes |
-//! | awaiting report | awaiting pod removal | the same, and a pod has yet to be removed |
+//! | awaiting report | awaiting pod removal | a report agrees with the pods, or a minute passes, and a pod is not removed yet |
 //! | awaiting report | unusable | as from `available` |
 //! | unusable | available | Node and InfraNode are readable again |
-//! | unusable | awaiting report | the same, and the report is still awaited |
-//! | unusable | awaiting pod removal | the same, and a pod has yet to be removed |
+//! | unusable | awaiting report | Node and InfraNode are readable again, and the report is still awaited |
+//! | unusable | awaiting pod removal | Node and InfraNode are readable again, and a pod is not removed yet |
 
 /// State of a reservation, without its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

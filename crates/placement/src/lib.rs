@@ -1,4 +1,5 @@
-//! Placement of pods on hosts: pure, so that `berth-controller plan` and the scheduler extender decide alike.
+//! Placement of pods on hosts. The crate is pure, so that `berth-controller plan` and the scheduler extender make the
+//! same decisions.
 //!
 //! ```text
 //! InfraNode, Node ─► inventory: hosts with zones, allocations, free devices ─┐

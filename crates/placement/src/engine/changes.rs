@@ -1,20 +1,20 @@
-//! Log of changed hosts, in order, so that a reader of an earlier state needs to check only a few hosts.
+//! Log of changed hosts, in order. A reader of an earlier state uses the log to check only the changed hosts.
 
 use std::collections::VecDeque;
 
-/// Changed hosts, in order.
+/// Changed hosts, in the order of the changes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     hosts: VecDeque<Change>,
-    /// Number of changes dropped before the first in `hosts`.
+    /// Number of changes that were dropped before the first change in `hosts`.
     gone: u64,
 }
 
-/// A change of a host.
+/// A change of one host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     host: u32,
-    /// True unless only a pod was added or removed.
+    /// False if only a pod was added or removed, true for any other change.
     pub(crate) is_of_host: bool,
 }
 
@@ -25,8 +25,8 @@ impl Change {
 }
 
 impl Changes {
-    /// Adds a change of a host. As many changes are stored as there are hosts: a reader further behind must check all
-    /// hosts.
+    /// Adds a change of a host. The log stores as many changes as there are hosts; a reader that lags further behind
+    /// must check all hosts.
     pub(crate) fn add(&mut self, host: usize, is_of_host: bool, hosts: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
         self.hosts.push_back(Change { host, is_of_host });

@@ -1,13 +1,13 @@
-//! Free resources of a host, in a form in which many hosts are compared quickly.
+//! Free resources of a host, in a form that allows a quick comparison of many hosts.
 //!
-//! It excludes requests that certainly do not fit; the others are decided by [`berth_kubelet_admission`].
+//! This module excludes only requests that certainly do not fit; [`berth_kubelet_admission`] decides about the others.
 
 use berth_api::PageSize;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{CpuPolicy, MemoryPolicy, State, TopologyPolicy, TopologyScope};
 
-/// Zones that are checked individually; the kubelet aligns on at most eight, too.
+/// Maximum number of zones that are checked individually; the kubelet also aligns on at most eight zones.
 pub(crate) const ZONES: usize = 8;
 /// Sizes of huge pages that are checked by zone: the two sizes that VMs use.
 pub(crate) const PAGES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
@@ -39,18 +39,18 @@ pub(crate) struct FreeResources {
     pub(crate) pins: bool,
     /// True if the resources of a container must come from one zone.
     pub(crate) one_zone: bool,
-    /// True if this applies to all containers of a pod together.
+    /// True if all containers of a pod together must get their resources from one zone.
     whole_pods: bool,
-    /// True if the kubelet accounts for huge pages by zone. Otherwise they may come from any zone.
+    /// True if the kubelet accounts for huge pages by zone. Otherwise huge pages may come from any zone.
     keeps_pages: bool,
-    /// By place in the kubelet's order; unused beyond `zone_count`.
+    /// Zones by place in the kubelet's order; unused beyond `zone_count`.
     pub(crate) zones: [Zone; ZONES],
-    /// Sum of the zones beyond those: the kubelet aligns on none where there are more.
+    /// Sum of the zones beyond [`ZONES`]: with more zones, the kubelet aligns on none.
     rest: Zone,
 }
 
 impl FreeResources {
-    /// Returns the free resources of a state.
+    /// Returns the free resources of a kubelet's state.
     pub(crate) fn from_state(state: &State) -> Self {
         let kubelet = state.host().kubelet();
         let mut free = Self {
@@ -86,8 +86,8 @@ impl FreeResources {
         self.zones.get(..usize::from(self.zone_count)).unwrap_or(&self.zones)
     }
 
-    /// Returns the zone that the kubelet would select if one is enough: the first that has all
-    /// (`bitmask.IsNarrowerThan`).
+    /// Returns the zone that the kubelet would select if one zone is sufficient: the first zone with all requested
+    /// resources (`bitmask.IsNarrowerThan`).
     pub(crate) fn first_zone(&self, wants: &ZoneRequest) -> Option<&Zone> {
         self.zones().iter().find(|zone| zone.has(wants))
     }
@@ -132,19 +132,20 @@ impl Zone {
 /// A pod's request for resources of zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ZoneRequest {
-    /// Exclusive CPUs; 0 if it runs on the shared CPUs.
+    /// Exclusive CPUs; 0 if the pod runs on the shared CPUs.
     pub(crate) cpus: u32,
     /// Huge pages by [`PAGES`], in whole MiB.
     pub(crate) pages: [u32; 2],
     /// True if any part of the request is bound to zones.
     pub(crate) is_pinned: bool,
-    /// True if the request is that of a single container.
+    /// True if at most one container requests resources of zones.
     pub(crate) is_of_one: bool,
 }
 
 impl ZoneRequest {
-    /// Returns the sum of the containers' requests. Sidecars are ignored: kubelets without support for them let them
-    /// share with the others, and this sum must not exceed what is really needed.
+    /// Returns the sum of the containers' requests. Sidecars are ignored: on kubelets without sidecar support, the
+    /// other containers reuse a sidecar's resources, and the sum must not exceed the resources that the pod really
+    /// needs.
     pub(crate) fn from_pod(pod: &Pod) -> Self {
         let is_guaranteed = pod.is_guaranteed();
         let (mut wants, mut containers, mut bytes) = (Self::default(), 0_usize, [0_u64; 2]);

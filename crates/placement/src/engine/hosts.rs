@@ -1,4 +1,4 @@
-//! A host of the engine: its report, the predicted state of its kubelet, and the pods on it.
+//! A host of the engine: the agent's report, the predicted state of the kubelet, and the pods on the host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ pub(super) struct HostEntry {
     pub(super) facts: ReportedHost,
     pub(super) class: Class,
     pub(super) state: State,
-    /// Pods that are assumed here, in the order in which they were assumed: the kubelet gets them in this order.
+    /// Pods that are assumed on the host, in the order in which they were assumed: the kubelet receives them in this
+    /// order.
     pub(super) pods: BTreeMap<PodId, Arc<str>>,
 }
 
 impl HostEntry {
-    /// Returns the admission of a pod on this host in a state, if the pod's further needs are met too.
+    /// Returns the admission of a pod on this host in a state, if the host also meets the pod's further needs.
     pub(super) fn evaluate(
         &self,
         state: &State,
@@ -37,7 +38,8 @@ impl HostEntry {
         }
     }
 
-    /// Returns the kubelet's admission of a pod, unless it is unpredictable or contains CPUs that are in use.
+    /// Returns the kubelet's admission of a pod. Returns the reason if the admission is unpredictable or contains CPUs
+    /// that are in use.
     pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
         if let Some(why) = self.facts.unpredictable(pod) {
             return Err(Reason::Unpredictable(why));
@@ -49,8 +51,9 @@ impl HostEntry {
 
 pub(super) const NO_HOST: Reason = Reason::Rule(rules::Reason::NoHost);
 
-/// Admits a pod that runs on a host or is sent there with the resources that the kubelet would allocate. If it would
-/// be rejected, the state is unchanged: no kubelet has allocated and released resources for it.
+/// Admits a pod that runs on a host or will be sent to the host, with the resources that the kubelet would allocate.
+/// If the kubelet would reject the pod, the state is unchanged: no kubelet has allocated and released resources for
+/// the pod.
 pub(super) fn accept_pod(state: &mut State, uid: &str, pod: &Pod) -> Result<(), Reason> {
     let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
     state.accept(uid, pod, admission).map_err(Reason::Kubelet)

@@ -8,7 +8,7 @@
 //!                                                             assumed: reserved for this pod
 //! ```
 //!
-//! It is a pure state machine: no clock, no files, no randomness; the same calls return the same results.
+//! The engine is a pure state machine without clock, files and randomness; the same calls return the same results.
 
 mod changes;
 mod free;

@@ -1,4 +1,4 @@
-//! Needs of a VM beyond those of every pod.
+//! Needs that VMs have in addition to the needs of all pods.
 
 use berth_api::infra_node::KvmState;
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use crate::inventory::ReportedHost;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubelet_admission::{Admission, CpuPolicy, State};
 
-/// Needs of a VM; other pods have none.
+/// Needs of a VM; other pods have no such needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
-    /// True if it is a VM, which requires KVM.
+    /// True if the pod runs a VM, which requires KVM.
     pub is_vm: bool,
-    /// True if it runs without KVM.
+    /// True if the VM runs without KVM.
     pub is_emulated: bool,
-    /// True if it has exclusive CPUs and requires a fresh report.
+    /// True if the VM has exclusive CPUs and requires a fresh report.
     pub is_pinned: bool,
     /// Class of the VM.
     pub class: Class,
-    /// Guest memory that KubeVirt splits evenly over the zones of its CPUs (`guestMappingPassthrough`), and its
-    /// pages.
+    /// Guest memory that KubeVirt splits evenly over the zones of the VM's CPUs (`guestMappingPassthrough`), and its
+    /// page size.
     pub numa: Option<Numa>,
 }
 
-/// Guest memory that must be in the zones of the CPUs.
+/// Guest memory that must be in the zones of the VM's CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numa {
-    /// Bytes.
+    /// Size of the memory in bytes.
     pub memory: u64,
     /// Page size.
     pub page: PageSize,
@@ -80,7 +80,7 @@ impl Needs {
         if let Some(why) = host.stale.as_ref().filter(|_| self.is_pinned) {
             return Some(Reason::Stale(why.clone()));
         }
-        // The kubelet would admit it on shared CPUs.
+        // The kubelet would admit the pod on shared CPUs.
         if self.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None {
             return Some(Reason::SharesCpus);
         }
@@ -90,10 +90,10 @@ impl Needs {
         None
     }
 
-    /// Returns the reason why an admission is insufficient for KubeVirt: each zone of its CPUs must have its part of
-    /// the guest's memory, which the kubelet does not check. `before` is the host without the pod.
+    /// Returns the reason why an admission is insufficient for KubeVirt: each zone of the VM's CPUs must have its part
+    /// of the guest's memory, which the kubelet does not check. `before` is the state of the host without the pod.
     ///
-    /// Where the kubelet does not account for memory by zone, only the total size of a zone can be checked.
+    /// If the kubelet does not account for memory by zone, only the total size of a zone can be checked.
     pub(crate) fn unmet_by(&self, admission: &Admission, before: &State) -> Option<Reason> {
         let numa = self.numa?;
         let host = before.host();
@@ -119,5 +119,5 @@ impl Needs {
     }
 }
 
-/// More containers than a launcher pod has.
+/// Upper bound for the number of containers of a launcher pod.
 const CONTAINERS: usize = 64;

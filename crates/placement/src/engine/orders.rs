@@ -1,8 +1,8 @@
-//! Check that pods fit on a host in every order in which its kubelet may admit them.
+//! Checks that pods fit on a host in every order in which its kubelet may admit them.
 //!
-//! A kubelet that was down or slow gets the pods that were bound meanwhile as one list and admits them by creation
-//! time (`HandlePodAdditions` of pkg/kubelet/kubelet.go sorts), and not in the order in which they were bound. Which
-//! pods are in one list is unknown outside the kubelet.
+//! A kubelet that was down or slow receives all pods that were bound meanwhile as one list. The kubelet admits the
+//! pods of a list by creation time (`HandlePodAdditions` of pkg/kubelet/kubelet.go sorts), not in the order of
+//! binding. It is unknown outside the kubelet which pods are in the same list.
 
 use super::hosts::HostEntry;
 use super::request::Request;
@@ -10,7 +10,8 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::State;
 
-/// Number of orders that are tried: four different pods. With more pods the answer is no.
+/// Maximum number of orders that are tried: 24 for four different pods. With more orders, the pods count as not
+/// fitting.
 const ORDERS: u64 = 24;
 
 /// Pods that a kubelet treats equally, so that their order makes no difference.
@@ -21,8 +22,8 @@ struct PodKind<'r> {
 }
 
 impl Engine {
-    /// Returns true if the kubelet of a host would admit a pod and all of `sent` in every order. `sent` are assumed
-    /// there, and so are `others`, which are admitted after all of these, if at all.
+    /// Returns true if the kubelet of a host would admit a pod and all of `sent` in every order. The pods `sent` and
+    /// `others` are assumed on the host; the kubelet admits `others` after all of these pods, if at all.
     pub fn fits_in_all_orders(
         &self,
         host: HostId,
@@ -53,7 +54,7 @@ fn orders(kinds: &[PodKind<'_>]) -> u64 {
     for kind in kinds {
         for number in 1..=kind.left.len() as u64 {
             placed += 1;
-            // Exact at each step, as this is a product of binomial coefficients.
+            // The division is exact at each step, because the result is a product of binomial coefficients.
             orders = orders.saturating_mul(placed) / number;
         }
     }
@@ -61,7 +62,7 @@ fn orders(kinds: &[PodKind<'_>]) -> u64 {
 }
 
 impl HostEntry {
-    /// Tries all orders; orders with a common prefix share its evaluation.
+    /// Tries all orders; orders with a common prefix share the evaluation of the prefix.
     fn admits_all(&self, state: &State, kinds: &mut [PodKind<'_>]) -> bool {
         for at in 0..kinds.len() {
             let Some(uid) = kinds[at].left.pop() else { continue };
@@ -76,7 +77,7 @@ impl HostEntry {
         true
     }
 
-    /// Returns the state after the admission of a pod; `None` if it would be rejected.
+    /// Returns the state after the admission of a pod; `None` if the kubelet would reject the pod.
     fn next(&self, state: &State, uid: &str, request: &Request) -> Option<State> {
         let admission = self.evaluate(state, uid, request).ok()?;
         let mut next = state.clone();

@@ -9,28 +9,28 @@ use crate::inventory::Unpredictable;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// A reason against a host. `Display` is the detailed message; [`Reason::short`] is the same on every host, as the
-/// scheduler counts hosts by equal texts.
+/// A reason against a host. `Display` formats the detailed message; [`Reason::short`] is the same text on every host,
+/// because the scheduler counts hosts by equal texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A rule of kube-scheduler.
     Rule(rules::Reason),
-    /// VMs cannot run there.
+    /// The host cannot run VMs.
     NoKvm(KvmState),
     /// The agent's report is stale, so the free resources are unknown.
     Stale(String),
-    /// Pages of VMs are merged there, which costs latency and opens a side channel between tenants.
+    /// The host merges pages of VMs, which costs latency and opens a side channel between tenants.
     MergesPages,
-    /// Its kubelet runs all pods on shared CPUs, or its CPU policy is unknown.
+    /// The kubelet runs all pods on shared CPUs, or the kubelet's CPU policy is unknown.
     SharesCpus,
-    /// The kubelet would reject it.
+    /// The kubelet would reject the pod.
     Kubelet(Refusal),
-    /// The kubelet would admit it with CPUs that are in use by another pod: it computes with average sizes where
-    /// sockets or cores are unequal (cpumanager/topology.go).
+    /// The kubelet would admit the pod with CPUs that another pod uses: on hosts with unequal sockets or cores, the
+    /// kubelet calculates with average sizes (cpumanager/topology.go).
     CpusInUse,
-    /// The report lacks information that the kubelet's decision depends on.
+    /// The report lacks information on which the kubelet's decision depends.
     Unpredictable(Unpredictable),
-    /// KubeVirt could not provide the guest's memory in the zones of its CPUs.
+    /// KubeVirt could not provide the guest's memory in the zones of the VM's CPUs.
     Numa(String),
 }
 
@@ -56,8 +56,8 @@ impl Reason {
         }
     }
 
-    /// Returns how far a host is from accepting the pod, to select the reason to report first: scheduling rules come
-    /// before properties of the host, and these before resources that are merely in use.
+    /// Returns a rank that determines which reason to report first: scheduling rules come before properties of the
+    /// host, and properties of the host come before resources that are merely in use.
     #[must_use]
     pub fn distance(&self) -> u8 {
         match self {

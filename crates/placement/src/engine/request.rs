@@ -33,19 +33,19 @@ impl Request {
         &self.uid
     }
 
-    /// Returns the requests of its containers; without its uid, as pods with equal requests share it.
+    /// Returns the requests of the pod's containers, without a uid, because pods with equal requests share the value.
     #[must_use]
     pub fn pod(&self) -> &Pod {
         self.rules.containers()
     }
 
-    /// Returns the number of its exclusive CPUs.
+    /// Returns the number of the pod's exclusive CPUs.
     #[must_use]
     pub fn pinned_cpus(&self) -> u32 {
         ZoneRequest::from_pod(self.pod()).cpus
     }
 
-    /// Returns the size of its huge pages, if it has any.
+    /// Returns the size of the pod's huge pages, if the pod has any.
     #[must_use]
     pub fn page_size(&self) -> Option<PageSize> {
         let pod = self.pod();
@@ -58,7 +58,7 @@ impl Request {
         std::ptr::eq(self.pod(), other.pod()) && self.needs == other.needs
     }
 
-    /// Returns its needs beyond the requests of its containers.
+    /// Returns the pod's needs in addition to the requests of its containers.
     #[must_use]
     pub fn needs(&self) -> &Needs {
         &self.needs

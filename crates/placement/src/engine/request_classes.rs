@@ -1,5 +1,5 @@
-//! Classes of requests that every host treats equally: equal requests of the containers and equal rules that pods do
-//! not affect. Each class stores a score of every host.
+//! Classes of requests that every host treats equally: the requests of the containers are equal, and the rules that do
+//! not depend on other pods are equal. Each class stores a score of every host.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -31,12 +31,12 @@ impl RequestClassKey {
     }
 }
 
-/// Requests of containers, without names. Limits are included because they decide on the QoS class, and so on
-/// exclusive CPUs.
+/// Requests of containers, without names. Limits are included because they determine the QoS class, which determines
+/// if a container gets exclusive CPUs.
 #[derive(Clone, Debug)]
 struct ContainerRequests {
     pod: Arc<Pod>,
-    /// Equal for equal requests.
+    /// Number that is equal for equal requests.
     number: u64,
 }
 
@@ -73,11 +73,12 @@ impl Hash for ContainerRequests {
 #[derive(Debug)]
 pub(crate) struct RequestClass {
     key: Arc<RequestClassKey>,
-    /// Rules of the first request of the class: the part that pods do not affect is the same for all.
+    /// Rules of the first request of the class. The part that does not depend on other pods is the same for all
+    /// requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) needs: Needs,
     pub(crate) scores: Scores,
-    /// Points of each host that pods do not affect, [`NEVER`] if it is unsuitable for the class.
+    /// Points of each host that do not depend on other pods; [`NEVER`] if the host is unsuitable for the class.
     pub(crate) base: Vec<Score>,
     /// Number of the last change that the scores include.
     pub(crate) seen: u64,
@@ -87,24 +88,25 @@ pub(crate) struct RequestClass {
     used: u64,
 }
 
-/// Fit scores of hosts for the requests of containers, shared by all classes with equal requests, because hosts
+/// Fit scores of hosts for the requests of containers. All classes with equal requests share the scores, because hosts
 /// change far more often than a class is used again.
 #[derive(Debug)]
 pub(crate) struct FitScores {
     requests: ContainerRequests,
-    /// Rules of the first request: the amounts of all are equal.
+    /// Rules of the first request; the amounts are equal for all requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) wants: ZoneRequest,
-    /// Points of each host for the resources that would be left, [`NEVER`] if it has too few.
+    /// Points of each host for the resources that would be left; [`NEVER`] if the host has too few resources.
     pub(crate) left: Vec<Score>,
     /// Number of the last change that the points include.
     pub(crate) seen: u64,
-    /// Number of classes that use it.
+    /// Number of classes that use these scores.
     classes: usize,
 }
 
 impl FitScores {
-    /// Returns points for the resources that would be left on a host, [`NEVER`] if they do not suffice.
+    /// Returns points for the resources that would be left on a host; [`NEVER`] if the free resources are
+    /// insufficient.
     pub(crate) fn left_at(&self, counts: &Counts, free: &[FreeResources], at: usize) -> Score {
         let left = free.get(at).and_then(|free| score::left_over(free, &self.wants));
         match left {
@@ -128,7 +130,7 @@ pub(crate) struct RequestClasses {
     by_key: HashMap<Arc<RequestClassKey>, usize>,
     fits: Vec<FitScores>,
     by_requests: HashMap<ContainerRequests, usize>,
-    /// Those of `fits` that are updated at every change, while the changed host is in the CPU's cache.
+    /// Indexes of the `fits` that are updated at every change, while the changed host is in the CPU's cache.
     eager: Vec<usize>,
     clock: u64,
 }
@@ -140,7 +142,7 @@ const MAX_CLASSES: usize = 1024;
 const MAX_EAGER: usize = 32;
 
 impl RequestClasses {
-    /// Returns the class of a request, and its key; a new class has no scores yet.
+    /// Returns the class of a request and the class's key; a new class has no scores yet.
     pub(crate) fn find(
         &mut self,
         key: RequestClassKey,
@@ -178,7 +180,7 @@ impl RequestClasses {
         (at, key)
     }
 
-    /// Returns the fit scores for one more class; reuses unused fit scores.
+    /// Returns the index of the fit scores for an additional class; reuses unused fit scores.
     fn fit(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.by_requests.get(requests) {
             self.fits[at].classes += 1;
@@ -204,7 +206,7 @@ impl RequestClasses {
         at
     }
 
-    /// Returns a class by its index, if it still has this key.
+    /// Returns a class by index, if the class still has this key.
     pub(crate) fn get_mut(
         &mut self,
         at: usize,
@@ -226,8 +228,8 @@ impl RequestClasses {
         Some((class, fit))
     }
 
-    /// Updates the eager fit scores that include all changes before the newest one. The others are updated when they
-    /// are used.
+    /// Updates the eager fit scores that include all changes before the newest change. All other fit scores are
+    /// updated on use.
     pub(crate) fn update_eager(&mut self, changes: &Changes, look: impl Fn(&FitScores) -> Score) {
         let Some(host) = changes.newest() else { return };
         for at in &self.eager {

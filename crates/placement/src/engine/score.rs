@@ -2,8 +2,8 @@
 //!
 //! | part | points | why |
 //! |---|--:|---|
-//! | left free in the zone that the VM goes to | 0 to 600 | zones are filled one after the other, so that large VMs still find one |
-//! | CPUs and memory left out of proportion | 0 to 200 | what is left without the other is stranded |
+//! | left free in the zone that the VM would use | 0 to 600 | zones are filled one after the other, so that free zones remain for large VMs |
+//! | CPUs and memory left out of proportion | 0 to 200 | free CPUs without memory, or free memory without CPUs, are stranded |
 //! | a narrow VM on a host that accepts VMs wider than a zone | 60 | such hosts are few |
 //! | host of another class | 300 | a HostProfile defines the purpose of a host |
 //! | preferred node affinity that is not met | 0 to 400 | as a preference of the scheduler |
@@ -20,15 +20,15 @@ use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 const LEFT: u32 = 600;
 const OUT_OF_PROPORTION: u32 = 200;
 const WIDE: u32 = 60;
-/// The host has another class.
+/// Points of a host of another class.
 pub(crate) const OTHER_CLASS: u32 = 300;
 const NOT_PREFERRED: u32 = 400;
 const TAINT: u32 = 200;
-/// A VM that relies on merged pages on a host that does not merge them.
+/// Points of a host that does not merge pages, for a VM that relies on merged pages.
 pub(crate) const NO_MERGING: u32 = 150;
-/// One pod of the spread group above the minimum.
+/// Points for each pod of the spread group above the minimum.
 const SKEW: i64 = 300;
-/// Limit of the preferences by pods, in both directions.
+/// Limit of the points for preferences that depend on other pods, in both directions.
 const PODS: i64 = 6_000;
 
 /// Returns points for the resources that would be left; `None` if the request certainly does not fit.
@@ -57,7 +57,8 @@ fn zone_left(zone: &Zone, wants: &ZoneRequest) -> u32 {
     LEFT * (cpus + memory) / 2 / WHOLE + OUT_OF_PROPORTION * cpus.abs_diff(memory) / WHOLE
 }
 
-/// Points of a host for pods with shared CPUs: the emptier it is the more, so that these pods are packed too.
+/// Returns points of a host for pods with shared CPUs. An emptier host gets more points, so that these pods are also
+/// packed.
 fn shared(free: &FreeResources) -> u32 {
     let all = free.sum();
     LEFT * part(all.cpus, 0) / WHOLE / 4
@@ -65,7 +66,7 @@ fn shared(free: &FreeResources) -> u32 {
 
 const WHOLE: u32 = 1024;
 
-/// Returns the part that is left after a request, of the total.
+/// Returns the fraction of the total that is left after a request.
 fn part(of: FreeOf<u32>, taken: u32) -> u32 {
     let left = u64::from(of.free.saturating_sub(taken)) * u64::from(WHOLE);
     u32::try_from(left / u64::from(of.all.max(1))).map_or(WHOLE, |part| part.min(WHOLE))
@@ -86,7 +87,7 @@ pub(crate) fn pods(preference_score: &PreferenceScore) -> i64 {
         None => PODS,
         Some(skew) => skew.saturating_mul(SKEW).clamp(0, PODS),
     };
-    // A weight of 100 counts as much as one pod of skew.
+    // A weight of 100 equals one pod of skew.
     let affinity = preference_score.affinity.saturating_mul(SKEW / 100).clamp(-PODS, PODS);
     skew - affinity
 }

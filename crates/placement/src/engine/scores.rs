@@ -1,7 +1,8 @@
 //! Scores of hosts for one request class, with an index to find the best hosts in order without a full scan.
 //!
-//! Nine of ten requests equal the previous request, and a decision changes one host. Each class therefore stores the
-//! score of every host, recomputes only the hosts that have changed, and finds its minimum by the minima of blocks.
+//! Nine of ten requests equal the previous request, and a decision changes one host. Therefore each class stores the
+//! score of every host, recomputes only the scores of changed hosts, and finds the minimum through the minima of
+//! blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,7 +10,7 @@ use std::collections::BinaryHeap;
 /// Hosts per block; the search reads the minimum of a block first. 64 scores are two cache lines.
 const BLOCK: usize = 64;
 
-/// Lower is better.
+/// Score of a host; a lower score is better.
 pub(crate) type Score = u16;
 
 /// Score of a host that cannot accept the request.
@@ -33,7 +34,7 @@ impl Scores {
         Self { scores, minima, least }
     }
 
-    /// Sets the score of a host; hosts beyond the last are added with [`NEVER`] until their score is set.
+    /// Sets the score of a host. Missing hosts in between are added with the score [`NEVER`].
     pub(crate) fn set(&mut self, host: usize, score: Score) {
         if self.scores.len() <= host {
             self.scores.resize(host + 1, NEVER);
@@ -51,7 +52,7 @@ impl Scores {
         self.scores.get(host).copied().unwrap_or(NEVER)
     }
 
-    /// Returns the host with the lowest score, with the lowest number among equals.
+    /// Returns the host with the lowest score; among hosts with equal scores, the host with the lowest number.
     pub(crate) fn best(&self) -> Option<(Score, usize)> {
         let (block, &score) = first_minimum(&self.least)?;
         if score == NEVER {
@@ -61,7 +62,8 @@ impl Scores {
         Some((score, first_in_block(&self.scores, block)?))
     }
 
-    /// Returns the hosts by ascending score, and by number among equals. `scratch` is reused memory.
+    /// Returns the hosts by ascending score; hosts with equal scores are ordered by number. `scratch` is reused
+    /// memory.
     pub(crate) fn ascending<'a>(&'a mut self, scratch: &'a mut Scratch) -> Ascending<'a> {
         scratch.heap.clear();
         Ascending { of: self, scratch, is_heaped: false }
@@ -71,7 +73,7 @@ impl Scores {
 /// Memory that [`Scores::ascending`] reuses.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Hosts that were returned already; their score is [`NEVER`] until the iterator is dropped.
+    /// Hosts that were already returned; their score is [`NEVER`] until the iterator is dropped.
     returned: Vec<(Score, usize)>,
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
@@ -84,8 +86,8 @@ const FEW: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
     of: &'a mut Scores,
-    /// The heap contains hosts, and (`false`) blocks with the number of their first host: no host of a block sorts
-    /// before it, so that a block is always expanded in time.
+    /// The heap contains hosts, and blocks (`false`) with the number of their first host. No host of a block sorts
+    /// before the block, so a block is always expanded before its hosts are needed.
     scratch: &'a mut Scratch,
     is_heaped: bool,
 }
@@ -137,7 +139,7 @@ fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, boo
     Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
 }
 
-/// Updates the minimum of a block after a value has changed. Returns the previous minimum if it has changed.
+/// Updates the minimum of a block after a change of a value. Returns the previous minimum if the minimum has changed.
 fn update_minimum(
     values: &[Score],
     minima: &mut [Score],
@@ -162,12 +164,13 @@ fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
     first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
 }
 
-/// Written so that the compiler vectorises it.
+/// Returns the minimum. The form of the loop allows the compiler to vectorise it.
 fn minimum(scores: &[Score]) -> Score {
     scores.iter().fold(NEVER, |least, &score| least.min(score))
 }
 
-/// Two steps, because both the search for a minimum and the search for a value in a short slice are vectorised.
+/// Returns the first minimum in two steps, because the compiler vectorises both the search for the minimum and the
+/// search for a value in a short slice.
 fn first_minimum(scores: &[Score]) -> Option<(usize, &Score)> {
     let least = minimum(scores);
     let (at, part) = scores.chunks(16).enumerate().find(|(_, part)| minimum(part) == least)?;

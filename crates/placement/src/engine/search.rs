@@ -15,10 +15,10 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
-/// Number of hosts that are compared where preferences by pods may change the order.
+/// Number of hosts that are compared if preferences that depend on other pods may change the order.
 const COMPARED: usize = 64;
 
-/// A compared host: points, and its number.
+/// Points and number of a compared host.
 type Compared = Reverse<(i64, usize)>;
 
 impl Engine {
@@ -37,14 +37,14 @@ impl Engine {
         let mut scratch = std::mem::take(&mut self.scratch);
         let (mut at, mut key) = (request.class, Arc::clone(&request.key));
         if classes.get_mut(at, &key).is_none() {
-            // The class was evicted by more recently used classes.
+            // The class was evicted because other classes were used more recently.
             (at, key) = classes.find(RequestClassKey::clone(&key), &request.rules);
         }
         let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
             self.refresh(class, fit);
             let mut refused = Vec::new();
             let found = self.search(request, &mut class.scores, among, &mut scratch, &mut refused);
-            // Their score was too optimistic: they are excluded until the host changes.
+            // The scores of these hosts were too optimistic: the hosts are excluded until they change.
             for host in refused {
                 class.scores.set(host, NEVER);
             }
@@ -175,7 +175,7 @@ impl Engine {
         fit.seen = self.changes.last();
     }
 
-    /// Returns the points that pods do not affect.
+    /// Returns the points that do not depend on other pods.
     fn base(&self, at: usize, class: &RequestClass) -> Score {
         let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return NEVER };
         let (host, needs) = (HostId::at(at), &class.needs);
@@ -193,14 +193,14 @@ impl Engine {
     }
 }
 
-/// Adds the points that pods do not affect and the points for resources.
+/// Adds the points that do not depend on other pods and the points for resources.
 fn together(base: &[Score], left: &[Score], host: usize) -> Score {
     let of = |points: &[Score]| points.get(host).copied().unwrap_or(NEVER);
     let (base, left) = (of(base), of(left));
     if base == NEVER || left == NEVER { NEVER } else { base.saturating_add(left).min(NEVER - 1) }
 }
 
-/// Hosts to choose among, one bit per host.
+/// Hosts that the search may choose, one bit per host.
 struct Allowed(Vec<u64>);
 
 impl Allowed {

@@ -30,7 +30,7 @@ pub(super) struct AssumedPod {
 pub struct Engine {
     pub(super) counts: Counts,
     pub(super) entries: Vec<Option<HostEntry>>,
-    /// Free resources of each host, in a separate vector because every class reads them after every change.
+    /// Free resources of each host, stored in a separate vector because every class reads them after every change.
     pub(super) free: Vec<FreeResources>,
     pub(super) assumed: HashMap<Arc<str>, AssumedPod>,
     pub(super) classes: RequestClasses,
@@ -52,9 +52,9 @@ impl Engine {
 
     /// Adds a host with the allocations of its kubelet, or updates it from a newer report.
     ///
-    /// Pods that the report lists get the reported resources. Assumed pods that it does not list are not started yet:
+    /// Pods in the report get the reported resources. Assumed pods that are not in the report have not started yet:
     /// they get the resources that the kubelet would allocate. Reported allocations without an assumed pod count as
-    /// taken: a pod holds its CPUs until its containers have ended, even after it was deleted.
+    /// taken: a pod holds its CPUs until its containers have ended, even after the pod was deleted.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -67,8 +67,8 @@ impl Engine {
         let before = self.entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
         let mut state = State::new(&facts.admission);
-        // Allocations on several zones are less certain and are restored after those on one zone: they take what is
-        // left.
+        // Allocations on several zones are less certain. They are restored after the allocations on one zone and take
+        // the remaining resources.
         let mut allocations: Vec<_> = facts.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
@@ -88,8 +88,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// Adds a Node whose agent does not report: no pod is placed there, but its labels and the pods bound to it count
-    /// for the rules of other pods, as in kube-scheduler.
+    /// Adds a Node whose agent does not report. The engine places no pods there, but the Node's labels and the pods
+    /// bound to the Node count for the rules of other pods, as in kube-scheduler.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -103,7 +103,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// Removes a host with its assumed pods; returns their uids in the order in which they were assumed.
+    /// Removes a host with its assumed pods. Returns the uids of these pods in the order in which the pods were
+    /// assumed.
     pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
         let entry = self.entries.get_mut(host.index()).and_then(Option::take);
         let pods = entry.map(|entry| entry.pods).unwrap_or_default();
@@ -119,13 +120,13 @@ impl Engine {
         pods
     }
 
-    /// Returns the host with a name, if its agent has reported.
+    /// Returns the host with this name, if its agent has reported.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
         self.node(name).filter(|host| self.at(*host).is_some())
     }
 
-    /// Returns the Node with a name, whether or not its agent has reported.
+    /// Returns the Node with this name, even if its agent has not reported.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<HostId> {
         self.counts.host(name)
@@ -161,7 +162,7 @@ impl Engine {
         self.assumed.len()
     }
 
-    /// Prepares a request: its rules are compiled once.
+    /// Prepares a request and compiles its rules once.
     ///
     /// # Errors
     /// Returns the invalid rule and the problem if the API server would have rejected the pod.
@@ -171,8 +172,8 @@ impl Engine {
         Ok(Request { uid: parts.containers.uid.as_str().into(), rules, needs, key, class })
     }
 
-    /// Selects the best host for a pod and assumes it there: its resources are reserved until [`Self::remove`].
-    /// `among` are the hosts that the caller's own checks allow; `None` allows all.
+    /// Selects the best host for a pod and assumes the pod there: its resources are reserved until [`Self::remove`].
+    /// `among` are the hosts that the caller's own checks allow; `None` allows all hosts.
     pub fn place(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
         if let Some(host) = self.where_is(&request.uid) {
             if among.is_none_or(|among| among.contains(&host)) {
@@ -181,7 +182,7 @@ impl Engine {
             self.remove(&request.uid);
         }
         let (host, admission) = self.choose_with_admission(request, among)?;
-        // The state has not changed since the check, so that the admission is valid.
+        // The state has not changed since the check, so the admission is still valid.
         let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut)?;
         entry.state.accept(&request.uid, request.pod(), admission).ok()?;
         self.assume(request, host);
@@ -191,7 +192,8 @@ impl Engine {
     /// Assumes a pod on a host if the kubelet would admit it there.
     ///
     /// # Errors
-    /// Returns the kubelet's reason otherwise; the scheduler's rules are not evaluated again.
+    /// Returns the kubelet's reason if the kubelet would reject the pod; the scheduler's rules are not evaluated
+    /// again.
     pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
         let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut).ok_or(NO_HOST)?;
@@ -202,12 +204,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds a pod that is already bound to a host, regardless of the rules. It gets the resources of the host's
-    /// report, or those that the kubelet would allocate. Of many pods, those that reports list must be added first
-    /// because they are already running: a report alone does not show all requests of a pod.
+    /// Adds a pod that is already bound to a host, regardless of the rules. The pod gets the resources in the host's
+    /// report, or else the resources that the kubelet would allocate. When many pods are added, pods that are listed
+    /// in reports must be added first, because they are already running: a report alone does not show all requests of
+    /// a pod.
     ///
     /// # Errors
-    /// Returns the reason why the kubelet would reject it; it still counts in the host's totals.
+    /// Returns the reason why the kubelet would reject the pod; the pod still counts in the host's totals.
     pub fn bound(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
         let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
@@ -238,7 +241,7 @@ impl Engine {
         self.changed(host, false);
     }
 
-    /// Removes a pod; returns false if it was not known. Resources that its host still reports stay taken until a
+    /// Removes a pod; returns false if the pod was unknown. Resources that the host still reports stay taken until a
     /// newer report.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.assumed.remove(uid) else { return false };
@@ -259,31 +262,31 @@ impl Engine {
         pods.filter_map(|uid| Some(&self.assumed.get(uid)?.request))
     }
 
-    /// Returns the Nodes that a pod may go to by the rules that other pods and its kubelet do not affect, whether or
-    /// not their agents report.
+    /// Returns the Nodes that satisfy the rules that do not depend on other pods or on the kubelet, including Nodes
+    /// whose agents do not report.
     pub fn candidates(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
         self.counts.filter_for(&request.rules).candidates()
     }
 
-    /// Returns the key that the request shares with all requests to which each host currently gives the same answer;
-    /// `None` if the answer depends on other pods.
+    /// Returns the key that is equal for all requests to which each host currently gives the same answer; `None` if
+    /// the answer depends on other pods.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
         (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.key)
     }
 
-    /// Returns the number of the newest change of a host, or of the pods on it.
+    /// Returns the number of the newest change of a host or of its pods.
     #[must_use]
     pub fn last_change(&self) -> u64 {
         self.changes.last()
     }
 
-    /// Returns the hosts that have changed since a number; `None` if these changes are no longer stored.
+    /// Returns the hosts that have changed since a change number; `None` if the log no longer has these changes.
     pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
         Some(self.changes.since(seen)?.map(|change| HostId::at(change.host())))
     }
 
-    /// Returns the reasons why a pod cannot go to a host; empty if it can.
+    /// Returns the reasons why a pod cannot go to a host; empty if the pod can go there.
     #[must_use]
     pub fn why_not(&self, request: &Request, host: HostId) -> Vec<Reason> {
         let Some(entry) = self.at(host) else {

@@ -17,24 +17,25 @@ pub struct Allocation {
     pub uid: String,
     /// Namespace and name, if known.
     pub name: Option<String>,
-    /// Exclusive CPUs of its containers.
+    /// Exclusive CPUs of the pod's containers.
     pub cpus: CpuSet,
-    /// Zones of its CPUs and memory.
+    /// Zones of the pod's CPUs and memory.
     pub zones: Vec<u32>,
     /// Bytes of huge pages.
     pub hugepages: Vec<(PageSize, u64)>,
-    /// Bytes that the Memory Manager guarantees to it.
+    /// Bytes that the Memory Manager guarantees to the pod.
     pub memory: u64,
     /// Devices by resource.
     pub devices: Vec<(Arc<str>, u32)>,
     /// Resources of each container with their zones; empty if the report has only sums.
     reported: Vec<RestoredContainer>,
-    /// True if the report does not say which of several zones the memory comes from: an agent that reports only sums.
+    /// True if the report does not show which of several zones the memory comes from. This applies to agents that
+    /// report only sums.
     pub is_unplaced: bool,
 }
 
 impl Allocation {
-    /// Returns the resources it takes from the Node's totals, as far as the report has them.
+    /// Returns the resources that the pod takes from the Node's totals, as far as the report has these resources.
     #[must_use]
     pub fn requests(&self) -> Resources {
         let devices = self.devices.iter();
@@ -56,14 +57,14 @@ impl Allocation {
         }
     }
 
-    /// Converts it for admission. The pod's requests are the better source for the Node's totals, if the pod is
-    /// known.
+    /// Converts the allocation for admission. If the pod is known, its requests are used for the Node's totals,
+    /// because they are more accurate.
     pub fn restored(&self, pod: Option<&Pod>) -> Restored {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
         Restored { containers: self.containers().into_owned(), requests }
     }
 
-    /// Returns the sums as one container.
+    /// Returns the sums of the allocation as one container.
     fn as_one_container(&self) -> RestoredContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
@@ -82,7 +83,7 @@ impl Allocation {
     }
 }
 
-/// Reads the allocations of a report. An invalid allocation is reported as a problem, and its valid parts still count
+/// Reads the allocations of a report. An invalid allocation is reported as a problem, but its valid parts still count
 /// as taken.
 pub(super) fn allocations(
     object: &str,
@@ -139,7 +140,7 @@ impl Allocation {
     }
 }
 
-/// Sums by key. The vector has no spare capacity, as there is one for each pod of a fleet.
+/// Sums values by key. The vector has no spare capacity, because a fleet needs one vector for each pod.
 fn sums<K: Ord, N: Copy + Default>(
     numbers: impl IntoIterator<Item = (K, N)>,
     add: fn(N, N) -> N,
@@ -162,7 +163,7 @@ struct Reader<'a> {
     taken: CpuSet,
     /// Names of resources, interned.
     resources: BTreeSet<Arc<str>>,
-    /// Total bytes of all zones.
+    /// Sum of the bytes of all zones.
     most: u64,
 }
 
@@ -217,7 +218,7 @@ impl Reader<'_> {
         new
     }
 
-    /// Returns the CPUs of the host that belong to no previous allocation.
+    /// Returns the CPUs that the host has and that no previous allocation contains.
     fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
         let elsewhere = cpus.difference(&self.online);
         if !elsewhere.is_empty() {

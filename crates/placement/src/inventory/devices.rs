@@ -1,4 +1,4 @@
-//! Devices of device plugins by zone as the agent reports them, and resources whose zones are unknown.
+//! Devices of device plugins by zone, from the agent's report, and resources whose zones are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use berth_api::{InfraNodeStatus, Problem};
 use berth_kubelet_admission::DevicePool;
 use berth_kubelet_admission::pod::Resources;
 
-/// Resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
+/// Prefix of the resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
 pub(super) const KUBEVIRT: &str = "devices.kubevirt.io/";
 
 /// Device pools for admission, and the resources whose zones are unknown.
@@ -17,9 +17,9 @@ pub(super) struct Devices {
     pub(super) unplaced: BTreeSet<String>,
 }
 
-/// Reads the devices. A resource of the Node is unplaced if the report does not list it, or if the numbers of the
-/// report and the Node differ: a plugin has registered or lost devices, and one side is outdated. Resources that are
-/// written to Nodes without a plugin are recognised by their names.
+/// Reads the devices. A resource of the Node is unplaced if the report does not list the resource, or if the numbers
+/// in the report and in the Node differ: a plugin has registered or lost devices, and either the report or the Node is
+/// outdated. Resources that were written to the Node without a plugin are recognised by their names.
 pub(super) fn devices(
     object: &str,
     status: &InfraNodeStatus,
@@ -74,13 +74,14 @@ pub(super) fn devices(
     Devices { pools: by_name.into_values().collect(), unplaced }
 }
 
-/// Returns true if Berth's agent or the bridge marker writes the resource to the Node: it has no device plugin, and
-/// thus no zone.
+/// Returns true if Berth's agent or the bridge marker writes the resource to the Node: such a resource has no device
+/// plugin, and thus no zone.
 fn is_written(name: &str) -> bool {
     name.starts_with(resource::BRIDGE_PREFIX) || name == resource::PINNABLE_CPUS
 }
 
-/// Returns the devices that the report counts, by resource: the assumed offer of a host without a Node.
+/// Returns the devices that the report counts, by resource: without a Node, the host is assumed to offer these
+/// devices.
 pub(super) fn reported(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for devices in &status.devices {

@@ -1,4 +1,4 @@
-//! A host as placement needs it, read from its agent's report and, if there is one, from its Node.
+//! A host with the data that placement needs, read from the agent's report and, if there is one, from the Node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use berth_kubelet_admission::{
 pub struct ReportedHost {
     /// `metadata.name` of the InfraNode and of the Node.
     pub name: String,
-    /// Labels of the Node; without a Node the labels that its agent, its kubelet and KubeVirt would set.
+    /// Labels of the Node; without a Node, the labels that the agent, the kubelet and KubeVirt would set.
     pub labels: BTreeMap<String, String>,
     /// `spec.taints` of the Node.
     pub taints: Vec<v1::Taint>,
     /// `spec.unschedulable` of the Node.
     pub is_cordoned: bool,
-    /// `status.allocatable` of the Node; without a Node the amounts that its kubelet would report.
+    /// `status.allocatable` of the Node; without a Node, the amounts that the kubelet would report.
     pub allocatable: Resources,
     /// `status.allocatable.pods`.
     pub pods_limit: u64,
-    /// Input of its kubelet's admission.
+    /// Input for the prediction of kubelet admission.
     pub admission: Arc<admission::KubeletHost>,
     /// KVM state; `None` if unknown.
     pub kvm: Option<KvmState>,
     /// True if pages of different VMs are merged; `None` if unknown.
     pub merges_pages: Option<bool>,
-    /// The reason why the report is stale, if it is.
+    /// Reason why the report is stale; `None` if the report is fresh.
     pub stale: Option<String>,
     /// Resources that the kubelet has allocated, sorted by uid.
     pub allocations: Vec<Allocation>,
     /// Resources of device plugins whose zones are unknown.
     pub unplaced_devices: BTreeSet<String>,
-    /// CPUs, cores and memory for messages.
+    /// CPUs, cores and memory by zone, for messages.
     pub zones: Vec<ZoneSize>,
 }
 
@@ -54,7 +54,7 @@ pub struct ReportedHost {
 pub struct ZoneSize {
     /// The kernel's number.
     pub id: u32,
-    /// Its CPUs.
+    /// CPUs of the zone.
     pub cpus: CpuSet,
     /// CPUs that can be pinned.
     pub pinnable: u32,
@@ -62,7 +62,7 @@ pub struct ZoneSize {
     pub memory: u64,
 }
 
-/// Information that the kubelet's decision depends on and that is missing from the report.
+/// Information that is missing from the report and on which the kubelet's decision depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpredictable {
     /// The zones of the memory of this pod.
@@ -73,14 +73,15 @@ pub enum Unpredictable {
 
 /// The kubelet's default of `maxPods`.
 const PODS: u64 = 110;
-/// Devices that KubeVirt's device plugin offers for `/dev/kvm` and similar files (`maxDevices` of virt-handler).
+/// Number of devices that KubeVirt's device plugin offers for `/dev/kvm` and similar files (`maxDevices` of
+/// virt-handler).
 const DEVICES: u64 = 1000;
 
 impl ReportedHost {
-    /// Reads a host.
+    /// Reads a host from its objects.
     ///
     /// # Errors
-    /// Returns the problem if nothing can be placed on the host. Lesser problems are added to `problems`.
+    /// Returns the problem if no pod can be placed on the host. Smaller problems are added to `problems`.
     pub fn read(
         infra: &InfraNode,
         node: Option<&v1::Node>,
@@ -204,7 +205,7 @@ impl ReportedHost {
     }
 }
 
-/// Reads a zone of the report; returns the invalid field and the problem otherwise.
+/// Reads a zone of the report. Returns the invalid field and the problem if the zone is invalid.
 fn zone_spec(
     status: &InfraNodeStatus,
     zone: &Zone,
@@ -234,8 +235,8 @@ fn zone_spec(
     Ok(ZoneSpec { id: zone.id, cores: cores(status, zone, at), memory, hugepages, distances })
 }
 
-/// Returns the resources that the kubelet would offer to pods: everything but reservations, and huge pages separate
-/// from memory.
+/// Returns the resources that the kubelet would offer to pods: all resources except reservations, with huge pages
+/// separate from memory.
 fn allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
@@ -260,7 +261,7 @@ fn allocatable(
     }
     all.cpu_millis = cpus.saturating_mul(1000);
     let kvm = &status.capabilities.kvm;
-    // Devices that a captured tree cannot show are assumed to exist.
+    // Captured host data cannot show these devices, so they are assumed to exist.
     let devices = [
         ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
         ("tun", kvm.tun),
@@ -287,8 +288,9 @@ fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     shared.chain(own).map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
 }
 
-/// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid: the Node was deleted and
-/// created again, and the report is older. The garbage collector deletes such an InfraNode.
+/// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid. In this case the Node was
+/// deleted and created again, and the report belongs to the deleted Node. The garbage collector deletes such an
+/// InfraNode.
 fn owner_of_another_uid(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
     let uid = node?.metadata.uid.as_ref()?;
     let owners = infra.metadata.owner_references.iter().flatten();
@@ -328,7 +330,7 @@ fn labels(
     all
 }
 
-/// Returns the reason why the report is stale: the controller sets conditions to Unknown when the agent's Lease has
+/// Returns the reason why the report is stale: the controller sets conditions to Unknown after the agent's Lease has
 /// expired.
 fn stale(infra: &InfraNode) -> Option<String> {
     let conditions = &infra.status.as_ref()?.conditions;

@@ -9,10 +9,9 @@ use berth_kubelet_admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
 };
 
-/// Reads all settings except the reserved CPUs, which may need the Node ([`reserved`]).
+/// Reads all settings except the reserved CPUs, which may depend on the Node ([`reserved`]).
 ///
-/// Options that do not affect admission, or that are not supported, are reported as a problem and do not make the
-/// host unusable.
+/// Options that do not affect admission, and unsupported options, are reported as problems; the host remains usable.
 pub(super) fn settings(
     object: &str,
     status: &InfraNodeStatus,
@@ -92,7 +91,7 @@ pub(super) fn settings(
     Ok(settings)
 }
 
-/// Parses `name`, or `name=value` where the value is not true.
+/// Parses entries of the form `name`, which means true, or `name=value`.
 fn options(listed: &[String]) -> BTreeMap<String, String> {
     let pair = |option: &String| match option.split_once('=') {
         Some((name, value)) => (name.to_owned(), value.to_owned()),
@@ -101,8 +100,9 @@ fn options(listed: &[String]) -> BTreeMap<String, String> {
     listed.iter().map(pair).collect()
 }
 
-/// Returns the CPUs that the kubelet reserves: by name, or, where only their number is configured (`kubeReserved`),
-/// the first CPUs, core by core. The number is what the Node's allocatable lacks.
+/// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only a number is configured
+/// (`kubeReserved`), the first CPUs, core by core. The number is the difference between the host's CPUs and the Node's
+/// allocatable CPUs.
 pub(super) fn reserved(settings: &Kubelet, spec: &HostSpec, node: Option<&v1::Node>) -> CpuSet {
     if settings.cpu_policy == CpuPolicy::None || !settings.reserved_cpus.is_empty() {
         return settings.reserved_cpus.clone();

@@ -1,4 +1,4 @@
-//! Hosts as their agents report them, with the resources already allocated.
+//! Hosts according to their agents' reports, with the resources that are already allocated.
 
 mod allocation;
 mod cores;

@@ -1,4 +1,4 @@
-//! Fields of a Node that its InfraNode does not have: the kubelet's version, and allocatable resources.
+//! Fields of a Node that its InfraNode lacks: the kubelet's version and the allocatable resources.
 
 use berth_api::{PageSize, Problem, Quantity};
 use k8s_openapi::api::core::v1;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 use berth_kubelet_admission::Version;
 use berth_kubelet_admission::pod::Resources;
 
-/// The newest kubelet whose rules are implemented; used where the version is unknown.
+/// Newest kubelet version whose rules are implemented; used if the version is unknown.
 const NEWEST: Version = Version { major: 1, minor: 36 };
 
 /// Returns the kubelet's version.
@@ -36,7 +36,7 @@ pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
     cpu.millis().try_into().ok()
 }
 
-/// Returns `status.allocatable` and the number of pods; missing or invalid values are replaced by the defaults.
+/// Returns `status.allocatable` and the maximum number of pods. Defaults replace missing or invalid values.
 pub(super) fn allocatable(
     node: Option<&v1::Node>,
     usual: &Resources,
