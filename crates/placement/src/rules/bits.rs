@@ -25,7 +25,7 @@ impl Bits {
         }
     }
 
-    /// Keeps the numbers that the other set also has (intersection).
+    /// Removes the numbers that the other set does not contain (intersection).
     pub(super) fn keep(&mut self, other: &Self) {
         self.0.truncate(other.0.len());
         for (word, others) in self.0.iter_mut().zip(&other.0) {
@@ -33,7 +33,7 @@ impl Bits {
         }
     }
 
-    /// Removes the numbers of the other set (difference).
+    /// Removes the numbers that the other set contains (difference).
     pub(super) fn drop_all(&mut self, other: &Self) {
         for (word, others) in self.0.iter_mut().zip(&other.0) {
             *word &= !others;

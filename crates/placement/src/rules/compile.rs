@@ -1,4 +1,4 @@
-//! Compilation of a pod's spec to numbers: its requirements, its preferences, and its effect on later pods.
+//! Compiles a pod's spec to numbers: the pod's requirements, its preferences, and its effect on later pods.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Template {
             constraints.push(Constraint::read(symbols, &place.item(at), one, labels)?);
         }
 
-        // Everything is valid: only now the state is changed.
+        // All parts are valid; the state is changed only from here on.
         let tolerations = counts.hosts.tolerations(tolerations);
         let node_rule = (!rule.is_empty()).then(|| counts.hosts.rule(&counts.symbols, rule));
         let preference =
@@ -101,12 +101,12 @@ impl Template {
     }
 }
 
-/// Terms of pod affinity and anti-affinity, each with its topology key.
+/// Terms of pod affinity and anti-affinity, each with the topology key of the term.
 #[derive(Default)]
 struct PodAffinityTerms {
     affinity: Vec<(Term, Symbol)>,
     anti_affinity: Vec<(Term, Symbol)>,
-    /// Positive for affinity, negative for anti-affinity.
+    /// Preferred terms with weights: positive for affinity, negative for anti-affinity.
     preferred: Vec<(Term, Symbol, i64)>,
 }
 
@@ -186,7 +186,7 @@ impl PodAffinityTerms {
             let own = own_view(counts, term);
             preferred.push((counter(counts, &own, *key, What::Members), *weight));
         }
-        // A pod must match all terms to count for any (interpodaffinity `podMatchesAllAffinityTerms`).
+        // A pod counts for any term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
             terms.iter().map(|term| own_view(counts, term).into_owned()).collect();
@@ -203,8 +203,8 @@ impl PodAffinityTerms {
     }
 }
 
-/// Returns the term as the scheduler evaluates it for the incoming pod itself; for an existing pod the scheduler
-/// evaluates the term as written.
+/// Returns the term as the scheduler evaluates it for the incoming pod. For existing pods, the scheduler evaluates the
+/// term as written.
 fn own_view<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
     if counts.quirks.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
@@ -263,7 +263,7 @@ fn topology_key(
     Ok(symbols.intern(key))
 }
 
-/// Returns the pod's own values of these labels; labels that it does not have are ignored.
+/// Returns the pod's own values of these labels; labels that the pod lacks are ignored.
 fn own(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
@@ -353,7 +353,7 @@ impl Constraint {
     }
 }
 
-/// The pod's properties that constraints depend on.
+/// Properties of the pod on which constraints depend.
 struct Seen {
     namespace: Symbol,
     node_rule: Option<u32>,

@@ -1,5 +1,5 @@
-//! Cache of compilation results, looked up by their source: nine of ten pods are created from the same template as
-//! the previous pod.
+//! Cache of compilation results by their source: nine of ten pods are created from the same template as the previous
+//! pod.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use super::fit::Amounts;
 use super::parts::PodSpecParts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Number of slots; a new entry replaces the previous entry of its slot, so that memory is bounded.
+/// Number of slots. A new entry replaces the previous entry of its slot, so that the memory is bounded.
 const PLACES: usize = 4096;
 
 /// Entries by a hash of their source.
@@ -72,7 +72,7 @@ impl CompileCache {
         (number, found.map(|(_, template)| template))
     }
 
-    /// Caches a template, unless it is only valid for pods with the same labels.
+    /// Caches a template, unless the template is valid only for pods with the same labels.
     pub(super) fn keep_template(
         &mut self,
         number: u64,
@@ -150,7 +150,7 @@ fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
         || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
 }
 
-/// Hashes the parts that distinguish most templates; equality compares all parts.
+/// Hashes only the parts that distinguish most templates; the equality check compares all parts.
 fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.namespace.hash(&mut hasher);
@@ -181,7 +181,7 @@ fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Hashes the requests of containers: limits nearly always equal them.
+/// Hashes the requests of containers. Limits are left out because they nearly always equal the requests.
 fn number_of_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let all = |containers: &[Container], hasher: &mut DefaultHasher| {

@@ -1,4 +1,4 @@
-//! A pod's compiled rules, as numbers of the `Counts` that compiled them.
+//! Compiled rules of a pod, as numbers of the `Counts` that compiled the rules.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use super::selector::Selector;
 use super::symbols::{Labels, Symbol};
 use berth_kubelet_admission::pod::Pod;
 
-/// A pod's rules as numbers of the `Counts` that compiled them; they are meaningless for another `Counts`.
+/// Rules of a pod as numbers of the `Counts` that compiled the rules; the numbers are meaningless for another
+/// `Counts`.
 #[derive(Debug)]
 pub struct Rules {
     pub(super) labels: Labels,
@@ -20,7 +21,7 @@ pub struct Rules {
     pub(super) membership: GroupMembership,
 }
 
-/// The parts that pods have in common if they differ only in labels, containers and uid.
+/// The part of the rules that is equal for pods that differ only in labels, containers and uid.
 #[derive(Debug)]
 pub(super) struct Template {
     pub(super) namespace: Symbol,
@@ -29,7 +30,7 @@ pub(super) struct Template {
     pub(super) preference: Option<u32>,
     pub(super) tolerations: u32,
     pub(super) tolerates_unschedulable: bool,
-    /// The group of pods of the required affinity, and its counter for each term's topology.
+    /// Group of pods of the required affinity, and the counter of the group for each term's topology.
     pub(super) affinity: Option<(u32, Box<[u32]>)>,
     /// Counters of the pods of the required anti-affinity.
     pub(super) anti_affinity: Box<[u32]>,
@@ -39,12 +40,12 @@ pub(super) struct Template {
     pub(super) soft_spread: Box<[Spread]>,
     /// Counters of the preferred affinity and anti-affinity, with weights.
     pub(super) preferred: Box<[(u32, i64)]>,
-    /// Counters that the pod raises on its host, by these amounts: they are evaluated for later pods.
+    /// Counters that the pod increases on its host, with the amounts; the counters are evaluated for later pods.
     pub(super) contributions: Box<[(u32, i64)]>,
 }
 
-/// The part of the rules that other pods do not affect. Pods with equal values, of one `Counts`, have the same
-/// candidates and host preferences.
+/// The part of the rules that does not depend on other pods. Pods with equal values from the same `Counts` have the
+/// same candidates and host preferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostRules {
     node_rule: Option<u32>,
@@ -58,7 +59,7 @@ pub(super) struct Spread {
     pub(super) counter: u32,
     pub(super) max_skew: i64,
     pub(super) min_domains: u32,
-    /// True if the domains are single hosts.
+    /// True if each domain is a single host.
     pub(super) is_by_host: bool,
 }
 
@@ -70,24 +71,24 @@ impl Rules {
         HostRules { node_rule, preference, tolerations }
     }
 
-    /// Returns the requests of its containers, without a uid: pods with equal requests share it.
+    /// Returns the requests of the pod's containers, without a uid, because pods with equal requests share the value.
     #[must_use]
     pub const fn containers(&self) -> &Arc<Pod> {
         &self.pod_requests.pod
     }
 
-    /// Returns a number that is equal for pods whose containers request the same.
+    /// Returns a number that is equal for pods whose containers have equal requests.
     pub(crate) const fn number_of_requests(&self) -> u64 {
         self.pod_requests.number
     }
 }
 
-/// The containers of a pod, stored once for many pods, with the amounts that the scheduler counts.
+/// Containers of a pod, stored once for many pods, with the amounts that the scheduler counts.
 #[derive(Clone, Debug)]
 pub(super) struct PodRequests {
-    /// Without a uid, as many pods share it.
+    /// Pod without a uid, because many pods share the value.
     pub(super) pod: Arc<Pod>,
     pub(super) amounts: Arc<Amounts>,
-    /// Equal for containers with equal requests.
+    /// Number that is equal for containers with equal requests.
     pub(super) number: u64,
 }

@@ -1,13 +1,13 @@
-//! Counts by topology domain, updated for one pod at a time.
+//! Counters by topology domain, updated for one pod at a time.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::symbols::{NumberMap, Symbol, index};
 
-/// No domain: the host does not have the label.
+/// Domain of a host that lacks the label.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The domains of hosts by the value of one label.
+/// Domains of hosts, by the value of one label.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) key: Symbol,
@@ -48,7 +48,7 @@ impl Topology {
     }
 }
 
-/// Key of a counter: what is counted, and over which topology.
+/// Key of a counter: the counted pods or weights, and the topology.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Counted {
     pub(super) group: u32,
@@ -68,14 +68,14 @@ pub(super) enum What {
     Weights,
 }
 
-/// A number for each domain. Zeros are not stored: over hosts, a `MachineDeployment`'s pods are in few of very many
-/// domains.
+/// A number for each domain. Zeros are not stored: with hosts as domains, the pods of a `MachineDeployment` are in few
+/// of very many domains.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     values: NumberMap<u32, i64>,
-    /// Sum of all domains.
+    /// Sum over all domains.
     pub(super) total: i64,
-    /// Only for counters with a minimum.
+    /// Number of domains by count; only for counters with a minimum.
     levels: Option<Levels>,
 }
 
@@ -88,7 +88,8 @@ struct Levels {
 }
 
 impl Counter {
-    /// Creates a counter with a minimum over these [`EligibleDomains`]: it counts no pods on hosts of other domains.
+    /// Creates a counter with a minimum over these [`EligibleDomains`]. The counter ignores pods on hosts of other
+    /// domains.
     pub(super) fn with_levels(eligible_domains: u32) -> Self {
         let levels = Levels { domains: BTreeMap::new(), eligible_domains };
         Self { levels: Some(levels), ..Self::default() }
@@ -98,7 +99,7 @@ impl Counter {
         self.values.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Adds to a domain; [`NOWHERE`] is ignored.
+    /// Adds a number to a domain; [`NOWHERE`] is ignored.
     pub(super) fn add(&mut self, domain: u32, by: i64) {
         if domain == NOWHERE {
             return;
@@ -117,7 +118,7 @@ impl Counter {
         }
     }
 
-    /// Returns the minimum over domains; 0 if there are fewer than `min_domains`.
+    /// Returns the minimum over all domains; 0 if there are fewer domains than `min_domains`.
     pub(super) fn least(&self, eligible_domains: &[EligibleDomains], min_domains: u32) -> i64 {
         let Some(levels) = &self.levels else { return 0 };
         let all = eligible_domains
@@ -181,7 +182,7 @@ impl EligibleDomains {
         }
     }
 
-    /// Removes an eligible host, whose pods have been removed from all counts before.
+    /// Removes an eligible host. The pods of the host must have been removed from all counts before.
     pub(super) fn remove_host(&mut self, domain: u32) {
         if let Some(hosts) = self.hosts.get_mut(index(domain))
             && *hosts > 0

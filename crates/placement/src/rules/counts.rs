@@ -1,4 +1,4 @@
-//! Hosts and the pods on them, counted for every compiled rule and updated one change at a time.
+//! Hosts and their pods, counted for every compiled rule and updated one change at a time.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ use super::parts::HostParts;
 use super::symbols::{Labels, NumberMap, Pair, Symbol, Symbols, index, pairs};
 use super::taints::Taint;
 
-/// Identifier of a host of [`Counts`]; it stays the same for a name, also after the host was removed and added again.
+/// Identifier of a host of [`Counts`]. A name keeps its identifier, even if the host is removed and added again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub(super) u32);
 
@@ -28,30 +28,30 @@ impl HostId {
         Self(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
-    /// Returns the position at which it was added.
+    /// Returns the position at which the host was added.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Bugs of a scheduler whose decisions are to be predicted.
+/// Bugs of the scheduler whose decisions are to be predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
-    /// For a new pod, its own terms with a `namespaceSelector` that matches a namespace without labels (`NotIn`,
-    /// `DoesNotExist`) select pods of all namespaces. Present in kube-scheduler from 1.34 until its patch releases of
-    /// autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
+    /// If true, the terms of a new pod with a `namespaceSelector` that matches a namespace without labels (`NotIn`,
+    /// `DoesNotExist`) select pods of all namespaces. kube-scheduler has this bug from 1.34 until its patch releases
+    /// of autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
     pub negative_namespace_selectors: bool,
 }
 
-/// Identifier of a pod on a host until the pod is removed; it is never reused.
+/// Identifier of a pod on a host, valid until the pod is removed; identifiers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId(u64);
 
-/// State that rules are evaluated against.
+/// State against which rules are evaluated.
 ///
-/// Compiled rules are never dropped, because the next pod of the template needs them; callers should therefore
-/// rebuild it from the objects from time to time, for instance once a day.
+/// Compiled rules are never dropped, because the next pod of the template needs them. Therefore callers should rebuild
+/// the state from the objects from time to time, for instance once a day.
 #[derive(Debug)]
 pub struct Counts {
     pub(super) symbols: Symbols,
@@ -59,7 +59,7 @@ pub struct Counts {
     pub(super) groups: Groups,
     counters: Vec<(Counted, Counter)>,
     known: NumberMap<Counted, u32>,
-    /// Domains for the minimum of the counters of [`What::Spread`].
+    /// Domains over which the counters of [`What::Spread`] have their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
@@ -68,7 +68,7 @@ pub struct Counts {
     next: u64,
     by_pair: NumberMap<Pair, PodSet>,
     pub(super) compile_cache: CompileCache,
-    /// Incremented whenever pods may belong to other groups than before.
+    /// Version of the groups; incremented whenever pods may belong to other groups than before.
     regrouped: u64,
     on_host: Vec<Vec<u64>>,
 }
@@ -114,7 +114,7 @@ impl Counts {
         }
     }
 
-    /// Sets the labels of a namespace; an unknown namespace has none.
+    /// Sets the labels of a namespace; an unknown namespace has no labels.
     pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         let name = self.symbols.intern(name);
         let labels = Labels::intern(&mut self.symbols, labels);
@@ -141,7 +141,7 @@ impl Counts {
         self.namespaces.get(&name).unwrap_or(&self.no_labels)
     }
 
-    /// Adds or updates a host. Its pods stay.
+    /// Adds or updates a host. An updated host keeps its pods.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -167,14 +167,14 @@ impl Counts {
         if self.on_host.len() <= index(number) {
             self.on_host.resize_with(index(number) + 1, Vec::new);
         }
-        // A kubelet updates its Node every few minutes, and these fields nearly never change.
+        // A kubelet updates its Node every few minutes, but these fields nearly never change.
         if self.hosts.get(number) != Some(&host) {
             self.replace(number, Some(host));
         }
         Ok(HostId(number))
     }
 
-    /// Removes a host with its pods; returns the number of these pods.
+    /// Removes a host with its pods; returns the number of the removed pods.
     pub fn remove_host(&mut self, host: HostId) -> usize {
         let pods = self.on_host.get(index(host.0)).cloned().unwrap_or_default();
         for pod in &pods {
@@ -228,20 +228,20 @@ impl Counts {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// Returns the host with a name, if it exists.
+    /// Returns the host with this name, if the host exists.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
         self.hosts.find(name).map(HostId)
     }
 
-    /// Returns the hosts with a label, in the order in which they were first added.
+    /// Returns the hosts with this label, in the order in which the hosts were first added.
     pub fn hosts_with(&self, key: &str, value: &str) -> impl Iterator<Item = HostId> + '_ {
         let pair = self.symbols.find(key).zip(self.symbols.find(value));
         let hosts = pair.and_then(|pair| self.hosts.with(pair));
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
     }
 
-    /// Adds a pod to a host. Returns `None` if there is no such host.
+    /// Adds a pod to a host. Returns `None` if the host does not exist.
     pub fn add(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;
         let number = self.next;
@@ -261,7 +261,7 @@ impl Counts {
         Some(PodId(number))
     }
 
-    /// Removes a pod; returns false if it was not known.
+    /// Removes a pod; returns false if the pod was unknown.
     pub fn remove(&mut self, pod: PodId) -> bool {
         let Some(CountedPod { rules, host }) = self.pods.remove(&pod.0) else { return false };
         self.count(&rules, host, -1);
@@ -353,7 +353,7 @@ impl Counts {
             }
             _ => Counter::default(),
         };
-        // A pod that contributes to a counter has compiled it, so counters of contributions start at zero.
+        // A pod that contributes to a counter has compiled the counter, so counters of contributions start at zero.
         if matches!(counted.what, What::Members | What::Spread(_)) {
             self.recount(&counted, &mut counter);
         }
@@ -381,9 +381,9 @@ impl Counts {
                 counter.add(self.hosts.domain(counted.topology, pod.host), 1);
             }
         };
-        // The tenant's namespace may have thousands of pods, and the new MachineDeployment none.
+        // The tenant's namespace may have thousands of pods, while the new MachineDeployment has no pods.
         match group.index_key(|pair| self.by_pair.get(pair).map_or(0, PodSet::len)) {
-            // A pod has one value of a label, so it is visited once.
+            // A pod has one value for each label, so each pod is visited once.
             IndexKey::Pairs(pairs) => {
                 let pods = pairs.iter().filter_map(|pair| self.by_pair.get(pair));
                 let pods = pods.flat_map(PodSet::iter);

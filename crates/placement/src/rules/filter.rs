@@ -1,5 +1,5 @@
-//! Filter for one pod: everything that does not depend on the host is looked up once, and then each host costs a few
-//! loads.
+//! Filter of hosts for one pod. All data that do not depend on the host are looked up once; afterwards, the check of a
+//! host costs only a few memory loads.
 
 use super::bits::Bits;
 use super::compiled::{Rules, Spread};
@@ -18,7 +18,7 @@ pub struct PodFilter<'a> {
     matching: Option<&'a Bits>,
     tolerated: Option<&'a Bits>,
     affinity: Vec<DomainCount<'a>>,
-    /// True if the pod may be the first pod of the group of its required affinity.
+    /// True if the pod may be the first pod in the group of its required affinity.
     starts_group: bool,
     anti_affinity: Vec<DomainCount<'a>>,
     existing_anti_affinity: Vec<DomainCount<'a>>,
@@ -50,7 +50,7 @@ impl<'a> DomainCount<'a> {
         Some(Self { topology, counter, counted })
     }
 
-    /// Returns the count in the host's domain; `None` if it is in no domain.
+    /// Returns the count in the host's domain; `None` if the host is in no domain.
     pub(super) fn at(&self, host: HostId) -> Option<i64> {
         let domain = self.topology.domain_of(host.0);
         (domain != NOWHERE).then(|| self.counter.get(domain))
@@ -85,7 +85,8 @@ impl Counts {
         PodFilter::new(self, rules)
     }
 
-    /// Returns true if a pod may go to a host by the rules that other pods do not affect, without resources.
+    /// Returns true if a pod may go to a host by the rules that do not depend on other pods, without the check of
+    /// resources.
     #[must_use]
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
         let hosts = &self.hosts;
@@ -98,7 +99,7 @@ impl Counts {
             && rules.template.node_rule.is_none_or(matching)
     }
 
-    /// Returns true if the Node's totals have the resources that a pod requests.
+    /// Returns true if the Node's totals are sufficient for the requests of a pod.
     #[must_use]
     pub fn has_room(&self, rules: &Rules, host: HostId) -> bool {
         self.hosts
@@ -114,7 +115,7 @@ impl<'a> PodFilter<'a> {
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
             affinity = counters.iter().filter_map(near).collect();
-            // The first pod of its group need not wait for another pod (`satisfyPodAffinity`).
+            // The first pod of its group does not need another pod (`satisfyPodAffinity`).
             starts_group = affinity.iter().all(|near| near.counter.total == 0)
                 && counts
                     .groups
@@ -163,8 +164,8 @@ impl<'a> PodFilter<'a> {
         }
     }
 
-    /// Returns the hosts that match by labels, name, taints and cordon, in the order in which they were first added.
-    /// All other hosts are excluded.
+    /// Returns the hosts that match by labels, name, taints and cordon, in the order in which the hosts were first
+    /// added. The pod cannot go to any other host.
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
         let mut hosts = self.matching.unwrap_or(&self.counts.hosts.present).clone();
         if let Some(tolerated) = self.tolerated {
@@ -183,13 +184,14 @@ impl<'a> PodFilter<'a> {
         self.allows_by_host(host) && self.has_room(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may go to the host by the rules that other pods do not affect, without resources.
+    /// Returns true if the pod may go to the host by the rules that do not depend on other pods, without the check of
+    /// resources.
     #[must_use]
     pub fn allows_by_host(&self, host: HostId) -> bool {
         self.counts.allows_by_host(self.rules, host)
     }
 
-    /// Returns true if any existing pod affects where the pod may go.
+    /// Returns true if any existing pod affects the selection of hosts for the pod.
     #[must_use]
     pub fn depends_on_pods(&self) -> bool {
         !(self.affinity.is_empty()
@@ -198,13 +200,13 @@ impl<'a> PodFilter<'a> {
             && self.spread.is_empty())
     }
 
-    /// Returns true if the Node's totals have the resources that the pod requests.
+    /// Returns true if the Node's totals are sufficient for the requests of the pod.
     #[must_use]
     pub fn has_room(&self, host: HostId) -> bool {
         self.counts.has_room(self.rules, host)
     }
 
-    /// Like [`Self::allows`] without resources, for callers with their own accounting.
+    /// Like [`Self::allows`] without the check of resources, for callers with their own accounting.
     #[must_use]
     pub fn allows_but_for_resources(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.allows_by_pods(host)
@@ -223,10 +225,10 @@ impl<'a> PodFilter<'a> {
             && !self.existing_anti_affinity.iter().any(is_in)
     }
 
-    /// Returns the reasons why the pod may not go to the host; empty if it may.
+    /// Returns the reasons why the pod may not go to the host; empty if the pod may go there.
     ///
-    /// As in kube-scheduler, rules are evaluated in the order of its default plugins and the first failing rule is
-    /// returned; only for resources, all that are insufficient are listed.
+    /// As in kube-scheduler, the rules are evaluated in the order of the default plugins, and only the first failing
+    /// rule is returned. Insufficient resources are all listed.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
         let Some(there) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };

@@ -1,18 +1,18 @@
-//! Resource fit: the requests of a pod against the remaining allocatable resources of a Node.
+//! Resource fit: compares the requests of a pod with the remaining allocatable resources of a Node.
 //!
-//! NodeResourcesFit's `fitsRequest`, and component-helpers' `resource.PodRequests`. Not included: ephemeral storage
-//! and pod-level resources, which [`Pod`] does not have.
+//! Implements NodeResourcesFit's `fitsRequest` and component-helpers' `resource.PodRequests`. Not included are
+//! ephemeral storage and pod-level resources, which [`Pod`] lacks.
 
 use super::reason::Reason;
 use super::symbols::{Symbol, Symbols};
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// Amounts of all counted resources; an unnamed resource is zero.
+/// Amounts of all counted resources; resources that are not listed are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     cpu_millis: u64,
     memory: u64,
-    /// Huge pages by size and extended resources, by their names in a Node, sorted.
+    /// Huge pages by size and extended resources, by their names in a Node, sorted by name.
     others: Vec<(Symbol, u64)>,
 }
 
@@ -62,8 +62,9 @@ impl Amounts {
     }
 }
 
-/// Returns the requests of a pod as the scheduler computes them: its containers and sidecars together, or the maximum
-/// of an init container and the sidecars that were started before it (KEP-753); plus the overhead.
+/// Returns the requests of a pod as the scheduler computes them: the larger of the sum of its containers and sidecars,
+/// and the maximum over the init containers together with the sidecars that were started before (KEP-753); plus the
+/// overhead.
 pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
     Amounts::intern(symbols, &pod.requests())
 }
@@ -106,7 +107,7 @@ impl NodeResources {
             && self.has_others(wanted)
     }
 
-    /// Both lists are sorted, so one pass is enough.
+    /// Returns true if the remaining amounts are sufficient. Both lists are sorted, so one pass is enough.
     fn has_others(&self, wanted: &Amounts) -> bool {
         let mut left = self.left.others.iter();
         wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {

@@ -1,4 +1,4 @@
-//! Groups of pods that rules refer to, with an index to find the groups of a pod without testing each group.
+//! Groups of pods to which rules refer, with an index that finds the groups of a pod without a test of each group.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -8,22 +8,22 @@ use super::symbols::{
     EMPTY, Interner, Labels, NumberHasher, NumberMap, Pair, Symbol, Symbols, pairs,
 };
 
-/// Pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
+/// Selects pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Term {
     /// Namespaces by name, sorted.
     pub(super) namespaces: Box<[Symbol]>,
-    /// Namespaces by their labels, in addition.
+    /// Selector of additional namespaces by label.
     pub(super) namespace_selector: Selector,
     pub(super) selector: Selector,
 }
 
-/// Pods that match all terms.
+/// A group: the pods that match all terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
-    /// Sorted, at least one.
+    /// Terms of the group, sorted; at least one term.
     pub(super) terms: Box<[Term]>,
-    /// True if pods that are being deleted do not count: spreading excludes them, affinity does not.
+    /// True if pods that are being deleted do not count. Spread constraints exclude such pods, affinity terms do not.
     pub(super) living: bool,
 }
 
@@ -55,7 +55,7 @@ impl Group {
                 .all(|term| term.selector.matches(symbols, member.labels) && here(term))
     }
 
-    /// Returns the best index key: few pairs, shared by as few other entries as possible.
+    /// Returns the best index key: a key with few pairs that few other entries share.
     pub(super) fn index_key(&self, crowd: impl Fn(&Pair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<Pair>)> = None;
         let mut key = None;
@@ -100,7 +100,7 @@ impl Group {
 /// Counters of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupCounters {
-    /// Counters of its pods.
+    /// Counters of the group's pods.
     pub(super) members: Vec<u32>,
     /// Counters of pods with a required anti-affinity to the group.
     pub(super) existing_anti_affinity: Vec<u32>,
@@ -112,9 +112,9 @@ pub(super) struct GroupCounters {
 #[derive(Debug)]
 pub(super) struct Groups {
     all: Interner<Group, GroupCounters>,
-    /// Groups whose pods all have one of these pairs.
+    /// Groups whose pods all have one of these pairs, by pair.
     by_pair: NumberMap<Pair, Vec<u32>>,
-    /// Groups whose pods all have a label with this key.
+    /// Groups whose pods all have a label with this key, by key.
     by_key: NumberMap<Symbol, Vec<u32>>,
     /// Groups with negative requirements only.
     rest: Vec<u32>,
@@ -167,7 +167,7 @@ impl Groups {
         number
     }
 
-    /// Calls the function for each group of this pod.
+    /// Calls the function for each group that contains this pod.
     pub(super) fn for_each_of<'a>(
         &'a self,
         symbols: &Symbols,
@@ -195,7 +195,7 @@ impl Groups {
     }
 }
 
-/// Pods that share a pair. Most pairs belong to one pod, such as its name, and need no set.
+/// Pods that share a pair. Most pairs, for example the pod's name, belong to a single pod and need no set.
 #[derive(Debug)]
 pub(super) enum PodSet {
     One(u64),

@@ -1,5 +1,5 @@
-//! Hosts by the criteria of rules: each criterion is evaluated once for all hosts, and again for a host that has
-//! changed.
+//! Hosts and the criteria of rules. Each criterion is evaluated once for all hosts, and evaluated again for each host
+//! that changes.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
 use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
 use super::taints::{Taint, Tolerations};
 
-/// A host as the rules see it.
+/// A host with the properties that the rules read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeInfo {
     pub(super) name: Symbol,
@@ -19,10 +19,10 @@ pub(super) struct NodeInfo {
     pub(super) is_cordoned: bool,
 }
 
-/// Hosts that count when pods are spread (podtopologyspread `matchNodeInclusionPolicies`).
+/// Hosts that count for a spread constraint (podtopologyspread `matchNodeInclusionPolicies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Eligible {
-    /// Keys of labels that they must have, sorted: the keys of all constraints of the pod.
+    /// Keys of labels that the hosts must have, sorted: the keys of all constraints of the pod.
     pub(super) keys: Box<[Symbol]>,
     /// `nodeAffinityPolicy: Honor`.
     pub(super) rule: Option<u32>,
@@ -30,18 +30,18 @@ pub(super) struct Eligible {
     pub(super) tolerations: Option<u32>,
 }
 
-/// All hosts. A host keeps its number forever, because callers may store it.
+/// All hosts. A host keeps its number forever, because callers may store the number.
 #[derive(Debug)]
 pub(super) struct Hosts {
     slots: Vec<NodeInfo>,
     pub(super) resources: Vec<NodeResources>,
-    /// By name, for schedulers that list all hosts by name in each request.
+    /// Numbers by name, for schedulers that list all hosts by name in each request.
     numbers: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     pub(super) present: Bits,
     pub(super) cordoned: Bits,
     by_pair: NumberMap<Pair, Bits>,
     pub(super) rules: Interner<NodeRule, Bits>,
-    /// Raw sums of weights.
+    /// Raw sums of weights of preferred terms, by host.
     pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
     pub(super) tolerations: Interner<Tolerations, Bits>,
     pub(super) eligible: Interner<Eligible, Bits>,
@@ -65,7 +65,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of a name; adds the name if it is new.
+    /// Returns the number of a name; adds the name if the name is new.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -94,7 +94,7 @@ impl Hosts {
         self.by_pair.get(&pair)
     }
 
-    /// Sets or removes a host, and evaluates all criteria for it again.
+    /// Sets or removes a host, and evaluates all criteria for the host again.
     pub(super) fn set(&mut self, symbols: &Symbols, number: u32, to: Option<NodeInfo>) {
         let Some(slot) = self.slots.get_mut(index(number)) else { return };
         for pair in slot.labels.iter() {

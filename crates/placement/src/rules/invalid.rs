@@ -1,4 +1,4 @@
-//! Rules that the API server would have rejected: an error that names the field, never a rule that matches
+//! Rules that the API server would have rejected. Such a rule causes an error that names the field; it never matches
 //! everything.
 
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Invalid {
     pub problem: String,
 }
 
-/// Path of a field. It is formatted only for an error, as rules are compiled very often.
+/// Path of a field. The path is formatted only for an error, because rules are compiled very often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldPath<'a> {
     above: Option<&'a Self>,

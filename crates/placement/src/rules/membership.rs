@@ -1,16 +1,16 @@
-//! The groups of a pod, computed once: they are needed when the pod is scheduled, added and removed.
+//! The groups of a pod, computed once, because the scheduling, the addition and the removal of the pod need them.
 
 use super::groups::{Groups, Member};
 use super::symbols::{Symbols, index};
 
-/// The groups of a pod, by counters: computed once, and valid until groups are added or namespaces change.
+/// Counters of the groups of a pod, computed once, and valid until groups are added or namespaces change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupMembership {
-    /// Numbers of counters: of members, then of existing anti-affinity, then of weights.
+    /// Numbers of counters: first counters of members, then of existing anti-affinity, then of weights.
     counters: Box<[u32]>,
     existing_anti_affinity: u32,
     weights: u32,
-    /// Version of the groups that it was computed for.
+    /// Version of the groups for which the counters were computed.
     pub(super) as_of: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Required and preferred hosts by labels and name: `nodeSelector` and node affinity.
+//! Required and preferred labels and names of hosts: `nodeSelector` and node affinity.
 //!
-//! As component-helpers `scheduling/corev1/nodeaffinity`: terms are alternatives (OR), requirements of a term are
-//! combined (AND), and an empty term matches nothing.
+//! The rules follow component-helpers `scheduling/corev1/nodeaffinity`: terms are alternatives (OR), requirements of a
+//! term are combined (AND), and an empty term matches nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +17,15 @@ use super::symbols::{Labels, Pair, Symbol, Symbols};
 pub(super) struct NodeRule {
     /// `spec.nodeSelector`, sorted.
     pub(super) selector: Box<[Requirement]>,
-    /// Alternatives, sorted; `None` if there is no required affinity.
+    /// Alternative terms, sorted; `None` if there is no required affinity.
     pub(super) terms: Option<Box<[NodeTerm]>>,
 }
 
-/// Requirements that are combined; there is at least one.
+/// Requirements that a host must all meet; there is at least one requirement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeTerm {
     labels: Box<[Requirement]>,
-    /// Requirements for `metadata.name`: true for this name, false for any other name.
+    /// Requirements for `metadata.name`: with true the name must be equal, with false it must differ.
     names: Box<[(bool, Symbol)]>,
 }
 
@@ -77,7 +77,7 @@ impl NodeRule {
         self.selector.is_empty() && self.terms.is_none()
     }
 
-    /// Returns labels that a host must have.
+    /// Returns the labels that a host must have.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
             Test::In(values) => values.first().map(|value| (one.key, *value)),

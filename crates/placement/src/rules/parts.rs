@@ -1,4 +1,4 @@
-//! The parts of a pod, a Node and a namespace that the rules read, in Kubernetes' own types.
+//! The parts of a pod, a Node and a namespace that the rules read, as Kubernetes API types.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1;
 
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// The parts of a pod that decide where it may go.
+/// The parts of a pod that determine the hosts to which the pod may go.
 #[derive(Clone, Copy, Debug)]
 pub struct PodSpecParts<'a> {
-    /// `metadata.namespace`; an empty one is `default`.
+    /// `metadata.namespace`; an empty namespace means `default`.
     pub namespace: &'a str,
     /// `metadata.labels`.
     pub labels: Option<&'a BTreeMap<String, String>>,
@@ -23,12 +23,12 @@ pub struct PodSpecParts<'a> {
     pub tolerations: &'a [v1::Toleration],
     /// `spec.topologySpreadConstraints`.
     pub spread: &'a [v1::TopologySpreadConstraint],
-    /// Requests of its containers.
+    /// Requests of the pod's containers.
     pub containers: &'a Pod,
 }
 
 impl<'a> PodSpecParts<'a> {
-    /// Returns the parts of a pod whose containers have been read already.
+    /// Returns the parts of a pod whose containers were already read.
     #[must_use]
     pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -46,15 +46,15 @@ impl<'a> PodSpecParts<'a> {
         }
     }
 
-    /// Returns the parts without rules about hosts and other pods: other pods still see its labels, and its resources
-    /// count.
+    /// Returns the parts without the rules about hosts and other pods. Other pods still see the pod's labels, and its
+    /// resources count.
     #[must_use]
     pub const fn without_rules(self) -> Self {
         Self { node_selector: None, affinity: None, tolerations: &[], spread: &[], ..self }
     }
 }
 
-/// The parts of a Node that decide which pods it may run.
+/// The parts of a Node that determine which pods the Node may run.
 #[derive(Clone, Copy, Debug)]
 pub struct HostParts<'a> {
     /// `metadata.name`.
@@ -72,7 +72,7 @@ pub struct HostParts<'a> {
 }
 
 impl<'a> HostParts<'a> {
-    /// Returns the parts of a Node whose amounts have been read already.
+    /// Returns the parts of a Node whose amounts were already read.
     #[must_use]
     pub fn from_node(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
         let spec = node.spec.as_ref();

@@ -1,5 +1,5 @@
-//! Preference scores that do not depend on the set of compared hosts, for callers that store a score of each host and
-//! compare a few.
+//! Preference scores that do not depend on the set of compared hosts. Callers can store a score of each host and
+//! compare a few hosts.
 
 use super::compiled::{Rules, Spread};
 use super::counts::{Counts, HostId};
@@ -12,21 +12,21 @@ pub struct HostPreference {
     pub met: i64,
     /// Sum of all weights.
     pub most: i64,
-    /// Number of taints `PreferNoSchedule` that are not tolerated.
+    /// Number of `PreferNoSchedule` taints that the pod does not tolerate.
     pub taints: i64,
 }
 
-/// Preference score of a host by the pods that run in its domains.
+/// Preference score of a host that depends on the pods in the host's domains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferenceScore {
-    /// Sum of affinity weights, of any sign: more is better.
+    /// Sum of affinity weights, of either sign: more is better.
     pub affinity: i64,
-    /// Pods of the spread group in the domain above the minimum, over all `ScheduleAnyway` constraints: less is
-    /// better. `None` if the host lacks the label of a constraint, which is worst.
+    /// Number of pods of the spread group in the domain above the minimum, summed over all `ScheduleAnyway`
+    /// constraints: less is better. `None`, which is the worst value, if the host lacks the label of a constraint.
     pub skew: Option<i64>,
 }
 
-/// The preferences of a pod by other pods, for the current state.
+/// The preferences of a pod that depend on other pods, for the current state.
 #[derive(Debug)]
 pub struct PreferenceScores<'a> {
     near: Vec<(DomainCount<'a>, i64)>,
@@ -40,7 +40,7 @@ impl<'a> PodFilter<'a> {
         self.counts.preference(self.rules, host)
     }
 
-    /// Returns the preferences by existing pods; `None` if neither the pod nor an existing pod has any.
+    /// Returns the preferences that depend on existing pods; `None` if neither the pod nor an existing pod has any.
     #[must_use]
     pub fn preference_scores(&self) -> Option<PreferenceScores<'a>> {
         let (counts, rules) = (self.counts, self.rules);
@@ -59,7 +59,7 @@ impl<'a> PodFilter<'a> {
             .filter_map(|rule| {
                 let near = DomainCount::lookup(counts, rule.counter)?;
                 let least = near.counter.least(&counts.eligible_domains, rule.min_domains);
-                // Without pods to spread from and without hosts that lack the label, all hosts are equal.
+                // Without pods in the spread group, all hosts are equal, unless hosts may lack the label.
                 (matters(&near) || !rule.is_by_host).then_some((near, *rule, least))
             })
             .collect();
@@ -87,7 +87,7 @@ impl Counts {
 }
 
 impl PreferenceScores<'_> {
-    /// Returns true if there are only spread constraints and no affinity weights.
+    /// Returns true if there are spread constraints only, and no affinity weights.
     #[must_use]
     pub const fn only_spread(&self) -> bool {
         self.near.is_empty()

@@ -7,8 +7,8 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// A reason against a host. `Display` is the detailed message, [`Reason::short`] is for `FailedNodes` of a scheduler
-/// extender.
+/// A reason against a host. `Display` formats the detailed message; [`Reason::short`] is the text for `FailedNodes` of
+/// a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
@@ -19,9 +19,9 @@ pub enum Reason {
     Taint {
         /// The taint's key.
         key: String,
-        /// Its value; often empty.
+        /// The taint's value; often empty.
         value: String,
-        /// Its effect.
+        /// The taint's effect.
         effect: Effect,
     },
     /// The host does not have a label of `spec.nodeSelector`.
@@ -41,13 +41,13 @@ pub enum Reason {
         /// The Node's limit.
         limit: u64,
     },
-    /// Too little of a resource.
+    /// The host has too little of a resource.
     Resources {
-        /// Its name in a Node.
+        /// Name of the resource in a Node.
         what: String,
-        /// The pod's request; thousandths of CPUs, bytes, or a number.
+        /// Amount that the pod requests, in thousandths of CPUs, bytes, or a number.
         wanted: u64,
-        /// Free on the host, in the same unit.
+        /// Free amount on the host, in the same unit.
         free: u64,
     },
     /// The host lacks the label that a spread constraint needs.
@@ -59,7 +59,7 @@ pub enum Reason {
     TopologySpread {
         /// The constraint's topology key.
         key: String,
-        /// The host's value of it.
+        /// The host's value for the topology key.
         domain: String,
         /// Number of matching pods in the domain.
         pods: i64,
@@ -72,7 +72,7 @@ pub enum Reason {
     PodAffinity {
         /// The term's topology key.
         key: String,
-        /// The host's value of it, if it has that label.
+        /// The host's value for the topology key, if the host has that label.
         domain: Option<String>,
         /// The selector of the pods.
         pods: String,
@@ -81,7 +81,7 @@ pub enum Reason {
     PodAntiAffinity {
         /// The term's topology key.
         key: String,
-        /// The host's value of it.
+        /// The host's value for the topology key.
         domain: String,
         /// The selector of the pods.
         pods: String,
@@ -90,7 +90,7 @@ pub enum Reason {
     ExistingAntiAffinity {
         /// The term's topology key.
         key: String,
-        /// The host's value of it.
+        /// The host's value for the topology key.
         domain: String,
         /// The selector of the existing pod's anti-affinity.
         pods: String,
@@ -98,7 +98,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns kube-scheduler's own text (1.36), the same on every host.
+    /// Returns kube-scheduler's own text (1.36), which is the same on every host.
     #[must_use]
     pub fn short(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

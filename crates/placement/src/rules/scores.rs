@@ -7,18 +7,19 @@ use super::counts::HostId;
 use super::filter::{DomainCount, PodFilter};
 use super::symbols::index;
 
-/// Scores of a host relative to the other compared hosts: 0 to 100 each, more is better.
+/// Scores of a host relative to the other compared hosts: 0 to 100 each; more is better.
 ///
-/// Normalised as in kube-scheduler, including its rounding.
+/// The scores are normalised as in kube-scheduler, including its rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// Preferred node affinity. 0 on all hosts if the pod has no preference, or nothing matches.
+    /// Score of preferred node affinity; 0 on all hosts if the pod has no preference, or if no host matches.
     pub node_affinity: i64,
-    /// Taints `PreferNoSchedule` that are not tolerated: 100 if there are none.
+    /// Score of `PreferNoSchedule` taints that the pod does not tolerate; 100 if there are no such taints.
     pub taints: i64,
-    /// Preferred pod affinity and anti-affinity, its own and that of existing pods. 0 on all hosts if all are equal.
+    /// Score of preferred pod affinity and anti-affinity, of the pod itself and of existing pods; 0 on all hosts if
+    /// all hosts are equal.
     pub pod_affinity: i64,
-    /// `ScheduleAnyway` constraints. 0 on all hosts if the pod has none.
+    /// Score of `ScheduleAnyway` constraints; 0 on all hosts if the pod has no such constraints.
     pub spread: i64,
 }
 
@@ -35,16 +36,16 @@ impl Scores {
 pub struct Raw {
     /// Sum of the weights of matching terms: 0 or more, more is better.
     pub node_affinity: i64,
-    /// Number of taints `PreferNoSchedule` that are not tolerated: fewer is better.
+    /// Number of `PreferNoSchedule` taints that the pod does not tolerate: fewer is better.
     pub taints: i64,
-    /// Sum of weights, of any sign: more is better.
+    /// Sum of weights, of either sign: more is better.
     pub pod_affinity: i64,
-    /// Weighted number of pods in the domains: less is better. `None` if the host lacks the label of a constraint,
-    /// which is worst.
+    /// Weighted number of pods in the domains: less is better. `None`, which is the worst value, if the host lacks the
+    /// label of a constraint.
     pub spread: Option<i64>,
 }
 
-/// The part of the scores that is the same for all hosts.
+/// The part of the scores that all hosts share.
 #[derive(Debug)]
 pub struct Scorer<'a> {
     filter: &'a PodFilter<'a>,
@@ -53,8 +54,8 @@ pub struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Creates a scorer for the hosts that the pod may go to: their number of domains is the weight of each
-    /// constraint.
+    /// Creates a scorer for the hosts to which the pod may go. The number of their domains determines the weight of
+    /// each constraint.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
         let (counts, rules) = (filter.counts, filter.rules);
@@ -108,7 +109,7 @@ impl<'a> Scorer<'a> {
         }
     }
 
-    /// `scoreForCount`, for all constraints.
+    /// Computes the spread score of all constraints (`scoreForCount`).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -122,7 +123,7 @@ impl<'a> Scorer<'a> {
         Some(sum.round() as i64)
     }
 
-    /// Returns the scores of these hosts, which must be all hosts that the pod may go to, in their order.
+    /// Returns the scores of these hosts in the same order. `hosts` must be all hosts to which the pod may go.
     #[must_use]
     pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
         let raw: Vec<Raw> = hosts.iter().map(|host| self.raw(*host)).collect();
@@ -152,7 +153,7 @@ fn share(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// Returns the percentage between two bounds, as interpodaffinity's `NormalizeScore` computes it.
+/// Returns the position between two bounds in percent, as interpodaffinity's `NormalizeScore` computes it.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

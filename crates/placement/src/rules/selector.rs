@@ -11,9 +11,9 @@ use super::symbols::{Labels, Symbol, Symbols};
 /// The test of one label's value (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Test {
-    /// Sorted, without duplicates.
+    /// The label has one of these values; sorted, without duplicates.
     In(Box<[Symbol]>),
-    /// Also true if the label is missing.
+    /// The label has none of these values, or is missing.
     NotIn(Box<[Symbol]>),
     Exists,
     Absent,
@@ -21,7 +21,7 @@ pub(super) enum Test {
     Below(i64),
 }
 
-/// A label and its test.
+/// A label key and the test of its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Requirement {
     pub(super) key: Symbol,
@@ -79,17 +79,18 @@ impl Requirement {
 /// Selects objects by their labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Selector {
-    /// Selects nothing: an absent selector (`metav1.LabelSelectorAsSelector` of nil).
+    /// Selects nothing: the selector is absent (`metav1.LabelSelectorAsSelector` of nil).
     Nothing,
-    /// Selects the objects that match all requirements, sorted and without duplicates; everything, if there are none.
+    /// Selects the objects that match all requirements; without requirements, selects every object. Sorted, without
+    /// duplicates.
     All(Box<[Requirement]>),
 }
 
 impl Selector {
-    /// Validates and reads a selector. `extra` are the requirements built from `matchLabelKeys` and similar fields.
-    /// They are merged as the API server does (`registry/core/pod`, `applyLabelKeysToLabelSelector`), so that an
-    /// object that the API server has already processed compiles to the same selector; an absent selector stays
-    /// absent.
+    /// Validates and reads a selector. `extra` are the requirements that were built from `matchLabelKeys` and similar
+    /// fields. The requirements are merged as in the API server (`registry/core/pod`,
+    /// `applyLabelKeysToLabelSelector`), so that an object that the API server has already processed compiles to the
+    /// same selector. An absent selector stays absent.
     pub(super) fn read(
         symbols: &mut Symbols,
         place: &FieldPath<'_>,
@@ -117,7 +118,7 @@ impl Selector {
         Self::All(requirements.into())
     }
 
-    /// Selects everything, which spreading counts as nothing.
+    /// Returns true if the selector matches every object. Spread constraints count no pods for such a selector.
     pub(super) fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }

@@ -1,11 +1,12 @@
-//! Interned strings: every string that rules compare is stored once, so that a comparison compares two integers.
+//! Interned strings. Every string that rules compare is stored once, so that a comparison of strings is a comparison
+//! of two integers.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-/// A string of a [`Symbols`] table.
+/// A string in a [`Symbols`] table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Symbol(u32);
 
@@ -15,7 +16,7 @@ pub(super) const EMPTY: Symbol = Symbol(0);
 /// Table of all interned strings.
 pub(super) struct Symbols {
     known: HashMap<Arc<str>, Symbol>,
-    /// Each with its value as a number, for `Gt` and `Lt`.
+    /// Each string with its value as a number, for `Gt` and `Lt`.
     names: Vec<(Arc<str>, Option<i64>)>,
 }
 
@@ -30,10 +31,10 @@ impl Symbols {
         if let Some(known) = self.known.get(text) {
             return *known;
         }
-        // Memory is exhausted before four billion names.
+        // The memory is exhausted before the table has four billion names.
         let new = Symbol(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = text.into();
-        // Rust parses what Go's strconv.ParseInt(s, 10, 64) accepts: a sign and digits.
+        // Rust's parser accepts the same texts as Go's strconv.ParseInt(s, 10, 64): a sign and digits.
         self.names.push((Arc::clone(&name), text.parse().ok()));
         self.known.insert(name, new);
         new
@@ -48,7 +49,7 @@ impl Symbols {
         self.names.get(index(symbol.0)).map_or("", |(name, _)| name)
     }
 
-    /// Returns the text as an integer, if it is one.
+    /// Returns the text as an integer, if the text is an integer.
     pub(super) fn number(&self, symbol: Symbol) -> Option<i64> {
         self.names.get(index(symbol.0)).and_then(|(_, number)| *number)
     }
@@ -66,7 +67,7 @@ pub(super) const fn index(number: u32) -> usize {
     number as usize
 }
 
-/// A key and its value.
+/// A label key and its value.
 pub(super) type Pair = (Symbol, Symbol);
 
 /// The labels of a pod, a host or a namespace, sorted by key.
@@ -101,14 +102,14 @@ pub(super) fn pairs(namespace: Symbol, labels: &Labels) -> impl Iterator<Item = 
     std::iter::once((EMPTY, namespace)).chain(labels.iter())
 }
 
-/// A hash function for internal small numbers, which an attacker cannot choose: several times as fast as the standard
-/// one.
+/// A hash function for small internal numbers, which an attacker cannot choose; several times as fast as the standard
+/// hash function.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        // The upper bits are mixed best, and hash tables use bits of both ends.
+        // The upper bits are mixed best, and hash tables use bits from both ends.
         self.0 ^ (self.0 >> 32)
     }
 
@@ -150,7 +151,7 @@ impl<K: Hash + Eq, V> Interner<K, V> {
         Self { known: NumberMap::default(), all: Vec::new() }
     }
 
-    /// Returns the number of a value, and true if it is new.
+    /// Returns the number of a value, and true if the value is new.
     pub(super) fn intern(&mut self, thing: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
         if let Some(known) = self.known.get(&thing) {
             return (*known, false);

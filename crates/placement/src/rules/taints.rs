@@ -10,11 +10,11 @@ use super::symbols::{EMPTY, Symbol, Symbols};
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
-    /// Pods that do not tolerate it are not scheduled to the host.
+    /// Pods that do not tolerate the taint are not scheduled to the host.
     NoSchedule,
-    /// The scheduler avoids the host for pods that do not tolerate it.
+    /// The scheduler avoids the host for pods that do not tolerate the taint.
     PreferNoSchedule,
-    /// Pods that do not tolerate it are evicted, and not scheduled to the host.
+    /// Pods that do not tolerate the taint are evicted, and are not scheduled to the host.
     NoExecute,
 }
 
@@ -36,7 +36,7 @@ impl Effect {
         })
     }
 
-    /// Returns true if it excludes pods.
+    /// Returns true if the effect excludes pods.
     const fn is_hard(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
@@ -104,14 +104,15 @@ impl Tolerations {
         taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerate(*taint))
     }
 
-    /// Counts the `PreferNoSchedule` taints that are not tolerated.
+    /// Counts the `PreferNoSchedule` taints that the pod does not tolerate.
     pub(super) fn untolerated_preferences(&self, taints: &[Taint]) -> u32 {
         let untolerated_preferences =
             |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
         u32::try_from(taints.iter().filter(untolerated_preferences).count()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if the pod tolerates a cordoned host, which counts as this taint (NodeUnschedulable's `Filter`).
+    /// Returns true if the pod tolerates a cordoned host. The cordon counts as a taint with this effect
+    /// (NodeUnschedulable's `Filter`).
     pub(super) fn tolerate_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
