@@ -1,4 +1,5 @@
-//! Sets of the CPUs of one host, by their place in the host's order: fixed words, no allocation.
+//! Sets of the CPUs of one host, by the CPU's place in the host's order. A set has a fixed number of words and needs
+//! no allocation.
 
 /// Number of words of a set.
 const WORDS: usize = 16;
@@ -6,13 +7,13 @@ const WORDS: usize = 16;
 /// Largest number of CPUs of a host: the largest two-socket servers have 768.
 pub(super) const MAX_CPUS: usize = WORDS * 64;
 
-/// Set of CPUs by place. Places are ordered by zone, in a zone by core, so that the CPUs of a zone and of a core are
-/// a contiguous range.
+/// Set of CPUs by place. Places are ordered by zone, then by core, so that the CPUs of a zone and of a core are a
+/// contiguous range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuBits([u64; WORDS]);
 
 impl CpuBits {
-    /// Returns the set of places from `start` up to and without `end`.
+    /// Returns the set of places from `start` up to, but excluding, `end`.
     pub(super) fn run(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
         for (word, mask) in words_of(start, end) {
@@ -39,7 +40,7 @@ impl CpuBits {
         self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
     }
 
-    /// Counts the places from `start` up to and without `end`.
+    /// Counts the places of the set from `start` up to, but excluding, `end`.
     pub(super) fn count_run(&self, start: u16, end: u16) -> u32 {
         words_of(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
@@ -85,7 +86,7 @@ fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The same set with only the words that are needed, for what is stored for each container.
+/// The same set, but with only the necessary words, for storage with each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FewBits {
     first: u8,

@@ -1,5 +1,5 @@
-//! Map of a few pods by uid in one sorted vector: lookups are faster than in a tree whose keys are scattered over
-//! memory.
+//! Map of a few pods by uid in a single sorted vector. Lookups are faster than in a tree, whose keys are scattered
+//! over memory.
 
 /// Map by uid, sorted by [`Place`].
 #[derive(Clone, Debug)]
@@ -14,8 +14,8 @@ struct Place {
     uid: Box<str>,
 }
 
-/// Returns the first 8 bytes as a number. Missing bytes of a shorter text are 0, so that the order equals the order
-/// of the texts.
+/// Returns the first 8 bytes as a number. Missing bytes of a shorter text are 0, so that the numbers have the same
+/// order as the texts.
 fn first(uid: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Short uids, long uids with a common prefix, and repeated uids.
+        /// Tests short uids, long uids with a common prefix, and repeated uids.
         #[test]
         fn is_a_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
             let (mut plain, mut map) = (BTreeMap::new(), ByUid::default());

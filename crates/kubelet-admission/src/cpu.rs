@@ -1,4 +1,4 @@
-//! The static CPU Manager: cpumanager/policy_static.go.
+//! The static policy of the CPU Manager: cpumanager/policy_static.go.
 
 use super::bits::CpuBits;
 use super::hints::Hints;
@@ -7,15 +7,16 @@ use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
 use super::{distribute, take, take_old};
 
-/// CPUs for a container, and whether the kubelet could have taken other CPUs.
+/// CPUs that the kubelet takes for a container.
 pub(super) struct Taken {
     pub(super) cpus: CpuBits,
     pub(super) is_deterministic: bool,
-    /// Returns true if some of the CPUs were not free: see `take_sockets`.
+    /// True if some of the CPUs were not free, see `take_sockets`.
     pub(super) in_use: bool,
 }
 
-/// `generateCPUTopologyHints`. For the preferred number of zones, the size of a zone includes its reserved CPUs.
+/// Returns the hints of the CPU Manager (`generateCPUTopologyHints`). The preferred number of zones is computed with
+/// zone sizes that include reserved CPUs.
 pub(super) fn hints(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -53,7 +54,8 @@ pub(super) fn hints(
     Hints::on(possible, |mask| mask.count_ones() == least || is_socket_aligned(host, mask, least))
 }
 
-/// `isHintSocketAligned`, for `align-by-socket`.
+/// Returns true if the mask needs no more than the minimum number of sockets (`isHintSocketAligned`), for
+/// `align-by-socket`.
 fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
@@ -63,8 +65,8 @@ fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
     per_socket > 0 && host.sockets_in(mask) == (least as usize).div_ceil(per_socket)
 }
 
-/// `Allocate`: applies the rule of `full-pcpus-only`, then takes CPUs on the zones of the affinity, then on other
-/// zones.
+/// Allocates CPUs (`Allocate`): applies the rule of `full-pcpus-only`, then takes CPUs on the zones of the affinity,
+/// then on other zones.
 pub(super) fn allocate(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -91,7 +93,8 @@ pub(super) fn allocate(
     Ok(taken)
 }
 
-/// `enforceSMTAlignment`. CPUs that an init container leaves for reuse do not count as free.
+/// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). CPUs that an init container leaves for reuse do not
+/// count as free.
 fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
     if !host.kubelet.cpu_options.full_pcpus_only {
         return Ok(());
@@ -107,7 +110,8 @@ fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), 
     Ok(())
 }
 
-/// `getAlignedCPUs`: with `align-by-socket`, all CPUs of the sockets that contain the zones.
+/// Returns the allocatable CPUs of the zones (`getAlignedCPUs`); with `align-by-socket`, those of all sockets that
+/// contain the zones.
 fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
     let mut near = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
@@ -122,7 +126,7 @@ fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBit
     near.and(allocatable)
 }
 
-/// `takeByTopology`.
+/// Takes CPUs with the algorithm of the kubelet's version and options (`takeByTopology`).
 fn take_by_topology(host: &KubeletHost, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
     if !host.features.zone_aware_order {
         let (cpus, is_deterministic) = take_old::pack(host, available, wanted)?;

@@ -1,8 +1,8 @@
 //! The Device Manager: devicemanager/topology_hints.go and `devicesToAllocate` of devicemanager/manager.go.
 //!
-//! Devices of a zone are interchangeable, so that counts suffice. Among equally suitable devices the kubelet asks the
-//! plugin (`GetPreferredAllocation`); without a preference the choice is random. This module takes the devices of the
-//! lowest zone, as the plugin stub prefers.
+//! Devices of a zone are interchangeable, so counts are sufficient. Among equally suitable devices, the kubelet asks
+//! the plugin (`GetPreferredAllocation`); if the plugin has no preference, the choice is random. This module takes the
+//! devices of the lowest zone, as the kubelet's plugin stub does.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ pub(super) type Counts = Vec<u32>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrant {
     pub(super) pool: u16,
-    /// The zone's place; one past the last zone for devices without a zone.
+    /// Place of the zone; for devices without a zone, one more than the place of the last zone.
     pub(super) zone: u8,
     pub(super) count: u32,
-    /// Number of these devices that an init container had before.
+    /// Number of these devices that an init container used before.
     pub(super) reused: u32,
 }
 
@@ -35,7 +35,7 @@ fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize
     move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
 }
 
-/// Returns the requests for devices of plugins: limits, because requests must equal them.
+/// Returns the requests for devices of plugins. The limits are read, because requests must equal limits.
 pub(super) fn requested<'h>(
     host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
@@ -46,7 +46,8 @@ pub(super) fn requested<'h>(
     })
 }
 
-/// `generateDeviceTopologyHints`, over the zones that have devices of the resource.
+/// Returns the hints of the Device Manager (`generateDeviceTopologyHints`), over the zones that have devices of the
+/// resource.
 pub(super) fn hints(
     host: &KubeletHost,
     used: &[u32],
@@ -84,8 +85,9 @@ pub(super) fn hints(
     Hints::on(possible, |mask| mask.count_ones() == least)
 }
 
-/// Allocates devices of one pool: first an init container's, then devices near the affinity, then others. Returns
-/// false if it is random which of the init container's devices these are (the order of a Go map).
+/// Allocates devices of one pool: first an init container's devices, then devices near the affinity, then other
+/// devices. Returns false if the kubelet's choice among the init container's devices is random (the order of a Go
+/// map).
 pub(super) fn allocate(
     host: &KubeletHost,
     used: &mut [u32],
@@ -135,7 +137,7 @@ pub(super) fn allocate(
         let name = pool.name.clone();
         return Err(Reason::Devices { name, wanted: needed, free: available });
     }
-    // Only resources with at least one device that has a zone are aligned (`filterByAffinity`).
+    // The kubelet aligns only resources that have at least one device with a zone (`filterByAffinity`).
     let near = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
     let is_near = |zone: usize| zone < zones && near & (1 << zone) != 0;
     let order =
@@ -159,8 +161,8 @@ pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGran
     }
 }
 
-/// Updates the devices that later containers may reuse: all devices of init containers, less what other containers
-/// have.
+/// Updates the devices that later containers may reuse: all devices of init containers, minus the devices that other
+/// containers use.
 pub(super) fn update_reusable(
     host: &KubeletHost,
     reusable: &mut Counts,
@@ -184,7 +186,7 @@ fn index(host: &KubeletHost, grant: &DeviceGrant) -> usize {
     usize::from(grant.pool) * (host.zones.len() + 1) + usize::from(grant.zone)
 }
 
-/// Marks devices as used without a request.
+/// Marks the devices of a grant as used.
 pub(super) fn add_used(host: &KubeletHost, used: &mut [u32], grant: &DeviceGrant) {
     if let Some(count) = used.get_mut(index(host, grant)) {
         *count = count.saturating_add(grant.count);

@@ -1,7 +1,8 @@
-//! `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of cpumanager/cpu_assignment.go (KEP-2902).
+//! CPU distribution for the option `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of
+//! cpumanager/cpu_assignment.go (KEP-2902).
 //!
-//! Where one zone is not enough, the CPUs are split evenly over as few zones as possible. The remainder goes to the
-//! zones after which the free CPUs are most balanced.
+//! If a single zone is insufficient, the CPUs are split evenly over as few zones as possible. The remainder comes from
+//! the zones for which the free CPUs are most balanced afterwards.
 
 use super::bits::CpuBits;
 use super::host::KubeletHost;
@@ -35,7 +36,7 @@ pub(super) fn distribute(
     pack(host, available, wanted, false)
 }
 
-/// `rangeNUMANodesNeededToSatisfy`.
+/// Returns the minimum and maximum number of zones that the request needs (`rangeNUMANodesNeededToSatisfy`).
 fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
     let groups = |cpus: i64| (cpus - 1) / group + 1;
     let zones = i64::from(host.cpu_zones.count_ones()).max(1);
@@ -48,7 +49,7 @@ fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (u
     (usize::try_from(least).unwrap_or(usize::MAX), most)
 }
 
-/// Zones to split over, and zones that provide the remainder.
+/// Zones over which the CPUs are split, and zones that provide the remainder.
 struct Split {
     zones: Vec<usize>,
     rest: Vec<usize>,
@@ -111,8 +112,8 @@ fn best_split(
     }))
 }
 
-/// Returns the zones that provide the remainder with the best balance, and this balance. Returns `None` if the
-/// kubelet would loop forever, as it does where the partial cores that are left in several zones are a core only
+/// Returns the zones that provide the remainder with the best balance, and the balance. Returns `None` if the kubelet
+/// would loop forever. The kubelet does so if the remaining partial cores of several zones form a whole core only
 /// together.
 fn best_rest(
     combo: &[usize],
@@ -182,7 +183,7 @@ impl Split {
             taking.free.and(&CpuBits::run(run.0, run.1))
         };
         for &zone in &self.zones {
-            // The kubelet ignores an error here too; the missing CPUs are detected at the end.
+            // The kubelet also ignores an error here; the missing CPUs are detected at the end.
             if let Ok(cpus) = pack(host, &in_zone(&taking, zone), even, false) {
                 taking.take(&cpus);
             }
@@ -226,7 +227,8 @@ fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
     }
 }
 
-/// `standardDeviation`, rounded to thousandths as in the kubelet: nearly equal balances count as equal.
+/// Returns the standard deviation (`standardDeviation`), rounded to thousandths as in the kubelet, so that nearly
+/// equal balances count as equal.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
 fn deviation(after: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
@@ -236,12 +238,12 @@ fn deviation(after: &[(usize, i64)]) -> f64 {
     round((squares / count).sqrt())
 }
 
-/// `iterateCombinations` with the kubelet's slice semantics: Go's `append` writes into the existing array while it
-/// has capacity, so that a combination that is stored as the best is overwritten by later combinations in the same
-/// array. From five zones on this changes which CPUs are taken.
+/// Iterates over combinations (`iterateCombinations`) with the kubelet's slice semantics: Go's `append` writes into
+/// the existing array while the array has capacity. Therefore later combinations in the same array overwrite a
+/// combination that is stored as the best. With five or more zones, this changes which CPUs are taken.
 #[derive(Default)]
 struct Combinations {
-    /// Arrays with their capacity.
+    /// Arrays, each with its capacity.
     arrays: Vec<(Vec<usize>, usize)>,
 }
 
@@ -260,7 +262,7 @@ impl Combinations {
             .unwrap_or_default()
     }
 
-    /// Calls the function for each combination until it returns false.
+    /// Calls the function for each combination, until the function returns false.
     fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
@@ -289,7 +291,7 @@ impl Combinations {
         true
     }
 
-    /// Go's `append`: small arrays double their capacity.
+    /// Appends a zone as Go's `append` does: small arrays double their capacity.
     fn append(&mut self, to: Chosen, zone: usize) -> Chosen {
         let length = to.length + 1;
         let capacity = self.arrays.get(to.array).map_or(0, |&(_, capacity)| capacity);
@@ -313,8 +315,8 @@ impl Combinations {
 mod tests {
     use super::*;
 
-    /// Expected values are the output of the same loop in Go when the first combination of four out of five is
-    /// stored: its last element is the last element that was written to the array.
+    /// Expected values are the output of the same loop in Go. The first combination of four out of five is stored; its
+    /// last element is the last element that was written to the array.
     #[test]
     fn kept_combinations_are_overwritten_as_in_go() {
         let mut combinations = Combinations::default();

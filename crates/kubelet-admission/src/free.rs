@@ -1,4 +1,4 @@
-//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they check an
+//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they predict an
 //! admission.
 
 use berth_api::PageSize;
@@ -15,7 +15,7 @@ pub struct FreeZone<'a> {
     host: &'a KubeletHost,
     /// CPUs that can be pinned now.
     pub cpus: u32,
-    /// CPUs that can be pinned at all.
+    /// CPUs that can be pinned on an empty host.
     pub all_cpus: u32,
     free: Amounts,
     all: Amounts,
@@ -47,15 +47,15 @@ impl FreeZone<'_> {
 }
 
 impl KubeletHost {
-    /// Returns the kernel's numbers of the zones, ascending.
+    /// Returns the kernel's numbers of the zones, in ascending order.
     pub fn zone_numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.zones.iter().map(|zone| zone.id)
     }
 }
 
 impl State {
-    /// Returns the free resources by zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory Manager
-    /// memory is not accounted by zone, and all of it counts as free.
+    /// Returns the free resources by zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory Manager,
+    /// memory is not accounted by zone, and all memory counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
         let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;

@@ -1,4 +1,4 @@
-//! Resources that a container gets from the managers.
+//! Resources that the managers allocate to a container.
 
 use super::bits::FewBits;
 use super::devices::DeviceGrant;
@@ -16,7 +16,8 @@ pub(super) struct Grant {
     pub(super) devices: Vec<DeviceGrant>,
 }
 
-/// `updateInitContainersMemoryBlocks`: subtracts the blocks that a container reuses from its init containers.
+/// Subtracts the blocks that a container reuses from the grants of its init containers
+/// (`updateInitContainersMemoryBlocks`).
 pub(super) fn transfer_blocks(before: &mut [Grant], blocks: &[Block]) {
     for block in blocks {
         let mut size = block.size;

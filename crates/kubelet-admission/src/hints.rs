@@ -1,8 +1,8 @@
-//! Topology hints of the managers, and how the Topology Manager merges them: topologymanager/policy*.go.
+//! Topology hints of the managers, and their merge by the Topology Manager: topologymanager/policy*.go.
 //!
-//! The kubelet iterates over every combination of one hint of each resource, and selects the best by a total order.
-//! The order of the combinations therefore does not matter, and operations on sets of masks give the same result at
-//! once.
+//! The kubelet iterates over every combination of one hint from each resource, and selects the best combination by a
+//! total order. Therefore the order of the combinations does not matter, and operations on sets of masks compute the
+//! same result without an iteration.
 
 use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
@@ -30,20 +30,20 @@ impl Hints {
     }
 }
 
-/// The merged hint: `None` is no affinity.
+/// The merged hint; `None` means no affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
     pub(super) zones: Option<ZoneMask>,
     pub(super) preferred: bool,
 }
 
-/// `Merge` and `canAdmitPodResult` of the policy.
+/// Merges the hints and applies the policy (`Merge` and `canAdmitPodResult`).
 pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Reason> {
     let policy = host.kubelet.topology_policy;
     let default = host.all_zones();
     let is_single = policy == TopologyPolicy::SingleNumaNode;
     if let Some(zones) = best_preferred(host, hints, is_single)? {
-        // "All zones" of a host with one zone is no affinity either (policy_single_numa_node.go).
+        // On a host with one zone, an affinity to all zones also means no affinity (policy_single_numa_node.go).
         let zones = Some(zones).filter(|&zones| !is_single || zones != default);
         return Ok(Affinity { zones, preferred: true });
     }
@@ -57,7 +57,7 @@ pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Rea
     }
 }
 
-/// Returns the best combination of preferred hints only.
+/// Returns the best combination that consists only of preferred hints.
 fn best_preferred(
     host: &KubeletHost,
     hints: &[Hints],
@@ -87,7 +87,7 @@ fn best_preferred(
     }
 }
 
-/// Returns the best combination if none is preferred (`HintMerger.compare`).
+/// Returns the best combination if no combination is preferred (`HintMerger.compare`).
 fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
@@ -103,8 +103,8 @@ fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>,
     if !host.features.careful_merge {
         return Ok(merged.narrowest());
     }
-    // Best are masks of exactly this number of zones; then masks of fewer zones, the most zones first; then masks of
-    // more zones, the fewest first.
+    // The best masks have exactly this number of zones. Masks with fewer zones come next, the largest number first;
+    // then masks with more zones, the smallest number first.
     let rank = |mask: ZoneMask| match mask.count_ones() {
         count if count <= most => most - count,
         count => count + 64,
@@ -113,7 +113,7 @@ fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>,
     fittest(host, &merged.filter(|mask| Some(rank(mask)) == best))
 }
 
-/// Returns the narrowest mask, or of equally narrow masks the mask with the closest zones (numa_info.go).
+/// Returns the narrowest mask; among equally narrow masks, the mask with the closest zones (numa_info.go).
 fn fittest(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
@@ -131,7 +131,7 @@ fn fittest(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reas
         let distance = distance(host, mask).ok_or(Reason::Crash(
             "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
         ))?;
-        // Masks are ascending: of equal masks the lower one stays.
+        // Masks are visited in ascending order; among masks with equal distances, the lowest mask stays.
         if best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, mask));
         }
@@ -139,8 +139,8 @@ fn fittest(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reas
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// `CalculateAverageFor`, which indexes the row of distances by the zone's number. Returns `None` if the row is too
-/// short for this.
+/// Returns the average distance (`CalculateAverageFor`). The kubelet indexes the row of distances by the zone's
+/// number. Returns `None` if the row is too short for this index.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
 fn distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;

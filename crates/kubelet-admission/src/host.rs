@@ -1,4 +1,4 @@
-//! A host as its kubelet sees it: read once, validated, and stored in an order that is fast to iterate.
+//! A host from its kubelet's point of view: read once, validated, and stored in an order that is fast to iterate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,9 @@ pub(super) type Amounts = [u64; KINDS];
 /// Description of a host before validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSpec {
-    /// Its NUMA zones, in any order.
+    /// NUMA zones of the host, in any order.
     pub zones: Vec<ZoneSpec>,
-    /// Its device plugins' resources.
+    /// Resources of the host's device plugins.
     pub devices: Vec<DevicePool>,
     /// `status.allocatable` of the Node.
     pub allocatable: Resources,
@@ -31,33 +31,33 @@ pub struct HostSpec {
 /// A NUMA zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSpec {
-    /// The kernel's number.
+    /// Number of the zone in the kernel.
     pub id: u32,
-    /// Its physical cores; empty for a zone with memory only.
+    /// Physical cores of the zone; empty for a zone with memory only.
     pub cores: Vec<CoreSpec>,
-    /// Total memory in bytes, huge pages included.
+    /// Total memory of the zone in bytes, including huge pages.
     pub memory: u64,
-    /// Bytes in its pools of huge pages by page size; an empty pool is listed with 0.
+    /// Bytes in the zone's pools of huge pages, by page size; an empty pool is listed with 0.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Its row of the distance table, in the order of `zones`; empty if unknown.
+    /// The zone's row in the distance table, in the order of `zones`; empty if unknown.
     pub distances: Vec<u64>,
 }
 
 /// A physical core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreSpec {
-    /// The CPUs that are its threads.
+    /// CPUs that are the core's threads.
     pub cpus: Vec<u32>,
-    /// The package it is in.
+    /// Number of the package that contains the core.
     pub socket: u32,
-    /// The last-level cache it shares, if known.
+    /// Number of the last-level cache that the core shares, if known.
     pub cache: Option<u32>,
 }
 
-/// Devices of one resource. A device has one zone or none; devices of a zone are interchangeable.
+/// Devices of one resource. A device has one zone or no zone; devices of a zone are interchangeable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevicePool {
-    /// The resource's name.
+    /// Name of the resource.
     pub name: String,
     /// Healthy devices by zone.
     pub zones: BTreeMap<u32, u32>,
@@ -65,7 +65,7 @@ pub struct DevicePool {
     pub without_zone: u32,
 }
 
-/// Reasons why a kubelet cannot run with a host and a configuration, or why they are beyond this predictor.
+/// Reasons why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
     /// Two zones with the same number.
@@ -84,7 +84,7 @@ pub enum HostFault {
         /// `max-allowable-numa-nodes`.
         most: u32,
     },
-    /// A CPU that is listed twice.
+    /// A CPU that is listed more than once.
     #[error("CPU {0}: is in more than one core")]
     CpuTwice(u32),
     /// A core without CPUs, or with too many CPUs.
@@ -92,22 +92,22 @@ pub enum HostFault {
     Core {
         /// The zone.
         zone: u32,
-        /// Number of its CPUs.
+        /// Number of the core's CPUs.
         cpus: usize,
     },
     /// No CPUs, or more CPUs than are supported.
     #[error("{0} CPUs: from 1 to {MAX_CPUS} can be dealt with")]
     Cpus(usize),
-    /// More sizes of huge pages than any hardware has.
+    /// More sizes of huge pages than any hardware supports.
     #[error("{0} sizes of huge pages: at most {most} can be dealt with", most = KINDS - 1)]
     PageSizes(usize),
-    /// A reserved CPU that is in no zone: such a kubelet does not start.
+    /// A reserved CPU that is in no zone; a kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]
     ReservedCpu(u32),
-    /// The static policy without reserved CPUs: such a kubelet does not start.
+    /// The static policy without reserved CPUs; a kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
     NothingReserved,
-    /// The reservation of a zone is larger than its memory.
+    /// A reservation that is larger than the memory of its zone.
     #[error("reservedMemory: more is reserved in zone {zone} than its {what}")]
     ReservedMemory {
         /// The zone.
@@ -115,7 +115,7 @@ pub enum HostFault {
         /// Memory, or a size of huge pages.
         what: String,
     },
-    /// Reserved memory in a zone that does not exist: such a kubelet does not start.
+    /// Reserved memory in a zone that does not exist; a kubelet does not start with this configuration.
     #[error("reservedMemory: there is no zone {0}")]
     ReservedZone(u32),
     /// Devices in a zone that does not exist.
@@ -139,31 +139,32 @@ pub enum HostFault {
     },
 }
 
-/// A validated host with its kubelet's configuration. It is immutable; identical hosts may share one.
+/// A validated host with its kubelet's configuration. The value is immutable; identical hosts may share a value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
     pub(super) features: Features,
-    /// Sorted by number; everywhere else a zone is identified by its place here.
+    /// Zones, sorted by number. Everywhere else, a zone is identified by its place in this vector.
     pub(super) zones: Vec<Zone>,
-    /// CPU numbers, by zone, then by core, then ascending: the order of all [`CpuBits`] of this host.
+    /// CPU numbers, by zone, then by core, then ascending. All [`CpuBits`] of this host use this order.
     pub(super) cpus: Vec<u32>,
     pub(super) cores: Vec<Core>,
     pub(super) sockets: Vec<Group>,
-    /// Shared caches; empty unless the kubelet aligns to them.
+    /// Shared caches; empty unless the kubelet aligns CPUs to caches.
     pub(super) caches: Vec<Group>,
     pub(super) all_cpus: CpuBits,
     pub(super) reserved: CpuBits,
-    /// The reserved CPUs with all their siblings.
+    /// Reserved CPUs and all their siblings.
     pub(super) reserved_physical: CpuBits,
     /// Zones that have CPUs.
     pub(super) cpu_zones: ZoneMask,
-    /// Sizes of huge pages the host has, ascending.
+    /// Sizes of huge pages that the host has, ascending.
     pub(super) pages: Vec<PageSize>,
     pub(super) pools: Vec<Pool>,
     pub(super) allocatable: Resources,
     pub(super) pods: u64,
-    /// Averages, as topology.go computes them: on hosts with unequal cores or sockets they match none of them.
+    /// Averages, as topology.go computes them. On hosts with unequal cores or sockets, the averages may match no core
+    /// or socket.
     pub(super) cpus_per_core: u32,
     pub(super) cpus_per_socket: u32,
     pub(super) cpus_per_cache: u32,
@@ -173,11 +174,11 @@ pub struct KubeletHost {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Zone {
     pub(super) id: u32,
-    /// Range of its CPUs.
+    /// Range of the zone's CPUs.
     pub(super) cpus: (u16, u16),
-    /// Range of its cores.
+    /// Range of the zone's cores.
     pub(super) cores: (u16, u16),
-    /// Sockets its cores are in.
+    /// Sockets that contain the zone's cores.
     pub(super) sockets: Vec<u16>,
     /// Bytes of each kind that the Memory Manager may allocate.
     pub(super) allocatable: Amounts,
@@ -188,25 +189,25 @@ pub(super) struct Zone {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) cpus: (u16, u16),
-    /// The kubelet's number of the core: its lowest CPU (`getUniqueCoreID`).
+    /// Number of the core in the kubelet: the core's lowest CPU (`getUniqueCoreID`).
     pub(super) id: u32,
     pub(super) zone: u8,
     pub(super) socket: u16,
     pub(super) cache: u16,
 }
 
-/// A socket or a cache: CPUs that need not be contiguous.
+/// A socket or a cache. Its CPUs need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
-    /// Its cores, sorted by their number.
+    /// Cores of the group, sorted by core number.
     pub(super) cores: Vec<u16>,
     pub(super) zones: ZoneMask,
 }
 
-/// The resource of a device plugin.
+/// A resource of a device plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) name: String,
@@ -222,7 +223,8 @@ impl KubeletHost {
     ///
     /// # Errors
     ///
-    /// Returns an error if no kubelet would start with them, or if they are beyond this predictor.
+    /// Returns an error if no kubelet would start with the host and the configuration, or if this predictor does not
+    /// support them.
     pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostFault> {
         let features = Features::for_version(kubelet.version);
         check_settings(kubelet, features)?;
@@ -303,7 +305,7 @@ impl KubeletHost {
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
-        // A core whose cache is unknown uses the number of its socket (getUncoreCacheID).
+        // The kubelet uses the socket's number for a core whose cache is unknown (getUncoreCacheID).
         let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
         let cache_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();
@@ -421,7 +423,7 @@ impl KubeletHost {
     }
 }
 
-/// Places are below [`MAX_CPUS`].
+/// Converts a place, which is below [`MAX_CPUS`].
 fn short(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }

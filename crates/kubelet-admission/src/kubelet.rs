@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use berth_api::{CpuSet, PageSize};
 
-/// The configuration of one kubelet, as far as it affects admission.
+/// Configuration of one kubelet, as far as the configuration affects admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
@@ -15,8 +15,8 @@ pub struct Kubelet {
     pub cpu_policy: CpuPolicy,
     /// `cpuManagerPolicyOptions`.
     pub cpu_options: CpuOptions,
-    /// CPUs that are never allocated (`reservedSystemCPUs`, or the CPUs that the kubelet selected for a number of
-    /// CPUs).
+    /// CPUs that are never allocated: `reservedSystemCPUs`, or, if only a number of CPUs is configured, the CPUs that
+    /// the kubelet selected.
     pub reserved_cpus: CpuSet,
     /// `memoryManagerPolicy`.
     pub memory_policy: MemoryPolicy,
@@ -24,7 +24,7 @@ pub struct Kubelet {
     pub reserved_memory: Vec<ReservedMemory>,
     /// `topologyManagerPolicy`.
     pub topology_policy: TopologyPolicy,
-    /// `topologyManagerScope`; without effect for the policy `none`.
+    /// `topologyManagerScope`; has no effect with the policy `none`.
     pub topology_scope: TopologyScope,
     /// `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
@@ -33,11 +33,11 @@ pub struct Kubelet {
 /// An entry of `reservedMemory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedMemory {
-    /// The zone's number.
+    /// Number of the zone.
     pub zone: u32,
     /// Bytes of `memory`.
     pub memory: u64,
-    /// Bytes of huge pages by their size.
+    /// Bytes of huge pages by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
 }
 
@@ -46,7 +46,7 @@ pub struct ReservedMemory {
 pub struct Version {
     /// Major version: 1.
     pub major: u16,
-    /// Minor version: 20 to 36 and later.
+    /// Minor version; versions 20 to 36 and later are supported.
     pub minor: u16,
 }
 
@@ -68,7 +68,7 @@ impl ParseKubeletError {
 impl FromStr for Version {
     type Err = ParseKubeletError;
 
-    /// Parses `v1.36.2`, and versions with a suffix of a distribution (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
+    /// Parses `v1.36.2`, and versions with a distribution's suffix (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || ParseKubeletError::new("kubeletVersion", text, "a version such as v1.36.2");
         let mut parts = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
@@ -126,10 +126,10 @@ words!(
 words!(
     /// `memoryManagerPolicy`; `BestEffort` is for Windows only.
     MemoryPolicy, "memoryManagerPolicy", "None or Static", {
-        /// Memory of any zone.
+        /// Containers use memory of any zone.
         #[default]
         None = "None",
-        /// Guaranteed pods get memory and huge pages of zones, with accounting.
+        /// Guaranteed pods get memory and huge pages of zones, with accounting by zone.
         Static = "Static",
     }
 );
@@ -137,14 +137,14 @@ words!(
 words!(
     /// `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
-        /// No alignment between managers.
+        /// Managers do not align their resources.
         #[default]
         None = "none",
-        /// The best available alignment.
+        /// Resources get the best available alignment.
         BestEffort = "best-effort",
-        /// As few zones as on an empty host, the same for all resources.
+        /// All resources must come from the same zones, and from no more zones than on an empty host.
         Restricted = "restricted",
-        /// One zone for all resources.
+        /// All resources must come from a single zone.
         SingleNumaNode = "single-numa-node",
     }
 );
@@ -177,7 +177,7 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
-    /// Parses the names and values of the configuration.
+    /// Parses the names and values in the configuration.
     ///
     /// # Errors
     ///
@@ -228,12 +228,12 @@ impl Default for TopologyOptions {
 }
 
 impl TopologyOptions {
-    /// Parses the names and values of the configuration.
+    /// Parses the names and values in the configuration.
     ///
     /// # Errors
     ///
     /// Returns an error for an unknown option, a value that is not a boolean, or a maximum below 8, which the kubelet
-    /// refuses too.
+    /// also refuses.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
         let place = "topologyManagerPolicyOptions";
         let mut parsed = Self::default();
@@ -263,25 +263,26 @@ fn truth(place: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
 
 /// Behaviour that differs between versions of the kubelet.
 ///
-/// Compared with the kubelet itself for 1.20 and 1.36; for the versions between, derived from reading the source.
+/// The behaviour was compared with real kubelets of 1.20 and 1.36. For the versions in between, it was derived from
+/// the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each was introduced by another release")]
 pub(super) struct Features {
-    /// Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
+    /// The Memory Manager exists: alpha in 1.21, on by default from 1.22 (KEP-1769).
     pub(super) memory_manager: bool,
-    /// `cpuManagerPolicyOptions`: on by default from 1.23 (KEP-2625).
+    /// `cpuManagerPolicyOptions` are supported: on by default from 1.23 (KEP-2625).
     pub(super) cpu_options: bool,
-    /// `topologyManagerPolicyOptions`: from 1.26 (KEP-3545).
+    /// `topologyManagerPolicyOptions` are supported: from 1.26 (KEP-3545).
     pub(super) topology_options: bool,
-    /// A merged hint is preferred only if all its parts are the same zones (1.24, kubernetes#108052), and the
-    /// narrowest of the remaining hints is not selected unconditionally (1.24, kubernetes#108154).
+    /// A merged hint is preferred only if all its parts have the same zones (1.24, kubernetes#108052), and the
+    /// narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
     pub(super) careful_merge: bool,
-    /// CPUs are taken by zones and sockets, in a total order (1.23, KEP-2902). Before that the order of sockets was
-    /// random where they differ.
+    /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order was
+    /// random for sockets that differ.
     pub(super) zone_aware_order: bool,
-    /// Restartable init containers: on by default from 1.29 (KEP-753).
+    /// Restartable init containers are supported: on by default from 1.29 (KEP-753).
     pub(super) sidecars: bool,
-    /// The CPU Manager's refusal contains the number of CPUs.
+    /// The refusal message of the CPU Manager contains the number of CPUs.
     pub(super) counts_in_message: bool,
 }
 

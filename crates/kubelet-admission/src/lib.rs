@@ -1,8 +1,10 @@
-//! The decision of a kubelet about an arriving pod: the same result, the same CPUs, memory and devices.
+//! Prediction of a kubelet's decision about an arriving pod, with the same result and the same CPUs, memory and
+//! devices.
 //!
-//! The scheduler counts totals. The kubelet then checks zones, and rejects a pod that does not fit them for good; a
-//! scheduler of VMs therefore must predict this decision. These are the kubelet's rules, one file per rule, each with
-//! the file of the kubelet's source that it follows (pkg/kubelet/cm unless stated otherwise), surprises included:
+//! The scheduler counts totals. The kubelet then checks zones, and permanently rejects a pod that does not fit in
+//! them. Therefore a scheduler of VMs must predict the kubelet's decision. This crate implements the kubelet's rules,
+//! including surprising ones: one file per rule, each with the name of the kubelet's source file that it follows (in
+//! pkg/kubelet/cm unless stated otherwise).
 //!
 //! ```text
 //! pod ─► request (QoS, whole CPUs, sums) ─► trial, container by container ─► totals ─► Admission or Refusal

@@ -1,7 +1,7 @@
-//! The static Memory Manager: memorymanager/policy_static.go.
+//! The static policy of the Memory Manager: memorymanager/policy_static.go.
 //!
-//! Zones that serve an allocation together form a group until nothing is allocated on them: a zone of a group serves
-//! no other set of zones, and a zone that is in use alone joins no group.
+//! Zones that serve an allocation together form a group until nothing is allocated on them. A zone of a group serves
+//! no other set of zones, and a zone that serves an allocation alone cannot join a group.
 
 use std::fmt;
 
@@ -33,15 +33,15 @@ impl fmt::Display for MemoryKind {
 /// The Memory Manager's accounting of a zone (`NUMANodeState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ZoneMemory {
-    /// Number of blocks on it.
+    /// Number of memory blocks on the zone.
     pub(super) assignments: u32,
-    /// Its group, including itself.
+    /// Group of the zone, including the zone itself.
     pub(super) cells: ZoneMask,
     pub(super) free: Amounts,
     pub(super) reserved: Amounts,
 }
 
-/// All zones; there are at most this many where the Memory Manager is on.
+/// Accounting of all zones. The Memory Manager works with at most this number of zones.
 pub(super) type Zones = [ZoneMemory; MAX_HINT_ZONES];
 
 /// Memory of one kind that a container has on a group of zones.
@@ -52,7 +52,8 @@ pub(super) struct Block {
     pub(super) size: u64,
 }
 
-/// Memory of finished init containers that later containers of the pod reuse, if they are on the same zones.
+/// Memory of finished init containers that later containers of the pod reuse, if these containers are on the same
+/// zones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
 
@@ -62,7 +63,8 @@ impl Reusable {
         found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
     }
 
-    /// `updatePodReusableMemory`: the maximum of the init containers, less what other containers take.
+    /// Updates the reusable memory (`updatePodReusableMemory`): the maximum over the init containers, minus the memory
+    /// that other containers take.
     pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
         for block in blocks {
             let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
@@ -89,7 +91,7 @@ impl Reusable {
     }
 }
 
-/// An empty host (`getDefaultMachineState`).
+/// Returns the accounting of an empty host (`getDefaultMachineState`).
 pub(super) fn unused(host: &KubeletHost) -> Zones {
     let mut zones = Zones::default();
     for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
@@ -99,8 +101,8 @@ pub(super) fn unused(host: &KubeletHost) -> Zones {
     zones
 }
 
-/// `GetTopologyHints`: the same hints for every requested kind. Without hints the kubelet returns an empty map, which
-/// means no preference; the pod then fails when memory is allocated.
+/// Returns the hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested kind. If there
+/// are no hints, the kubelet returns an empty map, which means no preference; the allocation of memory then fails.
 pub(super) fn hints(
     host: &KubeletHost,
     zones: &Zones,
@@ -114,7 +116,7 @@ pub(super) fn hints(
     }
 }
 
-/// `calculateHints`: returns the possible masks and the preferred number of zones.
+/// Returns the possible masks and the preferred number of zones (`calculateHints`).
 fn calculate(
     host: &KubeletHost,
     zones: &Zones,
@@ -154,7 +156,7 @@ fn calculate(
     (possible, least)
 }
 
-/// Returns true if no zone of the mask is in use alone or in another group.
+/// Returns true if no zone of the mask serves an allocation alone or belongs to another group.
 fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
     places(mask).all(|place| {
         let zone = &zones[place];
@@ -162,14 +164,14 @@ fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
     })
 }
 
-/// Returns the best hint: preferred, then narrow (`findBestHint`).
+/// Returns the best hint (`findBestHint`): preferred hints come first, then narrow hints.
 fn best(possible: &MaskSet, least: u32) -> Option<Affinity> {
     let mask =
         possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
     Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
 }
 
-/// `Allocate`: selects the zones and takes the memory from them; reusable memory is not taken twice.
+/// Selects the zones and takes the memory from them (`Allocate`). Reusable memory is not taken twice.
 pub(super) fn allocate(
     host: &KubeletHost,
     zones: &mut Zones,
@@ -201,8 +203,8 @@ pub(super) fn allocate(
         }
         mask = extended.zones.unwrap_or(0);
     }
-    // A single zone is accepted even out of a group (`isAffinityViolatingNUMAAllocations`): under best-effort this
-    // breaks the group up, and memory is later released to the wrong zone.
+    // The kubelet accepts a single zone even if the zone belongs to a group (`isAffinityViolatingNUMAAllocations`).
+    // With the policy best-effort, this breaks up the group, and memory is later released to the wrong zone.
     if mask.count_ones() != 1 && !may_be_group(zones, mask) {
         return fail(MemoryReason::Violation);
     }
@@ -215,7 +217,7 @@ pub(super) fn allocate(
     Ok(blocks)
 }
 
-/// `updateMachineState`: takes as much as possible from the lowest zone, then from the next.
+/// Takes as much as possible from the lowest zone, then from the next zones (`updateMachineState`).
 pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
     for place in places(mask) {
@@ -229,8 +231,8 @@ pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     }
 }
 
-/// `releaseMemory`: releases as much as is allocated on the lowest zone, then on the next, regardless of where it
-/// came from.
+/// Releases as much as is allocated on the lowest zone, then on the next zones (`releaseMemory`), even if the memory
+/// was taken from another zone.
 pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);

@@ -1,8 +1,8 @@
-//! KubeVirt's `guestMappingPassthrough`, which the kubelet does not know: `numaMapping` of `KubeVirt`'s
+//! KubeVirt's `guestMappingPassthrough`, which is unknown to the kubelet: `numaMapping` in `KubeVirt`'s
 //! virt-launcher/virtwrap/converter.
 //!
-//! The guest's memory is split evenly over the zones of its CPUs, and bound there strictly. A zone with CPUs for the
-//! VM but too few pages makes the VM fail after the kubelet has admitted its pod.
+//! KubeVirt splits the guest's memory evenly over the zones of its CPUs, and binds each part strictly to its zone. If
+//! a zone has CPUs for the VM but too few pages, the VM fails after the kubelet has admitted its pod.
 
 use berth_api::PageSize;
 
@@ -10,9 +10,9 @@ use super::host::KubeletHost;
 use super::state::Admission;
 
 impl Admission {
-    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The remainder of the
-    /// division by pages goes to the first zones. Without pages the division is by bytes. Empty if the container has
-    /// no exclusive CPUs.
+    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The memory is divided into
+    /// pages; without a page size, into bytes. The remainder goes to the first zones. The result is empty if the
+    /// container has no exclusive CPUs.
     #[must_use]
     pub fn guest_memory(
         &self,

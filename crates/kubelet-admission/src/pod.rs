@@ -1,5 +1,5 @@
-//! A pod as a kubelet's admission and the scheduler's resource rules see it: the requests of its containers, in
-//! order.
+//! A pod with the data that kubelet admission and the scheduler's resource rules read: the requests of its containers,
+//! in order.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,17 @@ pub struct Pod {
     pub init_containers: Vec<Container>,
     /// Containers that run for the lifetime of the pod.
     pub containers: Vec<Container>,
-    /// `spec.overhead`, set from its runtime class.
+    /// `spec.overhead`, which the API server sets from the pod's runtime class.
     pub overhead: Resources,
 }
 
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its name, unique in the pod.
+    /// Name of the container, unique in the pod.
     pub name: String,
-    /// True for an init container with `restartPolicy: Always` (KEP-753): it keeps running beside the others.
+    /// True for an init container with `restartPolicy: Always` (KEP-753), which keeps running at the same time as the
+    /// other containers.
     pub is_sidecar: bool,
     /// `resources.requests`.
     pub requests: Resources,
@@ -31,51 +32,52 @@ pub struct Container {
     pub limits: Resources,
 }
 
-/// Amounts of resources; an unnamed resource is zero, which for Kubernetes equals an absent one.
+/// Amounts of resources. A resource that is not listed is zero; Kubernetes does not distinguish zero from absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// Thousandths of a CPU.
     pub cpu_millis: u64,
     /// Bytes, without huge pages.
     pub memory: u64,
-    /// Bytes of huge pages by their size.
+    /// Bytes of huge pages by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Whole devices and other extended resources by their name.
+    /// Numbers of devices and other extended resources by name.
     pub extended: BTreeMap<String, u64>,
 }
 
 /// The resource that KubeVirt requests for a VM without emulation.
 const KVM: &str = "devices.kubevirt.io/kvm";
 
-/// Properties of a VM's guest that its pod does not show.
+/// Properties of a VM's guest that are not visible in the VM's pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guest {
-    /// Its memory in bytes.
+    /// Memory of the guest in bytes.
     pub memory: u64,
-    /// True if its CPUs are exclusive CPUs of the host.
+    /// True if the guest's CPUs are exclusive CPUs of the host.
     pub is_dedicated: bool,
-    /// True if its zones follow the host's (`guestMappingPassthrough`): its memory is split evenly over them.
+    /// True if the guest's zones follow the host's zones (`guestMappingPassthrough`): its memory is split evenly over
+    /// these zones.
     pub is_mapped: bool,
 }
 
 impl Pod {
-    /// Returns true if its VM runs without `/dev/kvm`, as with `KubeVirt`'s `useEmulation`: it does not request this
-    /// device.
+    /// Returns true if the VM of the pod runs without `/dev/kvm`, as with `KubeVirt`'s `useEmulation`: no container
+    /// requests this device.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM))
     }
 
-    /// Returns true if a container gets exclusive CPUs under the static policy: it requests integer CPUs in a
-    /// Guaranteed pod.
+    /// Returns true if a container gets exclusive CPUs under the static policy: a container of a Guaranteed pod that
+    /// requests integer CPUs.
     #[must_use]
     pub fn has_own_cpus(&self) -> bool {
         let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
         self.is_guaranteed() && self.containers.iter().any(|one| whole(one.requests.cpu_millis))
     }
 
-    /// `ComputePodQOS` (apis/core/v1/helper/qos/qos.go): every container has limits of CPU and memory, and the sums of
-    /// requests and limits are equal.
+    /// Returns true if the pod has the QoS class Guaranteed (`ComputePodQOS` of apis/core/v1/helper/qos/qos.go): every
+    /// container has limits of CPU and memory, and the sums of requests and limits are equal.
     #[must_use]
     pub fn is_guaranteed(&self) -> bool {
         let mut sums = [0u64; 4];
@@ -91,8 +93,8 @@ impl Pod {
         cpu > 0 && memory > 0 && cpu == cpu_limit && memory == memory_limit
     }
 
-    /// Returns the sum of the requests as the scheduler computes it (`PodRequests`): sidecars run beside the init
-    /// containers after them and beside the containers (KEP-753).
+    /// Returns the sum of the requests as the scheduler computes it (`PodRequests`): a sidecar runs at the same time
+    /// as the init containers after it and as the containers (KEP-753).
     #[must_use]
     pub fn requests(&self) -> Resources {
         let mut sum = Resources::default();

@@ -1,10 +1,11 @@
-//! Memory and huge pages of a zone that the kubelet may allocate.
+//! Memory and huge pages of each zone that the kubelet may allocate.
 
 use super::host::{HostFault, KubeletHost, ZoneSpec};
 use super::kubelet::MemoryPolicy;
 
 impl KubeletHost {
-    /// `getDefaultMachineState` of memorymanager/policy_static.go, where negative numbers wrap around.
+    /// Subtracts the reserved memory (`getDefaultMachineState` of memorymanager/policy_static.go, where negative
+    /// numbers wrap around).
     pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
         if self.kubelet.memory_policy == MemoryPolicy::None {
             self.pools_alone(order);
@@ -35,7 +36,8 @@ impl KubeletHost {
         Ok(())
     }
 
-    /// Without a Memory Manager the kubelet does not account memory by zone, and does not check the amounts.
+    /// Computes the memory without reservations. Without a Memory Manager, the kubelet does not account memory by zone
+    /// and does not check the amounts.
     fn pools_alone(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut left = spec.memory;

@@ -1,4 +1,4 @@
-//! The reason why a kubelet rejects a pod: in its own words, and in plain words.
+//! Reason why a kubelet rejects a pod, in the kubelet's words and in plain words.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum RefusedBy {
     TopologyManager,
     /// The totals of the node (lifecycle/predicate.go).
     NodeResourcesFit,
-    /// Neither: the kubelet would crash, or loop forever. Such a pod must not be sent to the host.
+    /// The kubelet would crash or loop forever instead of rejecting the pod. Such a pod must not be sent to the host.
     Crash,
 }
 
@@ -37,28 +37,28 @@ impl fmt::Display for RefusedBy {
     }
 }
 
-/// The reason why a manager does not allocate, as data.
+/// Reason why a manager does not allocate, as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// No hint satisfies the policy.
     Topology,
-    /// Fewer CPUs than requested.
+    /// The free CPUs are fewer than the requested CPUs.
     Cpus { wanted: u64, free: u32, counted: bool },
-    /// `full-pcpus-only`, and the request is not a multiple of a core.
+    /// With `full-pcpus-only`, the request is not a multiple of the CPUs of a core.
     SmtMultiple { wanted: u64, per_core: u32 },
-    /// `full-pcpus-only`, and too few free whole cores.
+    /// With `full-pcpus-only`, too few whole cores are free.
     SmtFree { wanted: u64, per_core: u32, free: u32 },
     /// An accounting error of the CPU Manager.
     CpuError(String),
-    /// One of the Memory Manager's errors.
+    /// An error of the Memory Manager.
     Memory(MemoryReason),
-    /// Fewer devices than requested.
+    /// The free devices are fewer than the requested devices.
     Devices { name: String, wanted: u64, free: u64 },
-    /// A resource whose plugin has no devices.
+    /// The plugin of the resource has no devices.
     NoDevices(String),
     /// The kubelet would crash or loop forever.
     Crash(&'static str),
-    /// The node's totals.
+    /// The node's totals are insufficient.
     Total { name: String, wanted: u64, used: u64, capacity: u64 },
 }
 
@@ -139,7 +139,7 @@ impl Reason {
         Refusal { refused_by, reason, message, plain }
     }
 
-    /// Returns the text of an error that has no type in the kubelet, and the same in plain words.
+    /// Returns the text of an error that has no type in the kubelet, and the text in plain words.
     fn error(&self) -> (String, String) {
         match self {
             Self::Cpus { wanted, free, counted } => {
@@ -186,7 +186,7 @@ impl Reason {
                 (format!("[memorymanager] {error}"), plain.to_owned())
             }
             Self::CpuError(error) => (error.clone(), error.clone()),
-            // The other reasons have a type in the kubelet and are handled by the caller.
+            // All other reasons have a type in the kubelet, and the caller handles them.
             _ => (String::new(), String::new()),
         }
     }

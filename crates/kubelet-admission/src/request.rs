@@ -1,4 +1,4 @@
-//! Requests of a pod to the managers and to the node's totals.
+//! Requests of a pod to the managers, and to the node's totals.
 
 use super::host::{Amounts, KubeletHost};
 use super::refusal::Reason;
@@ -9,14 +9,14 @@ use crate::pod::{Container, Pod, Resources};
 pub(super) struct Request<'p> {
     pub(super) pod: &'p Pod,
     pub(super) is_guaranteed: bool,
-    /// Returns true if the kubelet supports restartable init containers.
+    /// True if the kubelet supports restartable init containers.
     sidecars: bool,
 }
 
 /// Lifetime of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Runs until the next container starts.
+    /// An init container that runs until the next container starts.
     Init,
     /// An init container that keeps running.
     Sidecar,
@@ -29,7 +29,7 @@ impl<'p> Request<'p> {
         Self { pod, is_guaranteed: pod.is_guaranteed(), sidecars: host.features.sidecars }
     }
 
-    /// Returns the containers in the order in which the kubelet allocates.
+    /// Returns the containers in the order in which the kubelet allocates their resources.
     pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, Role)> {
         let init = self.pod.init_containers.iter();
         let init =
@@ -47,8 +47,8 @@ impl<'p> Request<'p> {
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// Returns the maximum that all containers need at any time: sidecars run beside the init containers after them
-    /// and beside the containers (KEP-753).
+    /// Returns the maximum amount that the containers need at the same time: a sidecar runs at the same time as the
+    /// init containers after it and as the containers (KEP-753).
     pub(super) fn most(self, of: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
@@ -62,7 +62,7 @@ impl<'p> Request<'p> {
         apps.max(init)
     }
 
-    /// Returns the memory by kind that a container gets from its zones.
+    /// Returns the memory that a container gets from its zones, by kind.
     pub(super) fn memory(
         self,
         host: &KubeletHost,
@@ -71,8 +71,8 @@ impl<'p> Request<'p> {
         memory(host, &container.requests)
     }
 
-    /// Returns the memory by kind for all containers. A kind that no app container requests is left out, as in the
-    /// kubelet (`getPodRequestedResources`).
+    /// Returns the memory of all containers, by kind. As in the kubelet (`getPodRequestedResources`), a kind that no
+    /// app container requests is left out.
     pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<Amounts, Reason> {
         let mut wanted = Amounts::default();
         for container in &self.pod.containers {
@@ -94,7 +94,8 @@ impl<'p> Request<'p> {
     }
 }
 
-/// The Memory Manager indexes a page size without checking that the host has it.
+/// Returns the requested memory by kind. The Memory Manager indexes a page size without a check that the host has the
+/// size.
 fn memory(host: &KubeletHost, requests: &Resources) -> Result<Amounts, Reason> {
     let mut wanted = Amounts::default();
     wanted[0] = requests.memory;

@@ -1,4 +1,4 @@
-//! Prediction of whether a restarting kubelet accepts the state of its Memory Manager: `validateState` of
+//! Predicts if a restarting kubelet accepts the state of its Memory Manager: `validateState` of
 //! memorymanager/policy_static.go.
 
 use super::kubelet::MemoryPolicy;
@@ -6,14 +6,14 @@ use super::memory::{put, unused};
 use super::state::State;
 use super::zones::places;
 
-/// Behaviour of a kubelet that starts with the current state of the Memory Manager.
+/// Reaction of a starting kubelet to the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// It starts.
+    /// The kubelet starts.
     Accepted,
-    /// It does not start until the host is drained and the state file is removed.
+    /// The kubelet does not start until the host is drained and the state file is removed.
     Refused(&'static str),
-    /// Either: the kubelet sums in the order of a Go map, and here the result depends on the order.
+    /// The result is random: the kubelet sums in the order of a Go map, and the result depends on this order.
     Chance,
 }
 
@@ -21,9 +21,9 @@ pub enum Restart {
 const REFUSAL: &str = "[memorymanager] the expected machine state is different from the real one";
 
 impl State {
-    /// Returns whether the Memory Manager of a restarted kubelet accepts its state. It does not if its accounting of
-    /// the zones differs from the sum of the pods' memory. This happens after a pod on one zone was admitted into a
-    /// group of zones, which the policy best-effort allows.
+    /// Predicts if the Memory Manager of a restarted kubelet accepts its state. The Memory Manager refuses the state
+    /// if its accounting of the zones differs from the sum of the pods' memory. The sums differ after a pod on one
+    /// zone was admitted into a group of zones, which the policy best-effort allows.
     #[must_use]
     pub fn check_restart(&self) -> Restart {
         let host = self.host();
@@ -43,7 +43,7 @@ impl State {
         }
         let is_same = (0..host.zones.len()).all(|place| {
             let (mine, theirs) = (&kept[place], &expected[place]);
-            // Only the sums of the whole group must be equal.
+            // Only the sums over the whole group must be equal.
             let same_sums = (0..=host.pages.len()).all(|kind| {
                 let sums = |zones: &super::memory::Zones| {
                     places(mine.cells)

@@ -1,4 +1,4 @@
-//! Resources that a kubelet has allocated, and how they change when a pod arrives, starts or is removed.
+//! Resources that a kubelet has allocated, and their changes when a pod arrives, starts or is removed.
 
 use std::sync::Arc;
 
@@ -30,46 +30,48 @@ pub struct State {
     pods: ByUid<Admission>,
 }
 
-/// The resources that the kubelet allocates to a pod that it admits.
+/// Resources that the kubelet allocates to a pod on admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     pub(super) grants: Vec<Grant>,
     totals: Totals,
     is_deterministic: bool,
     in_use: bool,
-    /// Names of the containers; empty unless there are init containers whose memory is released when other containers
-    /// start.
+    /// Names of the containers; empty unless the pod has init containers whose memory is released when other
+    /// containers start.
     names: Vec<String>,
 }
 
 impl Admission {
-    /// Returns true if the kubelet could not have taken other CPUs or devices. Up to 1.22 its order of CPUs is not
-    /// always total, and in all versions it is random which devices of an init container others reuse.
+    /// Returns true if the kubelet could not have taken other CPUs or devices. The choice is not always determined: up
+    /// to 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which devices of an
+    /// init container other containers reuse.
     #[must_use]
     pub const fn is_deterministic(&self) -> bool {
         self.is_deterministic
     }
 
-    /// Returns true if the kubelet allocates CPUs that are reserved or in use by another pod. It does so on hosts
-    /// with unequal sockets or cores: a socket or core counts as free if its number of free CPUs equals the average
-    /// size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). No pod must be sent to the host in this case.
+    /// Returns true if the kubelet allocates CPUs that are reserved or that another pod uses. This happens on hosts
+    /// with unequal sockets or cores: the kubelet treats a socket or core as free if its number of free CPUs equals
+    /// the average size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). In this case, the pod must not be sent to
+    /// the host.
     #[must_use]
     pub const fn takes_cpus_in_use(&self) -> bool {
         self.in_use
     }
 }
 
-/// A pod that is known from the report of its host, and was not admitted here.
+/// A pod that is known from the report of its host and was not admitted by this predictor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Resources of its containers. A report without containers is represented as one container.
+    /// Resources of the pod's containers. A report without containers is represented as a single container.
     pub containers: Vec<RestoredContainer>,
-    /// Sum of its requests, for the node's totals.
+    /// Sum of the pod's requests, for the node's totals.
     pub requests: Resources,
 }
 
 impl Restored {
-    /// Represents a pod on a host whose allocation is unknown: it counts only in the Node's totals.
+    /// Creates the value for a pod on a host whose allocation is unknown. The pod counts only in the Node's totals.
     #[must_use]
     pub fn without_zones(pod: &Pod) -> Self {
         Self { containers: Vec::new(), requests: pod.requests() }
@@ -79,7 +81,7 @@ impl Restored {
 /// Resources of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredContainer {
-    /// Its exclusive CPUs.
+    /// Exclusive CPUs of the container.
     pub cpus: CpuSet,
     /// Blocks of the Memory Manager: kind, zones and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
@@ -90,9 +92,9 @@ pub struct RestoredContainer {
 /// Devices of one resource and zone that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredDevices {
-    /// The resource; all devices of a resource share one name.
+    /// Name of the resource; all devices of a resource share the string.
     pub resource: Arc<str>,
-    /// Their zone, if they have one.
+    /// Zone of the devices, if they have a zone.
     pub zone: Option<u32>,
     /// Number of devices.
     pub count: u32,
@@ -103,7 +105,7 @@ impl State {
     #[must_use]
     pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
-        // `strict-cpu-reservation` excludes the reserved CPUs from the shared ones.
+        // The option `strict-cpu-reservation` excludes the reserved CPUs from the shared CPUs.
         if host.kubelet.cpu_options.strict_reservation {
             shared = shared.without(&host.reserved);
         }
@@ -165,8 +167,7 @@ impl State {
         self.check_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::check`], for a pod with this uid regardless of `pod.uid`: pods with equal requests share one
-    /// `Pod`.
+    /// Like [`Self::check`], but with this uid instead of `pod.uid`, because pods with equal requests share a `Pod`.
     pub fn check_as(&self, uid: &str, pod: &Pod) -> Result<Admission, Refusal> {
         if let Some(known) = self.pods.get(uid) {
             return Ok(known.clone());
@@ -201,18 +202,18 @@ impl State {
         })
     }
 
-    /// Admits a pod. A pod that was admitted before keeps its resources.
+    /// Admits a pod. A pod that was already admitted keeps its resources.
     ///
     /// # Errors
     ///
-    /// Returns the reason if the kubelet rejects the pod. Resources allocated so far are released, as the kubelet
-    /// does before its next admission. Memory of a group of zones can then be accounted to other zones of the group
-    /// than before.
+    /// Returns the reason if the kubelet rejects the pod. Resources that were allocated until then are released, as
+    /// the kubelet does before its next admission. Afterwards, memory of a group of zones may be accounted to other
+    /// zones of the group than before.
     pub fn admit(&mut self, pod: &Pod) -> Result<&Admission, Refusal> {
         self.admit_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::admit`], for a pod with this uid as in [`Self::check_as`].
+    /// Like [`Self::admit`], but with this uid, as in [`Self::check_as`].
     pub fn admit_as(&mut self, uid: &str, pod: &Pod) -> Result<&Admission, Refusal> {
         if !self.pods.has(uid) {
             let mut trial = self.trial();
@@ -236,11 +237,12 @@ impl State {
         })
     }
 
-    /// Commits an admission that [`Self::check_as`] has just returned; the state must not have changed since.
+    /// Commits an admission that [`Self::check_as`] has returned. The state must not have changed since that call.
     ///
     /// # Errors
     ///
-    /// Like [`Self::admit`], to which it delegates pods with init containers: these pass on their resources.
+    /// Returns an error like [`Self::admit`], to which this function passes pods with init containers, because their
+    /// containers reuse resources.
     pub fn accept(&mut self, uid: &str, pod: &Pod, admission: Admission) -> Result<(), Refusal> {
         if !pod.init_containers.is_empty() {
             return self.admit_as(uid, pod).map(|_| ());
@@ -274,8 +276,8 @@ impl State {
         }
     }
 
-    /// Starts containers of a pod: before each of them the Memory Manager releases the memory of init containers
-    /// (`AddContainer` of memorymanager/memory_manager.go); their CPUs stay with the pod.
+    /// Starts containers of a pod. Before the start of each container, the Memory Manager releases the memory of init
+    /// containers (`AddContainer` of memorymanager/memory_manager.go); their CPUs stay with the pod.
     pub fn start_containers<'n>(&mut self, uid: &str, names: impl IntoIterator<Item = &'n str>) {
         let mut zones = self.zones();
         let Some(pod) = self.pods.get_mut(uid) else { return };
@@ -289,7 +291,7 @@ impl State {
         self.set_zones(&zones);
     }
 
-    /// Removes a pod. Returns false if it was not known.
+    /// Removes a pod. Returns false if the pod was unknown.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.pods.remove(uid) else { return false };
         let mut zones = self.zones();
@@ -300,8 +302,8 @@ impl State {
         true
     }
 
-    /// Restores a pod as its host reports it; replaces a pod with the same uid. CPUs, zones, huge pages and devices
-    /// that the host does not have are ignored.
+    /// Restores a pod from its host's report; replaces a pod with the same uid. CPUs, zones, huge pages and devices
+    /// that the host lacks are ignored.
     pub fn restore(&mut self, uid: &str, restored: &Restored) {
         self.remove(uid);
         let mut zones = self.zones();

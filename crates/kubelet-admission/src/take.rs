@@ -1,19 +1,19 @@
 //! Selection of CPUs by the CPU Manager: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
 //!
-//! Takes whole sockets and zones first if enough CPUs are needed, then whole shared caches if configured, then whole
-//! cores, then single threads; always where the fewest CPUs are free.
+//! The algorithm takes whole sockets and zones first if enough CPUs are needed, then whole shared caches if
+//! configured, then whole cores, then single threads. Each step prefers the units with the fewest free CPUs.
 
 use super::bits::CpuBits;
 use super::host::{Core, Group, KubeletHost};
 use super::refusal::Reason;
 use super::zones::places;
 
-/// CPUs that are being taken from the free CPUs. `cpuAccumulator`.
+/// CPUs that are being taken from the free CPUs (`cpuAccumulator`).
 pub(super) struct Taking<'h> {
     pub(super) host: &'h KubeletHost,
     pub(super) free: CpuBits,
     pub(super) taken: CpuBits,
-    /// Negative if the kubelet takes a socket or core that it wrongly considers free.
+    /// Number of CPUs still to take; negative if the kubelet takes a socket or core that it wrongly treats as free.
     pub(super) needed: i64,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn pack(
         return Ok(taking.taken);
     }
     taking.check_enough()?;
-    // With at least as many sockets as zones, zones are the larger units ("numaFirst").
+    // If there are at least as many sockets as zones, zones are the larger units ("numaFirst").
     if zones_are_larger(host) {
         taking.take_zones();
         taking.take_sockets();
@@ -97,7 +97,7 @@ impl<'h> Taking<'h> {
             .sum()
     }
 
-    /// Returns true if a zone has free CPUs in a socket, so that each is listed under the other.
+    /// Returns true if a zone has free CPUs in a socket. In this case, each of them is listed under the other.
     fn meet(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
@@ -107,12 +107,13 @@ impl<'h> Taking<'h> {
         !self.free.and(&in_zone).and(&socket.cpus).is_empty()
     }
 
-    /// Returns the sockets with free CPUs, the fullest first.
+    /// Returns the sockets with free CPUs; the socket with the fewest free CPUs comes first.
     fn sockets_by_use(&self) -> Vec<usize> {
         by_use((0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)))
     }
 
-    /// `sortAvailableNUMANodes`. A zone that spans two sockets may be listed twice, as in the kubelet.
+    /// Returns the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone that spans two
+    /// sockets may be listed twice.
     pub(super) fn zones_in_order(&self) -> Vec<usize> {
         let zones = 0..self.host.zones.len();
         if zones_are_larger(self.host) {
@@ -127,7 +128,7 @@ impl<'h> Taking<'h> {
         order
     }
 
-    /// `sortAvailableSockets`.
+    /// Returns the sockets in the kubelet's order (`sortAvailableSockets`).
     fn sockets_in_order(&self) -> Vec<usize> {
         if !zones_are_larger(self.host) {
             return self.sockets_by_use();
@@ -161,8 +162,9 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// A socket counts as free if its number of free CPUs equals the average size of a socket (`isSocketFree`): where
-    /// sockets are unequal, the kubelet takes a larger socket although parts of it are in use.
+    /// Takes whole free sockets. The kubelet treats a socket as free if its number of free CPUs equals the average
+    /// size of a socket (`isSocketFree`). If sockets are unequal, the kubelet takes a larger socket although parts of
+    /// the socket are in use.
     fn take_sockets(&mut self) {
         let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
         if self.is_done() || !self.needs(smallest) {
@@ -182,8 +184,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// Returns lists of cores, each sorted by core number: one list per zone where sockets are larger, otherwise one
-    /// per socket (`sortAvailableCores`).
+    /// Returns lists of cores, each sorted by core number (`sortAvailableCores`): one list per zone if sockets are the
+    /// larger units, otherwise one list per socket.
     fn core_lists(&self) -> Vec<Cores<'h>> {
         if zones_are_larger(self.host) {
             let sockets = self.sockets_in_order().into_iter();
@@ -200,8 +202,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// The set of free cores is determined before the first core is taken (`freeCores`); all of them have the same
-    /// number of free CPUs, so that only their number orders them.
+    /// Takes whole free cores. The set of free cores is determined before the first core is taken (`freeCores`). All
+    /// free cores have the same number of free CPUs, so only the core numbers determine their order.
     fn take_cores(&mut self) {
         if self.is_done() {
             return;
@@ -211,8 +213,8 @@ impl<'h> Taking<'h> {
         for list in self.core_lists() {
             for core in list.iter(host) {
                 let free = before.count_run(core.cpus.0, core.cpus.1);
-                // As for sockets, the size is an average: on a host with unequal cores, not all CPUs of the core may
-                // be free.
+                // The core size is an average, like the socket size: on a host with unequal cores, some CPUs of the
+                // core may be in use.
                 if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
                     self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
                 }
@@ -223,7 +225,7 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// Takes single CPUs, of the fullest cores first (`sortAvailableCPUsPacked`).
+    /// Takes single CPUs; CPUs of the cores with the fewest free CPUs come first (`sortAvailableCPUsPacked`).
     fn take_threads(&mut self) {
         if self.is_done() {
             return;
@@ -247,8 +249,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// `prefer-align-cpus-by-uncorecache`: takes whole caches while at least their average size is needed, then the
-    /// remainder from one cache that has enough free CPUs (`takeUncoreCache`).
+    /// Takes CPUs by cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole caches while at least
+    /// their average size is needed, then the remainder from a single cache with enough free CPUs.
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {
             if self.needs(self.host.cpus_per_cache) {
@@ -271,7 +273,7 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// `sortAvailableUncoreCaches`.
+    /// Returns the caches in the kubelet's order (`sortAvailableUncoreCaches`).
     fn caches_in_order(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.host.caches.len());
         for zone in self.zones_in_order() {
@@ -285,7 +287,7 @@ impl<'h> Taking<'h> {
         order
     }
 
-    /// `takePartialUncore`.
+    /// Takes the remaining CPUs from one cache (`takePartialUncore`).
     fn take_part_of_cache(&mut self, cache: usize) {
         let Some(group) = self.host.caches.get(cache) else { return };
         let per_core = i64::from(self.host.cpus_per_core).max(1);
@@ -301,7 +303,7 @@ impl<'h> Taking<'h> {
         }
         let is_odd = self.needed % 2 != 0 && per_core > 1;
         if is_odd && i64::from(found.count()) > self.needed {
-            // The CPU with the highest number is excluded, regardless of its core.
+            // The kubelet excludes the CPU with the highest number, regardless of the CPU's core.
             let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
             if let Some(last) = found.iter().max_by_key(number) {
                 found = found.without(&CpuBits::run(last, last + 1));
@@ -330,7 +332,7 @@ impl<'h> Cores<'h> {
     }
 }
 
-/// Returns the entries with free CPUs, the fullest first, then by number.
+/// Returns the entries with free CPUs, ordered by ascending number of free CPUs, then by number.
 fn by_use(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();

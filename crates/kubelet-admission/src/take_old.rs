@@ -1,17 +1,17 @@
-//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` of cpumanager/cpu_assignment.go of
-//! these versions.
+//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` in cpumanager/cpu_assignment.go of these
+//! versions.
 //!
-//! It considers sockets, not zones. It sorts with an inconsistent comparison: of two sockets or cores each can
-//! compare less than the other, and the result depends on the order of a Go map or on the sort algorithm of the Go
-//! release. This module returns the order that the kubelet's comments document, and whether it was the only possible
-//! one.
+//! This algorithm considers sockets, not zones. It sorts with an inconsistent comparison: for a pair of sockets or
+//! cores, each may compare as less than the other, and the result depends on the order of a Go map or on the sort
+//! algorithm of the Go release. This module returns the order that the kubelet's comments document, and reports if
+//! this was the only possible order.
 
 use super::bits::CpuBits;
 use super::host::{Core, KubeletHost};
 use super::refusal::Reason;
 use super::take::Taking;
 
-/// Takes `wanted` CPUs from `available`; returns false if the kubelet might take others.
+/// Takes `wanted` CPUs from `available`; returns false if the kubelet might take other CPUs.
 pub(super) fn pack(
     host: &KubeletHost,
     available: &CpuBits,
@@ -23,8 +23,8 @@ pub(super) fn pack(
         return Ok((taking.taken, is_deterministic));
     }
     taking.check_enough()?;
-    // Before 1.23 a socket's size is the average size of a zone (`NumSockets: len(machineInfo.Topology)` in
-    // topology.go).
+    // Before 1.23, the kubelet uses the average size of a zone as the size of a socket (`NumSockets:
+    // len(machineInfo.Topology)` in topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
     for socket in &host.sockets {
@@ -46,7 +46,7 @@ pub(super) fn pack(
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
-/// Takes whole cores, of the socket with the fewest whole free cores first (`freeCores`).
+/// Takes whole cores; cores of the socket with the fewest whole free cores come first (`freeCores`).
 fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
     let host = taking.host;
     let is_free = |taking: &Taking<'_>, core: &Core| {
@@ -60,7 +60,7 @@ fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
             sockets.push((free, place));
         }
     }
-    // Of a pair, a higher socket with fewer cores compares less by its cores, the lower one by its number.
+    // In an inconsistent pair, the higher socket compares as less by its fewer cores, the lower socket by its number.
     let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
     sockets.sort_unstable();
     let mut all_taken = true;
@@ -96,8 +96,8 @@ fn take_threads(taking: &mut Taking<'_>) -> bool {
         host.cores.iter().filter(|core| taking.free.count_run(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
-    // A pair compares "less" if any of the five keys does. The order is consistent if no key favours the later of a
-    // pair.
+    // A pair compares as "less" if any of the five keys is less. The order is consistent if no key favours the later
+    // element of a pair.
     let is_consistent = cores.iter().enumerate().all(|(place, (before, _))| {
         cores.iter().skip(place + 1).all(|(after, _)| {
             after.0 >= before.0

@@ -1,4 +1,4 @@
-//! The node's totals, the kubelet's last check: lifecycle/predicate.go and `Fits` of the scheduler plugin
+//! The node's totals, which the kubelet checks last: lifecycle/predicate.go and `Fits` of the scheduler plugin
 //! noderesources.
 
 use super::host::KubeletHost;
@@ -6,8 +6,8 @@ use super::refusal::Reason;
 use super::request::Request;
 use crate::pod::{Container, Resources};
 
-/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order of the host's
-/// allocatable resources.
+/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order in which they are
+/// listed in the host's allocatable resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) cpu_millis: u64,
@@ -45,7 +45,7 @@ impl Totals {
         Self { cpu_millis: sum(&|from| from.cpu_millis), memory: sum(&|from| from.memory), others }
     }
 
-    /// Computes the totals of a pod from its sums.
+    /// Computes the totals of a pod from the sum of its requests.
     pub(super) fn from_resources(host: &KubeletHost, resources: &Resources) -> Self {
         let allocatable = &host.allocatable;
         let pages = allocatable.hugepages.keys();
@@ -83,8 +83,8 @@ impl Totals {
     }
 }
 
-/// Checks that a pod fits beside the others. If several huge pages or extended resources are short, the kubelet names
-/// a random one; this function names the first by name.
+/// Checks that a pod fits in the totals in addition to the other pods. If several huge pages or extended resources are
+/// insufficient, the kubelet names a random one; this function names the first resource in alphabetical order.
 pub(super) fn fit(
     host: &KubeletHost,
     request: Request<'_>,
@@ -100,8 +100,8 @@ pub(super) fn fit(
     let allocatable = &host.allocatable;
     check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
     check("memory", wanted.memory, used.memory, allocatable.memory)?;
-    // A page size that is not allocatable is short; other resources that are not allocatable belong to the cluster
-    // and not to the node (`removeMissingExtendedResources`).
+    // A page size that is not allocatable counts as insufficient. Other resources that are not allocatable belong to
+    // the cluster and not to the node (`removeMissingExtendedResources`).
     let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
     let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
     for size in all.flat_map(|requests| requests.hugepages.keys()) {

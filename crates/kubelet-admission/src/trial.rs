@@ -1,7 +1,7 @@
 //! A trial of one admission on a copy of the allocated resources: topologymanager/scope_*.go.
 //!
-//! Containers are handled in sequence, init containers first; each gets its devices, CPUs and memory before the next
-//! container. Resources of a pod that is then rejected are released before the next pod.
+//! Containers are handled in sequence, init containers first. Each container gets its devices, CPUs and memory before
+//! the next container is handled. If the pod is then rejected, its resources are released before the next pod.
 
 use super::bits::{CpuBits, FewBits};
 use super::cpu;
@@ -20,7 +20,7 @@ pub(super) struct Trial<'h> {
     host: &'h KubeletHost,
     pub(super) shared: CpuBits,
     pub(super) memory: Zones,
-    /// Empty until a device is allocated.
+    /// Used devices; empty until a device is allocated.
     pub(super) devices: Counts,
     used_devices: &'h [u32],
     pub(super) grants: Vec<Grant>,
@@ -55,8 +55,8 @@ impl<'h> Trial<'h> {
         }
     }
 
-    /// Generates hints, merges them and allocates, for all containers. On an error, [`Self::grants`] has the
-    /// resources allocated so far.
+    /// Generates hints, merges them and allocates resources, for all containers. After an error, [`Self::grants`] has
+    /// the resources that were allocated until then.
     pub(super) fn run(&mut self, request: Request<'_>) -> Result<(), Reason> {
         let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
         self.grants.reserve_exact(count);
@@ -107,7 +107,8 @@ impl<'h> Trial<'h> {
         Ok(hints)
     }
 
-    /// Returns the hints for all containers at once; reuse of the resources of init containers is not known yet.
+    /// Returns the hints for all containers at once. At this point, the reuse of init containers' resources is
+    /// unknown.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
         for (place, pool) in self.host.pools.iter().enumerate() {
@@ -137,7 +138,7 @@ impl<'h> Trial<'h> {
         request.is_guaranteed && self.host.kubelet.memory_policy == MemoryPolicy::Static
     }
 
-    /// Adds the same hints once for each kind: combinations may select different ones of them.
+    /// Adds the same hints once for each kind, because a combination may select different hints for different kinds.
     fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
         let mut amounts = super::host::Amounts::default();
         amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
@@ -208,7 +209,7 @@ impl<'h> Trial<'h> {
         self.is_deterministic &= taken.is_deterministic;
         self.in_use |= taken.in_use;
         self.shared = self.shared.without(&taken.cpus);
-        // `updateCPUsToReuse`.
+        // Updates the reusable CPUs (`updateCPUsToReuse`).
         self.reusable_cpus = match role {
             Role::Init => self.reusable_cpus.or(&taken.cpus),
             Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),

@@ -1,4 +1,4 @@
-//! Allocated resources in the numbers of the host, for reports, messages and tests.
+//! Allocated resources, expressed in the numbers of the host, for reports, messages and tests.
 
 use berth_api::CpuSet;
 
@@ -11,11 +11,11 @@ use super::zones::{ZoneMask, places};
 /// Resources allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The Topology Manager's zones for it; `None` if there is no affinity.
+    /// Zones that the Topology Manager selected for the container; `None` if there is no affinity.
     pub affinity: Option<Vec<u32>>,
-    /// True if these are the fewest possible zones for all its requests.
+    /// True if the zones are the fewest possible zones for all requests of the container.
     pub preferred: bool,
-    /// Exclusive CPUs; empty if it runs on the shared CPUs.
+    /// Exclusive CPUs; empty if the container runs on the shared CPUs.
     pub cpus: CpuSet,
     /// Memory with its zones.
     pub memory: Vec<MemoryBlock>,
@@ -28,9 +28,9 @@ pub struct Placement {
 pub struct MemoryBlock {
     /// Plain memory or huge pages.
     pub kind: MemoryKind,
-    /// Bytes; for an init container, what no later container has reused.
+    /// Size in bytes; for an init container, the bytes that no later container has reused.
     pub bytes: u64,
-    /// The whole group.
+    /// Zones of the whole group.
     pub zones: Vec<u32>,
 }
 
@@ -39,11 +39,11 @@ pub struct MemoryBlock {
 pub struct MemoryView {
     /// The zone.
     pub zone: u32,
-    /// Number of blocks on it.
+    /// Number of memory blocks on the zone.
     pub assignments: u32,
-    /// Its group, including itself.
+    /// Group of the zone, including the zone itself.
     pub group: Vec<u32>,
-    /// Free bytes of each kind that the host has.
+    /// Free bytes of each memory kind that the host has.
     pub free: Vec<(MemoryKind, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl State {
         self.host().numbers(&self.shared.without(&self.host().reserved))
     }
 
-    /// Returns the Memory Manager's accounting by zone; empty if it is off.
+    /// Returns the Memory Manager's accounting by zone; empty if the Memory Manager is off.
     #[must_use]
     pub fn memory(&self) -> Vec<MemoryView> {
         let host = self.host();

@@ -1,10 +1,11 @@
-//! Sets of zones, and sets of such sets.
+//! Sets of zones, and sets of sets of zones.
 
-/// Zones by their place in the host's ascending order. This order equals the order of their numbers, so that masks
-/// compare as the kubelet's masks, which are by number (topologymanager/bitmask).
+/// Zones by their place in the host's ascending order. Places have the same order as zone numbers, so that masks
+/// compare in the same way as the kubelet's masks, which use zone numbers (topologymanager/bitmask).
 pub type ZoneMask = u64;
 
-/// Hints are generated for every subset of the zones: up to 8, the kubelet's own default limit.
+/// Maximum number of zones for hints. Hints are generated for every subset of the zones, and 8 is also the kubelet's
+/// default limit.
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
 /// Returns the mask of the first zones.
@@ -12,7 +13,7 @@ pub(super) const fn first(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 
-/// Returns the places in a mask, ascending.
+/// Returns the places in a mask, in ascending order.
 pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
@@ -24,7 +25,7 @@ pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// `IsNarrowerThan` as an order: fewer zones first, then lower ones.
+/// Returns the sort key of `IsNarrowerThan`: fewer zones first, then lower zones.
 pub(super) const fn narrowness(mask: ZoneMask) -> (u32, ZoneMask) {
     (mask.count_ones(), mask)
 }
@@ -57,7 +58,7 @@ impl MaskSet {
             .flat_map(|(index, &word)| places(word).map(move |bit| (index * 64 + bit) as ZoneMask))
     }
 
-    /// Returns every intersection of a mask of one set with a mask of the other, including empty intersections.
+    /// Returns every intersection of a mask of one set with a mask of the other set, including empty intersections.
     pub(super) fn meets(&self, other: &Self) -> Self {
         let mut all = Self::default();
         for mine in self.iter() {
