@@ -1,6 +1,7 @@
-//! Rendering for KubeVirt: from a MachineDeployment to VirtualMachines, and from a VirtualMachine to its launcher pod.
+//! Rendering for KubeVirt: renders a MachineDeployment as VirtualMachines, and predicts the launcher pod of a
+//! VirtualMachine.
 //!
-//! All of it is pure: the reconciler, `berth-controller render` and `berth-controller plan` share it.
+//! The crate is pure; the reconciler, `berth-controller render` and `berth-controller plan` share it.
 
 pub mod launcher;
 pub mod machines;

@@ -5,10 +5,10 @@ use berth_api::{PageSize, ParsePageSizeError, Quantity};
 use super::spec::{Amounts, amount};
 use berth_kubelet_admission::pod::{Container, Resources};
 
-/// Bytes of a node's disk. They are counted separately because they belong to no NUMA zone.
+/// Resource for bytes of a node's disk. These bytes are counted separately because they belong to no NUMA zone.
 pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-/// Reports an invalid quantity of a resource.
+/// An invalid quantity of a resource.
 #[derive(Debug, thiserror::Error)]
 #[error("quantity of {field} is invalid")]
 pub(super) struct AmountError {
@@ -18,7 +18,7 @@ pub(super) struct AmountError {
     pub(super) problem: AmountProblem,
 }
 
-/// Problem of a quantity.
+/// The problem of an invalid quantity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AmountProblem {
     #[error("`{0}` is negative or too large")]
@@ -44,7 +44,7 @@ impl AmountError {
     }
 }
 
-/// Converts to thousandths of a CPU, bytes and whole devices, and returns ephemeral storage separately.
+/// Converts quantities to thousandths of a CPU, bytes and whole devices, and returns ephemeral storage separately.
 pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
     let mut all = Resources::default();
     let mut storage = 0;
@@ -79,13 +79,13 @@ pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountErr
     Ok((all, storage))
 }
 
-/// Returns false for huge pages and devices: their request and limit must be equal (`ValidateResourceRequirements`).
+/// Returns false for huge pages and devices, whose request and limit must be equal (`ValidateResourceRequirements`).
 fn is_overcommittable(resource: &str) -> bool {
     !resource.contains('/') && !resource.starts_with("hugepages-")
 }
 
-/// Converts the requests and limits of a container as the API server stores them: a limit without a request is also the
-/// request (`SetDefaults_Pod`). The field of an error is such as `limits.cpu`.
+/// Converts the requests and limits of a container as the API server stores them: a limit without a request is also
+/// the request (`SetDefaults_Pod`). An error contains a field path such as `limits.cpu`.
 pub(super) fn container(
     name: &str,
     mut requests: Amounts,

@@ -17,8 +17,8 @@ pub(super) struct Compute {
     pub(super) limits: Amounts,
 }
 
-/// Requests and limits, given and calculated. The quantities that the machine sets, changed step by step, take precedence
-/// over the calculated ones.
+/// Given and calculated requests and limits. The quantities that the machine sets are changed step by step, and take
+/// precedence over the calculated quantities.
 #[derive(Default)]
 struct Lists {
     requests: Amounts,
@@ -34,7 +34,7 @@ const MEMORY: &str = "memory";
 ///
 /// # Errors
 ///
-/// If a named network is not known.
+/// Returns an error if a named network is unknown.
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -81,7 +81,7 @@ pub(super) fn render(
 }
 
 impl Lists {
-    /// `WithEphemeralStorageRequest`: disk space that the launcher itself uses.
+    /// Requests disk space for the launcher itself (`WithEphemeralStorageRequest`).
     fn ephemeral_storage(&mut self) {
         let own = Quantity::from_units(50_000_000);
         let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
@@ -91,7 +91,8 @@ impl Lists {
         }
     }
 
-    /// `getRequiredResources`: limits only, which the API server copies to the requests.
+    /// Sets the limits of KubeVirt's own devices (`getRequiredResources`). The API server copies these limits to the
+    /// requests.
     fn virtualization(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         let attached = devices.autoattach_pod_interface.unwrap_or(true);
@@ -110,7 +111,7 @@ impl Lists {
         }
     }
 
-    /// `WithMemoryRequests`.
+    /// Sets the memory request (`WithMemoryRequests`).
     fn memory_request(&mut self, spec: &Spec, overcommit: u32) {
         let limit = amount(&self.limits, MEMORY);
         if let Some(request) = request_for_memory(spec, &self.requests, limit, overcommit) {
@@ -118,7 +119,7 @@ impl Lists {
         }
     }
 
-    /// `WithCPUPinning`.
+    /// Sets the request and limit of dedicated CPUs (`WithCPUPinning`).
     fn pin(&mut self, machine: &Machine) {
         let spec = &machine.spec;
         let Some(cpu) = &spec.domain.cpu else { return };
@@ -153,7 +154,7 @@ impl Lists {
         }
     }
 
-    /// `WithoutDedicatedCPU`.
+    /// Sets the CPU request and limit of a VM without dedicated CPUs (`WithoutDedicatedCPU`).
     fn share(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
         let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
         let all = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
@@ -167,7 +168,8 @@ impl Lists {
         }
     }
 
-    /// `WithHugePages`: huge pages back the guest's memory, and the memory request is the overhead.
+    /// Requests huge pages (`WithHugePages`): they back the guest's memory, and the memory request is only the
+    /// overhead.
     fn hugepages(&mut self, spec: &Spec, overhead: Quantity) {
         let memory = &spec.domain.memory;
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
@@ -186,7 +188,7 @@ impl Lists {
         }
     }
 
-    /// `WithMemoryOverhead`.
+    /// Adds the memory overhead (`WithMemoryOverhead`).
     fn overhead(&mut self, only_limit: bool, overhead: Quantity) {
         let request = self.requests.entry(MEMORY.to_owned()).or_default();
         if !only_limit {
@@ -218,7 +220,8 @@ impl Lists {
         }
     }
 
-    /// `requestResource`: increments the quantity of a resource. A quantity that the machine sets takes precedence later.
+    /// Increments the quantity of a device plugin resource (`requestResource`). A quantity that the machine sets takes
+    /// precedence later.
     fn add_device(&mut self, name: &str) {
         let one = Quantity::from_units(1);
         for (calculated, given) in [
@@ -237,7 +240,8 @@ impl Lists {
     }
 }
 
-/// Returns the memory request of a machine that sets none; `None` if it sets one, or if the guest's memory is unknown.
+/// Returns the memory request for a machine that sets no memory request; `None` if the machine sets a request, or if
+/// the guest's memory is unknown.
 fn request_for_memory(
     spec: &Spec,
     requests: &Amounts,
@@ -270,17 +274,18 @@ pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
     }
 }
 
-/// Divides vCPUs by the allocation ratio. `KubeVirt` divides floats and parses the printed number, which may round up by one
-/// thousandth, so this does the same.
+/// Divides vCPUs by the allocation ratio. `KubeVirt` divides floats and parses the printed number, which may round up
+/// by one thousandth; this function returns the same result.
 fn shared(vcpus: u64, ratio: i64) -> Quantity {
     let cpus = vcpus as f64 / ratio as f64;
     let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
     text.parse().unwrap_or_default()
 }
 
-/// Returns the resources that networks request one of each (`NetworkToResource`).
+/// Returns the resources of the machine's networks; the pod requests one unit of each resource (`NetworkToResource`).
 fn networks(machine: &Machine, around: &Surroundings) -> Result<Vec<String>, Invalid> {
-    // With the gate ExternalNetResourceInjection, another webhook adds them to the pod; the result is the same.
+    // With the gate ExternalNetResourceInjection, another webhook adds these resources to the pod; the result is the
+    // same.
     let mut resources = Vec::new();
     for (index, network) in machine.spec.networks.iter().enumerate() {
         let Some(multus) = &network.multus else { continue };

@@ -14,13 +14,13 @@ use super::version::Version;
 /// `KubeVirt`'s release and configuration. [`Default`] is `KubeVirt`'s default configuration in the newest known release.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// Running release.
+    /// The running release.
     pub version: Version,
     /// vCPUs per requested CPU of the pod, for VMs without dedicated CPUs. If it is not positive, no CPU is requested.
     pub cpu_allocation_ratio: i64,
-    /// Guest memory in percent of the memory that the pod requests for it. At least 1.
+    /// Ratio of guest memory to the memory that the pod requests for the guest, in percent. At least 1.
     pub memory_overcommit: u32,
-    /// Factor of the memory overhead.
+    /// Factor for the memory overhead.
     pub overhead_ratio: Option<f64>,
     /// Enabled feature gates.
     pub feature_gates: BTreeSet<String>,
@@ -34,35 +34,35 @@ pub struct Configuration {
     pub support_containers: BTreeMap<String, Support>,
     /// True if the serial console of a guest is logged only if the VM requests it.
     pub serial_console_log_disabled: bool,
-    /// Machine type of VMs that name none; `None` for the default of the architecture.
+    /// Machine type of VMs that name no machine type; `None` for the default of the architecture.
     pub machine_type: Option<String>,
     /// Machine types by architecture.
     pub machine_types: BTreeMap<String, String>,
-    /// Architecture of VMs that name none.
+    /// Architecture of VMs that name no architecture.
     pub architecture: String,
-    /// CPU model of VMs that name none.
+    /// CPU model of VMs that name no CPU model.
     pub cpu_model: Option<String>,
-    /// CPU request of VMs that request none; `None` to calculate it from the ratio.
+    /// CPU request of VMs that set no CPU request; `None` to calculate the request from the ratio.
     pub cpu_request: Option<Quantity>,
     /// Runtime class of launcher pods.
     pub runtime_class: Option<String>,
     /// Network binding plugins, by name.
     pub bindings: BTreeMap<String, Binding>,
-    /// Namespaces where pods get CPU limits without a quota.
+    /// Selector of the namespaces where pods get CPU limits without a quota.
     pub cpu_limit_namespaces: Option<LabelSelector>,
-    /// TSC frequency in Hz for guests that need a fixed one; `None` for the lowest in the cluster.
+    /// TSC frequency in Hz for guests that need a fixed frequency; `None` for the lowest frequency in the cluster.
     pub tsc_frequency: Option<u64>,
-    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs (annotation of the `KubeVirt`
-    /// object; needs the gate `AlignCPUs` too).
+    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs. This is an annotation of
+    /// the `KubeVirt` object, and also needs the gate `AlignCPUs`.
     pub even_parity: bool,
 }
 
 /// Configured requests and limits of a support container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Support {
-    /// Override `KubeVirt`'s default requests.
+    /// Requests that override `KubeVirt`'s default requests.
     pub requests: BTreeMap<String, Quantity>,
-    /// Override `KubeVirt`'s default limits.
+    /// Limits that override `KubeVirt`'s default limits.
     pub limits: BTreeMap<String, Quantity>,
 }
 
@@ -75,7 +75,7 @@ pub struct Binding {
     pub memory: Quantity,
 }
 
-/// Annotation of an instance, or of the `KubeVirt` object for all instances.
+/// Annotation on an instance, or on the `KubeVirt` object for all instances.
 pub(super) const EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 
 impl Default for Configuration {
@@ -110,7 +110,7 @@ impl Configuration {
     /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
     pub(super) fn gate(&self, gate: Gate) -> bool {
         let on = self.feature_gates.contains(gate.name());
-        // Since 1.9, beta gates are enabled by default; before, every gate had to be enabled.
+        // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
         let beta = gate.is_beta() && self.version.since(9, 0);
         self.version.since(gate.since(), 0)
             && (on || beta && !self.disabled_feature_gates.contains(gate.name()))
@@ -125,11 +125,11 @@ impl Configuration {
 
     /// Parses a `KubeVirt` object (`kubevirt.io/v1`).
     ///
-    /// The release is the observed one in its status, or else the newest known release.
+    /// The release is the observed release in the object's status, or else the newest known release.
     ///
     /// # Errors
     ///
-    /// The field that is malformed or out of range.
+    /// Returns the field that is malformed or out of range.
     pub fn from_kubevirt(object: &Value) -> Result<Self, Invalid> {
         let read: KubeVirt = invalid::read(object)?;
         let wrong =
@@ -145,7 +145,7 @@ impl Configuration {
         }
         let read_spec = read.spec.configuration;
         let developer = read_spec.developer_configuration;
-        // The API omits zeros, so they mean the default.
+        // The API omits zeros, so a zero means the default.
         if developer.cpu_allocation_ratio != 0 {
             this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
         }
@@ -198,7 +198,7 @@ impl Configuration {
             }
         }
         this.cpu_model = Some(read_spec.cpu_model).filter(|text| !text.is_empty());
-        // 100m is the default and means that the ratio applies (`setDefaultResourceRequests`).
+        // 100m is the default; this value means that the ratio applies (`setDefaultResourceRequests`).
         let by_ratio = |amount: &Quantity| amount.millis() == 100;
         this.cpu_request = read_spec.cpu_request.filter(|amount| !by_ratio(amount));
         this.runtime_class = Some(read_spec.default_runtime_class).filter(|text| !text.is_empty());
@@ -231,12 +231,12 @@ impl Gate {
         }
     }
 
-    /// `pkg/virt-config/featuregate/active.go` of 1.9.
+    /// Returns true if the gate is a beta gate in 1.9 (`pkg/virt-config/featuregate/active.go`).
     const fn is_beta(self) -> bool {
         matches!(self, Self::ImageVolume)
     }
 
-    /// Returns the minor version of the first release 1.x with the gate.
+    /// Returns the minor version of the first release 1.x that has the gate.
     const fn since(self) -> u16 {
         match self {
             Self::AlignCpus | Self::HypervStrictCheck => 2,

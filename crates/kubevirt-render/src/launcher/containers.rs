@@ -18,14 +18,14 @@ pub(super) struct ContainerSpec {
     pub(super) is_sidecar: bool,
 }
 
-/// Init containers, and containers that run at the same time as `compute`.
+/// Init containers, and other containers that run at the same time as `compute`.
 pub(super) struct OtherContainers {
     pub(super) init: Vec<ContainerSpec>,
     pub(super) concurrent: Vec<ContainerSpec>,
 }
 
-/// Default request and limit of a resource. The limit is also the request if the guest's CPUs are dedicated or the pod has
-/// the QoS class Guaranteed.
+/// Default request and limit of a resource. The request equals the limit if the guest's CPUs are dedicated or the pod
+/// has the QoS class Guaranteed.
 #[derive(Clone, Copy)]
 struct Amount {
     name: &'static str,
@@ -40,17 +40,18 @@ const fn amounts(cpu: [&'static str; 2], memory: [&'static str; 2]) -> [Amount; 
     ]
 }
 
-/// `resourcesForSerialConsoleLogContainer`.
+/// Amounts for the console log container (`resourcesForSerialConsoleLogContainer`).
 const CONSOLE: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
-/// `getMinimalInitContainerDiskResources`.
+/// Amounts for container disks (`getMinimalInitContainerDiskResources`).
 const DISK: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
-/// `initContainerMinimalRequests` and `initContainerMinimalLimits`.
+/// Amounts for the init container with the disk binary (`initContainerMinimalRequests` and
+/// `initContainerMinimalLimits`).
 const DISK_BINARY: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
-/// `initContainerDedicatedCPURequiredResources`.
+/// Amounts for the disk binary init container with dedicated CPUs (`initContainerDedicatedCPURequiredResources`).
 const DISK_BINARY_PINNED: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
-/// `ResourcesForVirtioFSContainer`.
+/// Amounts for virtiofs containers (`ResourcesForVirtioFSContainer`).
 const VIRTIOFS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
-/// `sidecarResources`: none unless the CPUs are dedicated.
+/// Amounts for hook sidecars (`sidecarResources`): none unless the CPUs are dedicated.
 const HOOK: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
@@ -64,7 +65,7 @@ struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// Renders a container of a type of `supportContainerResources`.
+    /// Renders a container with a type of `supportContainerResources`.
     fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> ContainerSpec {
         let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
         for Amount { name, request, limit } in own {
@@ -92,7 +93,7 @@ impl Renderer<'_> {
 ///
 /// # Errors
 ///
-/// If the annotation for hook sidecars is malformed, or if a named binding plugin is not known.
+/// Returns an error if the annotation for hook sidecars is malformed, or if a named binding plugin is unknown.
 pub(super) fn other_containers(
     machine: &Machine,
     configuration: &Configuration,
@@ -134,7 +135,7 @@ pub(super) fn other_containers(
 
     let skipped = "kubevirt.io/image-volume-skip-digest-resolution";
     if image_volumes {
-        // Their only purpose is to resolve the digest of the image.
+        // The only purpose of these init containers is to resolve the digest of the image.
         if machine.annotations.get(skipped).is_none_or(|text| text != "true") {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
@@ -163,7 +164,7 @@ struct Hook {
 
 const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
 
-/// Counts the hook sidecars of the annotation and of binding plugins (`netbinding.go`).
+/// Counts the hook sidecars from the annotation and from binding plugins (`netbinding.go`).
 fn hooks(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
     let listed = machine.annotations.get(HOOKS).map(|text| serde_json::from_str::<Vec<Hook>>(text));
     let listed = listed.transpose().map_err(|error| {

@@ -1,7 +1,7 @@
-//! Defaults and checks of `KubeVirt`'s webhook when an instance is created.
+//! Defaults and checks of `KubeVirt`'s webhook for the creation of an instance.
 //!
-//! As in `pkg/defaults` and `ApplyNewVMIMutations`. Of the checks in `vmi-create-admitter.go`, only those that the requests
-//! of a pod depend on.
+//! The defaults follow `pkg/defaults` and `ApplyNewVMIMutations`. From `vmi-create-admitter.go`, this module has only
+//! the checks on which the requests of a pod depend.
 
 use berth_api::{PageSize, Quantity};
 
@@ -11,7 +11,7 @@ use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
 
-/// Adds the default interface if a machine has none (`SetDefaultNetworkInterface`).
+/// Adds the default interface to a machine without interfaces (`SetDefaultNetworkInterface`).
 pub(super) fn add_network(spec: &mut Spec) {
     let devices = &mut spec.domain.devices;
     let is_enabled = devices.autoattach_pod_interface.unwrap_or(true);
@@ -33,7 +33,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         let kind = configuration.machine_type.as_ref().or_else(by_architecture);
         spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
     }
-    // An API server drops fields that its release does not know.
+    // An API server drops fields that are unknown in its release.
     if !version.since(7, 0)
         && let Some(security) = &mut spec.domain.launch_security
     {
@@ -66,8 +66,8 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     }
 }
 
-/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7 it also set the memory request, which then
-/// counts for the page tables in the overhead too.
+/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this function also set the memory
+/// request, which then also counts for the page tables in the overhead.
 fn requests(spec: &mut Spec, configuration: &Configuration) {
     let dedicated = spec.is_dedicated();
     let resources = &mut spec.domain.resources;
@@ -94,7 +94,7 @@ fn topology(spec: &mut Spec) {
     }
 }
 
-/// Enables the enlightenments that others depend on, in the order of `SetHypervFeatureDependencies`.
+/// Enables the enlightenments on which others depend, in the order of `SetHypervFeatureDependencies`.
 fn enlightenments(hyperv: &mut Hyperv) {
     for (feature, needs) in [
         ("evmcs", "vapic"),
@@ -106,7 +106,7 @@ fn enlightenments(hyperv: &mut Hyperv) {
         if hyperv.get(feature).is_some_and(|switch| switch.is_on())
             && !hyperv.entry(needs.to_owned()).or_default().is_on()
         {
-            // It is disabled explicitly: the webhook stops here and rejects the VM later.
+            // The enlightenment is disabled explicitly: the webhook stops here and rejects the VM later.
             return;
         }
     }
@@ -120,14 +120,14 @@ fn require(features: &mut Vec<CpuFeature>, name: &str) {
     }
 }
 
-/// Limit that exceeds any host and prevents overflows.
+/// Limit for vCPUs that exceeds any host and prevents overflows.
 const MAX_VCPUS: u128 = 1 << 20;
 
 /// Validates a machine as the webhook does, as far as launcher pods depend on it.
 ///
 /// # Errors
 ///
-/// The invalid field.
+/// Returns the invalid field.
 pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     let (spec, domain) = (&machine.spec, &machine.spec.domain);
     for (list, amounts) in

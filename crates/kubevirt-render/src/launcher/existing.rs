@@ -1,4 +1,5 @@
-//! A pod that exists in the cluster, as kubelet admission sees it. Its requests are read, never calculated.
+//! A pod that exists in the cluster, with the data that kubelet admission reads. The requests are read from the pod,
+//! never calculated.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 /// A pod of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Existing {
-    /// Requests and limits of its containers, and its uid.
+    /// Requests and limits of the pod's containers, and the pod's uid.
     pub pod: Pod,
     /// Requested bytes of the node's disk.
     pub ephemeral_storage: u64,
@@ -22,13 +23,14 @@ pub struct Existing {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// Uid of the VM's instance if the pod is a launcher. An instance has one launcher, or two during a migration.
+    /// Uid of the VM's instance, if the pod is a launcher pod. An instance has one launcher pod, or two during a
+    /// migration.
     pub vmi_uid: Option<String>,
-    /// Uid of the migration that the pod is the target of.
+    /// Uid of the migration whose target is the pod.
     pub migration_uid: Option<String>,
-    /// True for a first-consumer pod: KubeVirt creates it before the launcher so that its volumes are bound.
+    /// True for a first-consumer pod, which KubeVirt creates before the launcher pod so that the volumes are bound.
     pub is_stand_in: bool,
-    /// True if all containers have ended and use no resources any longer.
+    /// True if all containers have ended and no longer use resources.
     pub is_terminal: bool,
     /// True if the pod is being deleted.
     pub is_deleted: bool,
@@ -43,7 +45,7 @@ impl Existing {
     ///
     /// # Errors
     ///
-    /// The container and the quantity that is malformed.
+    /// Returns the malformed quantity and its container.
     pub fn read(pod: &core::Pod) -> Result<Self, Invalid> {
         let meta = &pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -132,8 +134,9 @@ pub fn kubelet_uid(pod: &core::Pod) -> String {
     mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
 }
 
-/// Applies an in-place resize (KEP-1287): until the kubelet has resized a container, and forever if it cannot, the container
-/// keeps its allocated resources, and the scheduler counts the larger of both (`determineContainerReqs`).
+/// Applies an in-place resize (KEP-1287). The container keeps its allocated resources until the kubelet has resized
+/// it, or forever if the kubelet cannot resize it. Meanwhile the scheduler counts the larger of the allocated and the
+/// desired resources (`determineContainerReqs`).
 fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     let actual = status.resources.as_ref();
     let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
@@ -155,9 +158,9 @@ fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     }
 }
 
-/// Applies pod-level resources (KEP-2837): the containers share the pod's requests, and the kubelet allocates exclusive CPUs
-/// or memory to none of them (`PodLevelResourceManagers` is off). So the pod is treated as not Guaranteed, and its requests
-/// beyond those of its containers count as overhead.
+/// Applies pod-level resources (KEP-2837): the containers share the pod's requests, and the kubelet allocates
+/// exclusive CPUs or memory to no container (`PodLevelResourceManagers` is off). Therefore the pod is treated as not
+/// Guaranteed, and the pod's requests beyond those of its containers count as overhead.
 fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);

@@ -1,7 +1,7 @@
 //! Applies instance types and preferences (`instancetype.kubevirt.io`) to a machine.
 //!
-//! As in `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type must not set a field that the
-//! machine sets, and a preference sets the fields that are still empty after that.
+//! The rules follow `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type must not set a
+//! field that the machine sets, and a preference then sets the fields that are still empty.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ const PREFERENCES: Kinds = Kinds {
 ///
 /// # Errors
 ///
-/// If a named object is not known.
+/// Returns an error if a named object is unknown.
 pub(super) fn find<'a>(
     machine: &Machine,
     around: &'a Surroundings,
@@ -87,7 +87,7 @@ fn look_up<'a, T>(
         .ok_or_else(|| wrong("name", format!("there is no {kind} `{}`{place}", matcher.name)))
 }
 
-/// Sets preferences on which the default network depends (`ApplyAutoAttachPreferences`).
+/// Sets the preferences on which the default network depends (`ApplyAutoAttachPreferences`).
 pub(super) fn apply_autoattach_preferences(preference: &Preference, spec: &mut Spec) {
     let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
     for (field, preferred) in [
@@ -103,7 +103,7 @@ pub(super) fn apply_autoattach_preferences(preference: &Preference, spec: &mut S
 ///
 /// # Errors
 ///
-/// If the machine sets a field that the instance type sets, or if the instance type is malformed.
+/// Returns an error if the machine sets a field that the instance type sets, or if the instance type is malformed.
 pub(super) fn apply_instancetype(
     machine: &mut Machine,
     from: &Instancetype,
@@ -177,7 +177,8 @@ pub(super) fn apply_instancetype(
     Ok(())
 }
 
-/// `applyMemory` calculates with 32-bit floats; their rounding errors are visible in the pods.
+/// Calculates the overcommitted memory. KubeVirt's `applyMemory` uses 32-bit floats, and their rounding errors are
+/// visible in the pods.
 fn overcommitted(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
     let requested = memory.guest.units() as f32 * share;
@@ -238,7 +239,7 @@ fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
     both.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
 }
 
-/// Reports a preference that no CPU topology follows from.
+/// A preference from which no CPU topology follows.
 #[derive(Debug, thiserror::Error)]
 enum TopologyError {
     #[error("cpu.preferredCPUTopology of the preference: `{0}` is unknown")]
@@ -270,7 +271,7 @@ fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Topol
     let older =
         preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
     let ratio = options.ratio.or(older).unwrap_or(2);
-    // The webhook rejects a remainder when the VM is created (`preference/validation/cpu.go`).
+    // The webhook rejects a remainder on creation of the VM (`preference/validation/cpu.go`).
     let parts = |by: u32| {
         let is_divisible = by != 0 && vcpus.is_multiple_of(by);
         is_divisible.then(|| vcpus / by).ok_or(TopologyError::NotDivisible { vcpus, by })

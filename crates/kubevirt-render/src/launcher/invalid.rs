@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Reports an invalid object.
+/// An invalid object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {message}")]
 pub struct Invalid {
@@ -28,7 +28,7 @@ impl Invalid {
     }
 }
 
-/// Returns kind, namespace and name of an object for messages, with `?` for a missing name.
+/// Returns kind, namespace and name of an object for messages, with `?` instead of a missing name.
 pub(super) fn name_of(object: &Value) -> String {
     let text = |value: Option<&Value>| {
         value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -42,7 +42,7 @@ pub(super) fn name_of(object: &Value) -> String {
     }
 }
 
-/// Parses an object, or returns the field that is invalid. Fields that are `null` are absent, as for an API server.
+/// Parses an object, or returns the invalid field. As in an API server, fields with the value `null` are absent.
 pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     let object =
         if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
@@ -55,7 +55,7 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     })
 }
 
-/// Returns true if a value contains fields that are `null`.
+/// Returns true if a value contains fields with the value `null`.
 fn has_nulls(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.values().any(|value| value.is_null() || has_nulls(value)),
@@ -64,7 +64,7 @@ fn has_nulls(value: &Value) -> bool {
     }
 }
 
-/// Removes fields that are `null`.
+/// Removes fields with the value `null`.
 pub(crate) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

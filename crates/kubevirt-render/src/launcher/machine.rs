@@ -15,7 +15,7 @@ use berth_kubelet_admission::pod::Guest;
 pub struct Machine {
     /// Kind, namespace and name for messages: `VirtualMachine tenant-a/web-1`.
     pub object: String,
-    /// Namespace of the machine; `default` if it names none.
+    /// Namespace of the machine; `default` if the object has no namespace.
     pub namespace: String,
     /// Name of the machine and of its instance.
     pub name: String,
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// The field that is malformed.
+    /// Returns the malformed field.
     pub fn read(object: &Value) -> Result<Option<Self>, Invalid> {
         let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
         let is_kubevirt = text("apiVersion").starts_with("kubevirt.io/");
@@ -128,7 +128,7 @@ impl Machine {
         })
     }
 
-    /// Returns the resources of the guest, as far as the spec or the webhook sets them.
+    /// Returns the resources of the guest that the spec or the webhook sets.
     #[must_use]
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();

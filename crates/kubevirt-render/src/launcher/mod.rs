@@ -1,11 +1,12 @@
 //! Predicts the virt-launcher pod of a VM that does not run yet, by `KubeVirt`'s rules.
 //!
-//! There are three steps, as in a cluster: instance type and preference are applied (`instancetype`), the webhook sets
-//! defaults (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`). Comments name
-//! the function of kubevirt/kubevirt that contains a rule. Rules that changed depend on the [`Version`].
+//! The prediction has three steps, as in a cluster: instance type and preference are applied (`instancetype`), the
+//! webhook sets defaults (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`,
+//! `selector`). Comments name the function of kubevirt/kubevirt that contains a rule. Rules that differ between
+//! releases depend on the [`Version`].
 //!
-//! Not predictable before the pod exists: additions of other webhooks (injected sidecars, limit ranges), and pod
-//! anti-affinity for persistent reservations, which needs the UIDs of claims.
+//! Two parts of the pod are not predictable before it exists: additions of other webhooks (injected sidecars, limit
+//! ranges), and pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
 
 mod amounts;
 mod compute;
@@ -43,9 +44,9 @@ pub use version::{ParseVersionError, Version};
 /// A predicted launcher pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launcher {
-    /// Requests and limits of its containers. The pod has no uid yet.
+    /// Requests and limits of the pod's containers. The pod has no uid yet.
     pub pod: Pod,
-    /// Requested bytes of the node's disk. They belong to no NUMA zone and so are not in `pod`.
+    /// Requested bytes of the node's disk. They belong to no NUMA zone and therefore are not in `pod`.
     pub ephemeral_storage: u64,
     /// Memory of the guest in bytes.
     pub guest_memory: u64,
@@ -55,7 +56,8 @@ pub struct Launcher {
     pub vcpus: u32,
     /// True if the guest's CPUs are dedicated CPUs of the host.
     pub is_dedicated: bool,
-    /// True if the guest has the NUMA zones of the host (`guestMappingPassthrough`), over which its memory is split evenly.
+    /// True if the guest has the NUMA zones of the host (`guestMappingPassthrough`). The guest's memory is split
+    /// evenly over these zones.
     pub numa_passthrough: bool,
     /// Namespace of the pod.
     pub namespace: String,
@@ -71,9 +73,9 @@ pub struct Launcher {
     pub spread: Vec<TopologySpreadConstraint>,
     /// Scheduler of the pod.
     pub scheduler_name: String,
-    /// Priority class of the pod, if it names one.
+    /// Priority class of the pod, if the pod has one.
     pub priority_class: Option<String>,
-    /// Claims of dynamic resource allocation, by their name in the pod. Their devices are not known here.
+    /// Claims of dynamic resource allocation, by their name in the pod. The devices of the claims are unknown.
     pub resource_claims: Vec<String>,
 }
 
@@ -81,7 +83,7 @@ pub struct Launcher {
 ///
 /// # Errors
 ///
-/// The machine, the field and the value that `KubeVirt` would reject.
+/// Returns the machine, the field and the value that `KubeVirt` would reject.
 pub fn predict(
     machine: &Machine,
     configuration: &Configuration,
@@ -93,7 +95,7 @@ pub fn predict(
         instancetype::apply_autoattach_preferences(preference, &mut machine.spec);
     }
     if machine.at != "spec" {
-        // The controller does this for a VirtualMachine before it applies the instance type.
+        // For a VirtualMachine, the controller adds the network before the instance type is applied.
         defaults::add_network(&mut machine.spec);
     }
     if let Some(instancetype) = instancetype {
@@ -210,7 +212,7 @@ fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
         machine.spec.hostname.clone()
     };
     labels.insert("vm.kubevirt.io/name".to_owned(), host);
-    // KubeVirt truncates a longer name and appends a hash, which no selector uses.
+    // KubeVirt truncates a longer name and appends a hash. No selector uses the shortened name.
     if version.since(7, 0) && machine.name.len() <= MAX_LABEL {
         labels.insert("vmi.kubevirt.io/id".to_owned(), machine.name.clone());
     }

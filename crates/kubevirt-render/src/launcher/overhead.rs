@@ -11,10 +11,10 @@ use super::version::Version;
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the memory overhead.
+/// Returns the memory overhead of the pod.
 pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     let version = configuration.version;
-    // Since 1.5.3 the ratio applies to it too.
+    // Since 1.5.3, the ratio also applies to the overhead of dedicated CPUs.
     let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };
     let is_multiplied = version.since(5, 3);
     let own =
@@ -24,13 +24,13 @@ pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     own.saturating_add(networks(spec, configuration))
 }
 
-/// Returns the overhead without additions of the configuration.
+/// Returns the overhead without the additions that the configuration defines.
 fn fixed(spec: &Spec, version: Version) -> Quantity {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
-    // Page tables: 1/512 of the requested memory, in thousands of bytes.
+    // The page tables take 1/512 of the requested memory, calculated in thousands of bytes.
     let kilos = amount(&domain.resources.requests, "memory").kilos();
     let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
-    // Monitor, launcher, virtlogd, virtqemud and QEMU, as KubeVirt has measured them for each release.
+    // Amounts for monitor, launcher, virtlogd, virtqemud and QEMU, as KubeVirt has measured them for each release.
     let virtlogd = if version.since(5, 0) { 25 } else { 20 };
     let virtqemud = if version.since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
     let qemu = if version.since(10, 0) { 50 } else { 30 };
@@ -55,7 +55,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
     if spec.is_sev() {
         all += 256;
     }
-    // `enabled: false` is respected since 1.5.1 and 1.4.1.
+    // KubeVirt respects `enabled: false` since 1.5.1 and 1.4.1.
     let reads_enabled = version.since_or_backport(5, 1, 4, 1);
     if devices.tpm.is_some_and(|tpm| !reads_enabled || tpm.enabled.unwrap_or(true)) {
         all += 53;
@@ -64,7 +64,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
     Quantity::from_units(tables).saturating_add(mib(all)).saturating_add(reserved)
 }
 
-/// Returns the number of vCPUs: by the guest's topology, or else by the CPU limit or request.
+/// Returns the number of vCPUs from the guest's topology, or else from the CPU limit or request.
 fn vcpus(spec: &Spec) -> u64 {
     let resources = &spec.domain.resources;
     let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -72,22 +72,23 @@ fn vcpus(spec: &Spec) -> u64 {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
         None => asked.and_then(|cpus| u64::try_from(cpus.units()).ok()),
     };
-    // A larger number was rejected before.
+    // An earlier check rejects a larger number.
     count.unwrap_or(1).clamp(1, 1 << 32)
 }
 
-/// Returns true for dedicated CPUs, or requests and limits of the QoS class Guaranteed (`WantsToHaveQOSGuaranteed`).
+/// Returns true for a machine with dedicated CPUs, or with requests and limits of the QoS class Guaranteed
+/// (`WantsToHaveQOSGuaranteed`).
 pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
     let resources = &spec.domain.resources;
     let both = |name| (amount(&resources.requests, name), amount(&resources.limits, name));
     let same = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
-    // Since the webhook does not set the request, the limit alone counts as both.
+    // Since the release in which the webhook no longer sets the request, a limit without a request counts as both.
     let (request, limit) = both("memory");
     let limit_alone = version.since(6, 4) && request.is_zero() && !limit.is_zero();
     spec.is_dedicated() || (limit_alone || same((request, limit))) && same(both("cpu"))
 }
 
-/// Multiplies in thousands of bytes and truncates, as `MultiplyMemory` does.
+/// Multiplies thousands of bytes and truncates the result, as `MultiplyMemory` does.
 fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     let by = |factor: f64| {
         let kilos = times(memory.kilos(), factor).units();
@@ -100,7 +101,8 @@ fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     }
 }
 
-/// Returns the overhead of networks: passt once, and every binding plugin once. The ratio does not apply.
+/// Returns the overhead of networks: passt counts once, and every binding plugin once. The ratio does not apply to
+/// this overhead.
 fn networks(spec: &Spec, configuration: &Configuration) -> Quantity {
     let interfaces = &spec.domain.devices.interfaces;
     let passt = interfaces.iter().any(|it| it.passt_binding.is_some());

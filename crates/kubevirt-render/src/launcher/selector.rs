@@ -1,4 +1,4 @@
-//! Node selector of a launcher pod (`nodeselectorrenderer.go`), and additions to its affinity.
+//! Node selector of a launcher pod (`nodeselectorrenderer.go`), and additions to the pod's affinity.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::surroundings::Surroundings;
 
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Returns the labels that a node must have.
+/// Returns the labels that the pod requires of a node.
 pub(super) fn labels(
     machine: &Machine,
     configuration: &Configuration,
@@ -28,7 +28,7 @@ pub(super) fn labels(
     all.extend(configuration.node_selectors.clone());
     all.extend(spec.node_selector.clone());
     if crosses_architectures(machine, configuration) {
-        // Another label selects the architecture, even if the machine itself names one.
+        // KubeVirt selects the architecture with another label, even if the machine itself sets this label.
         all.remove(ARCHITECTURE);
     }
 
@@ -79,7 +79,7 @@ fn crosses_architectures(machine: &Machine, configuration: &Configuration) -> bo
     configuration.gate(Gate::CrossArchitecture) && !machine.spec.architecture.is_empty()
 }
 
-/// Returns true if a guest needs a fixed TSC frequency (`GetTscFrequencyRequirement`, on amd64 only).
+/// Returns true if a guest needs a fixed TSC frequency (`GetTscFrequencyRequirement`; only on amd64).
 fn needs_fixed_tsc(spec: &Spec) -> bool {
     let features = spec.domain.cpu.iter().flat_map(|cpu| &cpu.features);
     let invariant = |policy: &str| matches!(policy, "require" | "force");
@@ -89,7 +89,7 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
     spec.architecture == "amd64" && (fixed || guest.is_some_and(|switch| switch.is_on()))
 }
 
-/// Returns labels for the enlightenments that the host's kernel must support (`hypervNodeSelectors`).
+/// Returns the labels for the enlightenments that the host's kernel must support (`hypervNodeSelectors`).
 fn enlightenments(spec: &Spec) -> Vec<String> {
     let hyperv = spec.domain.features.hyperv.as_ref();
     let is_on = |name: &str| {
@@ -143,7 +143,7 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
     affinity
 }
 
-/// Excludes nodes with the label in every term, because one matching term is sufficient.
+/// Excludes nodes with the label in every term, because a node needs to match only one term.
 fn reject(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! Fields of a `VirtualMachineInstance` that its launcher pod depends on (`staging/src/kubevirt.io/api/core/v1`).
+//! Fields of a `VirtualMachineInstance` on which its launcher pod depends (`staging/src/kubevirt.io/api/core/v1`).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Spec {
     pub(super) resource_claims: Vec<Named>,
 }
 
-/// An object whose fields are ignored; only its presence matters.
+/// An object whose fields are ignored; only the presence of the object matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Present {}
 
@@ -176,7 +176,7 @@ pub(super) struct Interface {
     pub(super) binding: Option<Named>,
 }
 
-/// A GPU or another device of the host, from a device plugin or by a claim (DRA).
+/// A GPU or another host device, from a device plugin or from a claim (DRA).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct HostDevice {
@@ -187,7 +187,7 @@ pub(super) struct HostDevice {
 }
 
 impl HostDevice {
-    /// Returns the device plugin resource that it requests one of.
+    /// Returns the device plugin resource of the device; the pod requests one unit of the resource.
     pub(super) fn resource(&self) -> Option<&str> {
         let claims = self.claim_name.is_some() || self.request_name.is_some();
         (!claims && !self.device_name.is_empty()).then_some(self.device_name.as_str())
@@ -276,7 +276,7 @@ impl Spec {
         self.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
     }
 
-    /// Returns the number of threads of the supplemental pool. Each thread has an exclusive CPU, with any policy
+    /// Returns the number of threads of the supplemental pool. With any policy, each thread has an exclusive CPU
     /// (`getIOThreadsCount`).
     pub(super) fn pool_threads(&self) -> u64 {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))
@@ -310,7 +310,8 @@ impl Spec {
 }
 
 impl Cpu {
-    /// Returns the vCPUs of the guest (`GetNumberOfVCPUs`): zeros are skipped; if all are zero, there are none. At most 2^96.
+    /// Returns the number of vCPUs of the guest (`GetNumberOfVCPUs`), at most 2^96. Zeros are skipped; if all factors
+    /// are zero, the number is 0.
     pub(super) fn vcpus(&self) -> u128 {
         let counts = [self.cores, self.sockets, self.threads].map(u128::from);
         let product = counts.into_iter().filter(|count| *count != 0).product();

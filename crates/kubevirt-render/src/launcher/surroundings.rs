@@ -1,4 +1,4 @@
-//! Objects of the cluster that a launcher pod depends on: instance types, preferences, networks, namespaces.
+//! Objects of the cluster on which a launcher pod depends: instance types, preferences, networks, namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,14 @@ use super::namespace::or_default;
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::Resources;
 
-/// Objects of a cluster that launcher pods depend on, besides the machines.
+/// Objects of a cluster, other than the machines, on which launcher pods depend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Surroundings {
-    /// By namespace (`None` for cluster instance types) and name.
+    /// Instance types by namespace (`None` for cluster instance types) and name.
     pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
     pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
-    /// Device plugin resource that a NetworkAttachmentDefinition requests one of, by `namespace/name`; empty for none.
+    /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`; the pod requests one unit. An
+    /// empty string means no resource.
     pub networks: BTreeMap<String, String>,
     /// `overhead.podFixed` of runtime classes.
     pub runtime_classes: BTreeMap<String, Resources>,
@@ -73,8 +74,8 @@ struct Overhead {
     pod_fixed: Amounts,
 }
 
-/// Annotation of a NetworkAttachmentDefinition. KubeVirt requests one of the resource that it names for the launcher pod,
-/// so that the pod is scheduled to a node with that resource.
+/// Annotation on a NetworkAttachmentDefinition with the name of a resource. For the launcher pod, KubeVirt requests
+/// one unit of the resource, so that the pod is scheduled to a node with the resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 impl Surroundings {
@@ -82,7 +83,7 @@ impl Surroundings {
     ///
     /// # Errors
     ///
-    /// The field that is malformed. The object is not added then.
+    /// Returns the malformed field. The object is not added in this case.
     pub fn add(&mut self, object: &Value) -> Result<bool, Invalid> {
         let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         match kind {
@@ -140,7 +141,7 @@ impl Surroundings {
         let labels = self.namespaces.get(namespace);
         let ratio =
             labels.and_then(|labels| labels.get("alpha.kubevirt.io/auto-memory-limits-ratio"));
-        // KubeVirt logs a warning about an invalid ratio and uses the default.
+        // If the ratio is invalid, KubeVirt logs a warning and uses the default.
         ratio.and_then(|text| text.parse().ok()).filter(|r| (1.0..=1e6).contains(r)).unwrap_or(2.0)
     }
 }
@@ -155,8 +156,8 @@ fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), 
     Ok((namespace, name))
 }
 
-/// Matches labels with a selector. An empty selector matches everything; an unknown operator matches nothing, as in
-/// KubeVirt's controller.
+/// Returns true if a selector matches labels. An empty selector matches everything; an unknown operator matches
+/// nothing, as in KubeVirt's controller.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let terms = selector.match_expressions.iter().flatten();

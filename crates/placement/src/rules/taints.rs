@@ -111,8 +111,8 @@ impl Tolerations {
         u32::try_from(taints.iter().filter(untolerated_preferences).count()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if the pod tolerates a cordoned host. The cordon counts as a taint with this effect
-    /// (NodeUnschedulable's `Filter`).
+    /// Returns true if the pod tolerates a cordoned host. The cordon counts as the taint
+    /// `node.kubernetes.io/unschedulable` (NodeUnschedulable's `Filter`).
     pub(super) fn tolerate_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })

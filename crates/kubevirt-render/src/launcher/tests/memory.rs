@@ -1,8 +1,8 @@
-//! Memory overhead, and memory requests of the pod.
+//! Tests of the memory overhead, and of the pod's memory requests.
 
 use super::*;
 
-/// "`GetMemoryOverhead` calculation" of hypervisorbackend_test.go.
+/// Covers "`GetMemoryOverhead` calculation" of hypervisorbackend_test.go.
 #[test]
 fn overhead_equals_kubevirts() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -43,7 +43,7 @@ fn overhead_equals_kubevirts() {
     }
 }
 
-/// The first entry of that table in each release: base, static, video and core overhead.
+/// Covers the first entry of that table in each release: base, static, video and core overhead.
 #[test]
 fn overhead_changed_with_releases() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -67,7 +67,7 @@ fn overhead_changed_with_releases() {
     }
 }
 
-/// "the additionalOverheadRatio is provided": 290Mi are 304,088 thousands of bytes.
+/// Covers "the additionalOverheadRatio is provided": 290Mi are 304,088 thousands of bytes.
 #[test]
 fn overhead_is_multiplied_in_thousands() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -77,7 +77,7 @@ fn overhead_is_multiplied_in_thousands() {
         let configuration = Configuration { overhead_ratio: Some(ratio), ..release("main") };
         assert_eq!(rendered(base.clone(), &configuration).memory_overhead, bytes, "{ratio}");
     }
-    // Until 1.5.2 the ratio did not apply to the overhead of dedicated CPUs.
+    // Up to 1.5.2, the ratio did not apply to the overhead of dedicated CPUs.
     let pinned =
         with(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
     let twice = |version| Configuration { overhead_ratio: Some(2.0), ..release(version) };
@@ -86,7 +86,7 @@ fn overhead_is_multiplied_in_thousands() {
     assert!(new - old > 99 * MIB && new - old < 101 * MIB, "{old} {new}");
 }
 
-/// "should add ... to the container" of template_test.go, in bytes and in millions rounded up.
+/// Covers "should add ... to the container" of template_test.go, in bytes, and in megabytes that are rounded up.
 #[test]
 fn memory_equals_kubevirts() {
     let given = |request: &str, limit: &str| {
@@ -123,7 +123,7 @@ fn memory_equals_kubevirts() {
     }
 }
 
-/// "with hugepages constraints" of template_test.go.
+/// Covers "with hugepages constraints" of template_test.go.
 #[test]
 fn hugepages_back_the_guests_memory() {
     for (architecture, size, millions) in
@@ -140,7 +140,7 @@ fn hugepages_back_the_guests_memory() {
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
         assert_eq!(container.limits.hugepages[&size], 64_000_000);
-        // "should account for difference between guest and container requested memory"
+        // Covers "should account for difference between guest and container requested memory".
         let guest = json!({"domain": {"memory": {"guest": "64M"}}});
         let container = compute(with(spec("70M"), guest), &release("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions + 6);
@@ -149,7 +149,7 @@ fn hugepages_back_the_guests_memory() {
     }
 }
 
-/// "should honor memoryOvercommit when set in the CR" of template_test.go.
+/// Covers "should honor memoryOvercommit when set in the CR" of template_test.go.
 #[test]
 fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
     const GIB: u64 = 1 << 30;
@@ -174,7 +174,7 @@ fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
     }
 }
 
-/// "`WithAutoMemoryLimits` option" of renderresources_test.go.
+/// Covers "`WithAutoMemoryLimits` option" of renderresources_test.go.
 #[test]
 fn quotas_cause_limits() {
     let spec = json!({"domain": {"resources": {"requests": {"memory": "64M"}}}});

@@ -1,4 +1,4 @@
-//! Expectations of `KubeVirt`'s own tests, for the steps that those tests cover.
+//! Expected values from `KubeVirt`'s own tests, for the steps that these tests cover.
 
 mod memory;
 
@@ -10,7 +10,7 @@ use berth_kubelet_admission::pod::Container;
 
 const MIB: u64 = 1 << 20;
 
-/// Parses an instance as the renderer gets it in those tests, without defaults.
+/// Parses an instance without defaults, as KubeVirt's tests pass it to the renderer.
 fn instance(spec: Value) -> Machine {
     let object = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
@@ -46,7 +46,7 @@ fn with(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// "Default CPU configuration" of renderresources_test.go, and ratios with a remainder.
+/// Covers "Default CPU configuration" of renderresources_test.go, and ratios with a remainder.
 #[test]
 fn cpus_are_shared_by_the_ratio() {
     for (cores, ratio, limited, millis) in
@@ -68,13 +68,14 @@ fn cpus_are_shared_by_the_ratio() {
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
-    // Whole thousandths are exact despite the division of floats.
+    // Whole thousandths are exact, although floats are divided.
     for cores in 1..=512 {
         assert_eq!(shared(cores, 10), u64::from(cores) * 100, "{cores}");
     }
 }
 
-/// "an isolated emulator thread is requested" of renderresources_test.go, and the parity table of template_test.go.
+/// Covers "an isolated emulator thread is requested" of renderresources_test.go, and the parity table of
+/// template_test.go.
 #[test]
 fn pinned_cpus_are_counted_with_their_helpers() {
     let policy = json!({"ioThreadsPolicy": "supplementalPool"});
@@ -88,7 +89,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         (2, 0, 0, false, json!({}), 3),
         (3, 0, 0, true, json!({}), 4),
         (2, 0, 0, true, json!({}), 4),
-        // The pool counts twice: 5 + 3 CPUs are even, 5 + 3 + 3 are odd.
+        // KubeVirt counts the pool twice: 5 + 3 CPUs are even, 5 + 3 + 3 are odd.
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {
@@ -109,7 +110,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
     }
 }
 
-/// "`WithNetworkResources`", "`WithHostDevices` / `WithGPU`" and "`getRequiredResources`".
+/// Covers "`WithNetworkResources`", "`WithHostDevices` / `WithGPU`" and "`getRequiredResources`".
 #[test]
 fn devices_are_counted() {
     let mut around = Surroundings::default();
@@ -156,7 +157,7 @@ fn devices_are_counted() {
     assert_eq!(compute(bare, &emulated).limits.extended, BTreeMap::new());
 }
 
-/// "`WithEphemeral` option", and additions of container disks.
+/// Covers "`WithEphemeral` option", and additions of container disks.
 #[test]
 fn ephemeral_storage_is_requested() {
     let spec = json!({"domain": {"resources": {
@@ -178,7 +179,7 @@ fn other_containers(spec: Value, configuration: &Configuration) -> Vec<(String, 
     .collect()
 }
 
-/// template_test.go: console log, container disks with and without `ImageVolume`, virtiofs.
+/// Covers template_test.go: console log, container disks with and without `ImageVolume`, virtiofs.
 #[test]
 fn other_containers_have_their_requests() {
     const M: u64 = 1_000_000;
@@ -200,7 +201,7 @@ fn other_containers_have_their_requests() {
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
     assert_eq!(other_containers(spec.clone(), &release("v1.8.0")), all);
-    // ImageVolume is beta since 1.9, so it is enabled by default.
+    // The gate ImageVolume is a beta gate since 1.9, so it is enabled by default.
     let images = named(&[
         ("+guest-console-log", [5, 35 * M, 15, 60 * M]),
         ("volumedisk", disk),
@@ -228,7 +229,7 @@ fn other_containers_have_their_requests() {
     assert_eq!(other_containers(pinned, &release("v1.5.3")), old);
 }
 
-/// The table for hook sidecars in template_test.go ("defaults no dedicated cpu, should return no values", ...).
+/// Covers the table for hook sidecars in template_test.go ("defaults no dedicated cpu, should return no values", ...).
 #[test]
 fn hook_sidecars_follow_the_configuration() {
     const M: u64 = 1_000_000;
@@ -247,7 +248,7 @@ fn hook_sidecars_follow_the_configuration() {
         (&default, true, [200, 64 * M, 200, 64 * M]),
         (&requests, false, [few[0], few[1], 0, 0]),
         (&requests, true, [200, 64 * M, 200, 64 * M]),
-        // KubeVirt sets no request then, and the API server uses the limit.
+        // In this case KubeVirt sets no request, and the API server uses the limit.
         (&limits, false, [few[0], few[1], few[0], few[1]]),
         (&limits, true, [few[0], few[1], few[0], few[1]]),
     ] {
@@ -265,7 +266,7 @@ fn hook_sidecars_follow_the_configuration() {
     }
 }
 
-/// "with node selectors" and "with cpu model/feature" of template_test.go and nodeselectorrenderer_test.go.
+/// Covers "with node selectors" and "with cpu model/feature" of template_test.go and nodeselectorrenderer_test.go.
 #[test]
 fn the_node_selector_is_rendered() {
     let spec = json!({
@@ -317,7 +318,8 @@ fn the_node_selector_is_rendered() {
     assert_eq!(forbidden.pointer(required), Some(&expected));
 }
 
-/// "explicitly using host-model", "empty string should be treated as host-model", "nil ...": in every term.
+/// Covers "explicitly using host-model", "empty string should be treated as host-model", "nil ...": the label must be
+/// in every term.
 #[test]
 fn nodes_with_an_obsolete_model_are_excluded() {
     let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
