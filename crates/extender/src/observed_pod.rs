@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 /// A pod from the watch.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPod {
-    /// Its resources, its host and its VM.
+    /// Resources, host and VM of the pod.
     pub existing: Existing,
     /// True if the pod names Berth's scheduler.
     pub is_ours: bool,

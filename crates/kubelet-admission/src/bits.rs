@@ -86,7 +86,7 @@ fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The same set, but with only the necessary words, for storage with each container.
+/// A set of CPUs with only the necessary words, for storage with each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FewBits {
     first: u8,

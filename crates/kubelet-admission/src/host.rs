@@ -24,7 +24,7 @@ pub struct HostSpec {
     pub devices: Vec<DevicePool>,
     /// `status.allocatable` of the Node.
     pub allocatable: Resources,
-    /// `status.allocatable["pods"]`.
+    /// Field `status.allocatable["pods"]`.
     pub pods: u64,
 }
 
@@ -81,7 +81,7 @@ pub enum HostFault {
     TooManyZones {
         /// Number of zones.
         zones: usize,
-        /// `max-allowable-numa-nodes`.
+        /// Option `max-allowable-numa-nodes`.
         most: u32,
     },
     /// A CPU that is listed more than once.

@@ -11,22 +11,22 @@ use berth_api::{CpuSet, PageSize};
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
     pub version: Version,
-    /// `cpuManagerPolicy`.
+    /// Setting `cpuManagerPolicy`.
     pub cpu_policy: CpuPolicy,
-    /// `cpuManagerPolicyOptions`.
+    /// Setting `cpuManagerPolicyOptions`.
     pub cpu_options: CpuOptions,
     /// CPUs that are never allocated: `reservedSystemCPUs`, or, if only a number of CPUs is configured, the CPUs that
     /// the kubelet selected.
     pub reserved_cpus: CpuSet,
-    /// `memoryManagerPolicy`.
+    /// Setting `memoryManagerPolicy`.
     pub memory_policy: MemoryPolicy,
-    /// `reservedMemory`.
+    /// Setting `reservedMemory`.
     pub reserved_memory: Vec<ReservedMemory>,
-    /// `topologyManagerPolicy`.
+    /// Setting `topologyManagerPolicy`.
     pub topology_policy: TopologyPolicy,
     /// `topologyManagerScope`; has no effect with the policy `none`.
     pub topology_scope: TopologyScope,
-    /// `topologyManagerPolicyOptions`.
+    /// Setting `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
 }
 
@@ -113,7 +113,7 @@ macro_rules! words {
 }
 
 words!(
-    /// `cpuManagerPolicy`.
+    /// Setting `cpuManagerPolicy`.
     CpuPolicy, "cpuManagerPolicy", "none or static", {
         /// All containers share all CPUs.
         #[default]
@@ -135,7 +135,7 @@ words!(
 );
 
 words!(
-    /// `topologyManagerPolicy`.
+    /// Setting `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
         /// Managers do not align their resources.
         #[default]
@@ -150,7 +150,7 @@ words!(
 );
 
 words!(
-    /// `topologyManagerScope`.
+    /// Setting `topologyManagerScope`.
     TopologyScope, "topologyManagerScope", "container or pod", {
         /// Each container is aligned independently.
         #[default]
@@ -160,19 +160,19 @@ words!(
     }
 );
 
-/// `cpuManagerPolicyOptions`.
+/// Setting `cpuManagerPolicyOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent switches of the kubelet's")]
 pub struct CpuOptions {
-    /// `full-pcpus-only`.
+    /// Option `full-pcpus-only`.
     pub full_pcpus_only: bool,
-    /// `distribute-cpus-across-numa`.
+    /// Option `distribute-cpus-across-numa`.
     pub distribute_across_numa: bool,
-    /// `align-by-socket`.
+    /// Option `align-by-socket`.
     pub align_by_socket: bool,
-    /// `strict-cpu-reservation`.
+    /// Option `strict-cpu-reservation`.
     pub strict_reservation: bool,
-    /// `prefer-align-cpus-by-uncorecache`.
+    /// Option `prefer-align-cpus-by-uncorecache`.
     pub prefer_uncore_cache: bool,
 }
 
@@ -211,17 +211,17 @@ impl CpuOptions {
     }
 }
 
-/// `topologyManagerPolicyOptions`.
+/// Setting `topologyManagerPolicyOptions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopologyOptions {
-    /// `prefer-closest-numa-nodes`.
+    /// Option `prefer-closest-numa-nodes`.
     pub prefer_closest: bool,
-    /// `max-allowable-numa-nodes`.
+    /// Option `max-allowable-numa-nodes`.
     pub max_zones: u32,
 }
 
 impl Default for TopologyOptions {
-    /// `defaultMaxAllowableNUMANodes` of topologymanager/topology_manager.go.
+    /// Returns the kubelet's defaults: `defaultMaxAllowableNUMANodes` of topologymanager/topology_manager.go.
     fn default() -> Self {
         Self { prefer_closest: false, max_zones: 8 }
     }

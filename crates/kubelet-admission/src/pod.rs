@@ -8,7 +8,7 @@ use berth_api::PageSize;
 /// The requests of the containers of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// `metadata.uid`.
+    /// Field `metadata.uid`.
     pub uid: String,
     /// Init containers in the order in which they start, sidecars included.
     pub init_containers: Vec<Container>,
@@ -26,9 +26,9 @@ pub struct Container {
     /// True for an init container with `restartPolicy: Always` (KEP-753), which keeps running at the same time as the
     /// other containers.
     pub is_sidecar: bool,
-    /// `resources.requests`.
+    /// Field `resources.requests`.
     pub requests: Resources,
-    /// `resources.limits`.
+    /// Field `resources.limits`.
     pub limits: Resources,
 }
 

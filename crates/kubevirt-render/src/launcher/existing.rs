@@ -19,9 +19,9 @@ pub struct Existing {
     pub pod: Pod,
     /// Requested bytes of the node's disk.
     pub ephemeral_storage: u64,
-    /// `metadata.namespace`.
+    /// Field `metadata.namespace`.
     pub namespace: String,
-    /// `metadata.name`.
+    /// Field `metadata.name`.
     pub name: String,
     /// Uid of the VM's instance, if the pod is a launcher pod. An instance has one launcher pod, or two during a
     /// migration.
@@ -34,9 +34,9 @@ pub struct Existing {
     pub is_terminal: bool,
     /// True if the pod is being deleted.
     pub is_deleted: bool,
-    /// `spec.nodeName`
+    /// Field `spec.nodeName`.
     pub node_name: Option<String>,
-    /// `status.nominatedNodeName`
+    /// Field `status.nominatedNodeName`.
     pub nominated_node_name: Option<String>,
 }
 

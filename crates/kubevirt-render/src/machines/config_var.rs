@@ -5,17 +5,17 @@ use std::ops::Deref;
 
 use berth_api::{ParseQuantityError, Quantity};
 
-/// A string that knows whether it comes from a Secret. Its `Display` and `Debug` redact a value from a Secret.
+/// A string with a mark if it comes from a Secret. `Display` and `Debug` redact a value from a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct ConfigVar {
     value: String,
     is_secret: bool,
 }
 
-/// Replaces a value from a Secret in messages.
+/// Text that replaces a value from a Secret in messages.
 const REDACTED: &str = "(from a Secret)";
 
-/// Reports a value that is not a quantity.
+/// A value that is not a quantity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidQuantity {
     /// The value comes from a Secret and must not be quoted.
@@ -45,7 +45,8 @@ impl ConfigVar {
     /// Parses the value as a quantity.
     ///
     /// # Errors
-    /// If it is not a quantity. The parser's error quotes the value, so it is returned for values of the object only.
+    /// Returns an error if the value is not a quantity. The parser's error quotes the value, so it is returned only
+    /// for values in the object itself.
     pub(super) fn quantity(&self) -> Result<Quantity, InvalidQuantity> {
         self.value.parse().map_err(|error| {
             if self.is_secret { InvalidQuantity::Secret } else { InvalidQuantity::Value(error) }
@@ -75,7 +76,8 @@ impl Deref for ConfigVar {
 
 /// A value that messages show, redacted if it comes from a Secret.
 ///
-/// Functions that take it are generic, so that a [`ConfigVar`] is not dereferenced to the value that it redacts.
+/// Functions that take such a value are generic, so that a [`ConfigVar`] is not dereferenced to the value that it
+/// redacts.
 pub(super) trait Redacted {
     fn redacted(&self) -> &str;
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::references::{Reference, Resolve, ResolveError};
 
-/// Objects that rendering needs. A missing object does not exist or is not known, see `is_exhaustive`.
+/// Objects that rendering needs. An object that is not included does not exist or is unknown, depending on
+/// `is_exhaustive`.
 #[derive(Clone, Debug, Default)]
 pub struct RenderContext {
     /// Spec of the InfraConfig: defaults for all tenants.
@@ -25,14 +26,15 @@ pub struct RenderContext {
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
     /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's message.
     pub forbidden: BTreeMap<(&'static str, String, String), String>,
-    /// True if all existing objects are included, so that a missing object does not exist.
+    /// True if all existing objects are included. An object that is not included then does not exist.
     pub is_exhaustive: bool,
 }
 
-/// Fields of an instance type that a VM must not set too: KubeVirt rejects a field that both set, whatever its value.
+/// Fields of an instance type that a VM must not set too: KubeVirt rejects a field that both objects set, even with
+/// equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceType {
-    /// `spec.schedulerName`
+    /// Field `spec.schedulerName`.
     pub scheduler: Option<String>,
     /// True if the instance type has a `spec.nodeSelector`.
     pub has_node_selector: bool,
@@ -41,7 +43,7 @@ pub struct InstanceType {
 /// Topology of a StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageClass {
-    /// `allowedTopologies`: for each term its keys and values, in order.
+    /// Keys and values of each term of `allowedTopologies`, in order.
     pub topologies: Vec<Vec<(String, Vec<String>)>>,
 }
 
@@ -137,7 +139,7 @@ impl Resolve for RenderContext {
 }
 
 impl InstanceType {
-    /// Reads the object.
+    /// Reads the object from its JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
@@ -150,7 +152,7 @@ impl InstanceType {
 }
 
 impl StorageClass {
-    /// Reads the object.
+    /// Reads the object from its JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let list =

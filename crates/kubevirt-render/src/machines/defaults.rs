@@ -1,4 +1,4 @@
-//! Fills the fields that a providerSpec leaves empty from InfraConfig and the tenant, as KKP does for its datacenters, and
+//! Fills the empty fields of a providerSpec from InfraConfig and the tenant, as KKP does for its datacenters, and
 //! validates the result.
 
 use berth_api::{EvictionStrategy, Quantity, TenantCluster};
@@ -12,16 +12,17 @@ use super::provider::{Provider, is_placeholder};
 const VIRTUAL_MACHINE: &str =
     "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
 
-/// Name, CPUs and memory of the only preset that KKP 2.21 created.
+/// Name, CPUs and memory of the only flavor that KKP 2.21 created.
 const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
-/// Preferences of `deploy/instancetypes`. Each is for the instance types whose names begin with its name and a hyphen.
+/// Preferences in `deploy/instancetypes`. Each preference is for the instance types whose names begin with the
+/// preference's name and a hyphen.
 pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
 /// Default of InfraConfig's `maxSecondaryDisks`.
 const MAX_SECONDARY_DISKS: u32 = 3;
 /// Instance types that exist in the namespace of every tenant.
 const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
-/// Fills empty fields of `provider` and reports values that are invalid.
+/// Fills empty fields of `provider`, and reports invalid values.
 pub(super) fn apply(
     provider: &mut Provider,
     tenant: Option<&TenantCluster>,
@@ -49,8 +50,8 @@ pub(super) fn apply(
     validate(provider, context, reader);
 }
 
-/// Sets the cluster instance type that a flavor names. The flavor `kubermatic-standard` is older than instance types and
-/// sets CPUs and memory.
+/// Sets the cluster instance type that a flavor names. The flavor `kubermatic-standard` is older than instance types;
+/// it sets CPUs and memory.
 fn expand_flavor(provider: &mut Provider) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
@@ -73,8 +74,8 @@ fn expand_flavor(provider: &mut Provider) {
     }
 }
 
-/// Sets the kind of the instance type: an instance type of the namespace takes precedence over one of the cluster,
-/// whatever kind is given, as in machine-controller.
+/// Sets the kind of the instance type. As in machine-controller, an instance type of the namespace takes precedence
+/// over a cluster instance type, regardless of the given kind.
 fn resolve_instancetype(
     provider: &mut Provider,
     context: &RenderContext,
@@ -150,8 +151,8 @@ fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
     }
 }
 
-/// Resolves an image that is named by a version of the operating system. An empty image means the only version, if
-/// InfraConfig lists exactly one.
+/// Resolves an image that is given as a version of the operating system. An empty image means the only version, if
+/// InfraConfig lists exactly one version.
 fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Reader<'_>) {
     let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));

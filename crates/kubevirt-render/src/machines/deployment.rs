@@ -1,4 +1,5 @@
-//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads, as strictly as machine-controller.
+//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads, parsed as strictly as in
+//! machine-controller.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,11 @@ use crate::stable_hash::stable_hash;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeployment {
-    /// `metadata`
+    /// Field `metadata`.
     pub metadata: Metadata,
-    /// `spec`
+    /// Field `spec`.
     pub spec: DeploymentSpec,
-    /// Hash of its template, see [`Self::revision`].
+    /// Hash of the template, see [`Self::revision`].
     #[serde(skip)]
     revision: String,
     /// Unknown fields by path, see [`Self::unknown_fields`].
@@ -27,35 +28,35 @@ pub struct MachineDeployment {
     unknown_fields: BTreeMap<String, Value>,
 }
 
-/// `metadata`, as far as it is used.
+/// `metadata` of an object; only the fields that Berth uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// `name`
+    /// Field `name`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// `namespace`
+    /// Field `namespace`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// `labels`
+    /// Field `labels`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// `annotations`
+    /// Field `annotations`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// `spec`.
+/// Field `spec`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentSpec {
     /// Desired number of machines. Default 1.
     pub replicas: Option<i32>,
-    /// Selects the machines of this MachineDeployment.
+    /// Selector of the machines of this MachineDeployment.
     pub selector: LabelSelector,
-    /// How machines are replaced.
+    /// Strategy for the replacement of machines.
     pub strategy: Option<Strategy>,
-    /// Seconds for which a machine must be ready before it is available.
+    /// Seconds for which a machine must be ready before the machine is available.
     pub min_ready_seconds: Option<i32>,
     /// While true, no machine is replaced. The number of machines is still reconciled.
     pub paused: bool,
@@ -65,38 +66,38 @@ pub struct DeploymentSpec {
     pub template: Template,
 }
 
-/// `spec.strategy`.
+/// Field `spec.strategy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Strategy {
     /// `RollingUpdate`, which is the default, or `OnDelete`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `spec.strategy.rollingUpdate`
+    /// Field `spec.strategy.rollingUpdate`.
     pub rolling_update: Option<RollingUpdate>,
 }
 
-/// `spec.strategy.rollingUpdate`.
+/// Field `spec.strategy.rollingUpdate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// Machines beyond `replicas` during an update. Default 1.
+    /// Number of machines beyond `replicas` during an update. Default 1.
     pub max_surge: Option<IntOrString>,
-    /// Unavailable machines during an update. Default 0.
+    /// Number of unavailable machines during an update. Default 0.
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// `spec.template`.
+/// Field `spec.template`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Template {
     /// Labels and annotations of machines.
     pub metadata: Metadata,
-    /// `spec.template.spec`
+    /// Field `spec.template.spec`.
     pub spec: MachineSpec,
 }
 
-/// `spec.template.spec`.
+/// Field `spec.template.spec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSpec {
@@ -105,13 +106,13 @@ pub struct MachineSpec {
     /// Taints of the tenant's Node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Value>,
-    /// `spec.template.spec.providerSpec`
+    /// Field `spec.template.spec.providerSpec`.
     pub provider_spec: ProviderSpec,
-    /// `kubelet: 1.31.1`
+    /// Versions of components, such as `kubelet: 1.31.1`.
     pub versions: BTreeMap<String, Value>,
 }
 
-/// `spec.template.spec.providerSpec`.
+/// Field `spec.template.spec.providerSpec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProviderSpec {
@@ -144,10 +145,10 @@ pub const KIND: &str = "MachineDeployment";
 pub const GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
-    /// Parses a MachineDeployment. `place` is where the object was found, for messages.
+    /// Parses a MachineDeployment. `place` is the location of the object, for messages.
     ///
     /// # Errors
-    /// The field that is missing or has the wrong type.
+    /// Returns the field that is missing or has the wrong type.
     pub fn read(place: &str, object: Value) -> Result<Self, Problem> {
         let text = |pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -162,7 +163,7 @@ impl MachineDeployment {
             let problem = Problem::new(called, "metadata.name", "", "is missing");
             return Err(problem.leaves_out("left out"));
         }
-        // An API server treats `null` as absent, and writes `creationTimestamp: null` itself.
+        // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
         let unknown_fields = unknown_fields(&object);
@@ -177,14 +178,14 @@ impl MachineDeployment {
         })
     }
 
-    /// Returns the fields outside of the providerSpec that Berth does not know, by path.
+    /// Returns the fields outside of the providerSpec that are unknown to Berth, by path.
     #[must_use]
     pub const fn unknown_fields(&self) -> &BTreeMap<String, Value> {
         &self.unknown_fields
     }
 
-    /// Returns a short hash of the template. Machines are replaced when it changes. It is computed from the object as it is
-    /// written, so that every release of Berth computes the same.
+    /// Returns a short hash of the template. A change of the hash replaces the machines. The hash is computed from the
+    /// object as the user wrote it, so that every release of Berth computes the same hash.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
@@ -212,7 +213,7 @@ fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
     KNOWN_FIELDS.iter().flat_map(unknown_below).collect()
 }
 
-/// Encodes a number in the characters of Kubernetes' `rand.SafeEncodeString`, which form no words.
+/// Encodes a number with the characters of Kubernetes' `rand.SafeEncodeString`, which form no English words.
 pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {

@@ -1,8 +1,8 @@
-//! Strict parser of a providerSpec, as in machine-controller: unknown fields are errors, names match case-insensitively
-//! (encoding/json of Go), values may be references to Secrets and ConfigMaps.
+//! Strict parser of a providerSpec, as in machine-controller: unknown fields are errors, names match
+//! case-insensitively (encoding/json of Go), and values may be references to Secrets and ConfigMaps.
 //!
-//! The parser collects all problems, each with its path, and continues with the valid fields. A value from a Secret is a
-//! [`ConfigVar`] that messages redact.
+//! The parser collects all problems, each with its path, and continues with the valid fields. A value from a Secret
+//! becomes a [`ConfigVar`] that messages redact.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,12 +14,12 @@ use super::config_var::{ConfigVar, Redacted};
 use super::json_value::{is_set, plain};
 use super::references::{Reference, Resolve, Scope};
 
-/// State that the parsers of all fields of one object share.
+/// State that the parsers of all fields of an object share.
 pub(super) struct Reader<'a> {
     /// Kind, namespace and name of the object, for messages.
     pub(super) object: String,
     pub(super) values: &'a dyn Resolve,
-    /// The Secrets and ConfigMaps that the object may refer to.
+    /// Secrets and ConfigMaps to which the object may refer.
     pub(super) scope: Scope<'a>,
     /// True if a value came from a Secret.
     pub(super) has_secrets: Cell<bool>,
@@ -27,7 +27,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reports an invalid field, so that no machine is created.
+    /// Reports an invalid field; an invalid field prevents the creation of machines.
     pub(super) fn error(
         &self,
         path: &str,
@@ -54,7 +54,7 @@ impl Reader<'_> {
     }
 }
 
-/// The fields of one JSON object.
+/// Fields of a JSON object.
 pub(super) struct Fields<'a> {
     reader: &'a Reader<'a>,
     path: String,
@@ -62,7 +62,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes the fields of an object. `null` has no fields; any other value is reported.
+    /// Takes the fields of an object. `null` counts as an object without fields; any other value is reported.
     pub(super) fn new(value: Value, path: &str, reader: &'a Reader<'a>) -> Self {
         let map = match value {
             Value::Object(map) => map,
@@ -90,14 +90,14 @@ impl<'a> Fields<'a> {
         self.reader.error(&self.at(name), value, message);
     }
 
-    /// Takes a field that Berth does not support, and reports it if it is set.
+    /// Takes a field that Berth does not support, and reports the field if it is set.
     pub(super) fn ignore(&mut self, name: &str, why: &str) {
         if let Some(value) = self.take(name).filter(is_set) {
             self.reader.warn(&self.at(name), &plain(&value), format!("is not supported{why}"));
         }
     }
 
-    /// Takes a field by its exact name, else by its name in another case. `null` is absent.
+    /// Takes the field with exactly this name, or else with this name in another case. `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let key = if self.map.contains_key(name) {
             name.to_owned()
@@ -125,7 +125,7 @@ impl<'a> Fields<'a> {
         self.map.iter().any(matches)
     }
 
-    /// Takes an object. An absent object has no fields.
+    /// Takes an object. An absent object counts as an object without fields.
     pub(super) fn object(&mut self, name: &str) -> Self {
         let path = self.at(name);
         Self::new(self.take(name).unwrap_or_default(), &path, self.reader)
@@ -200,7 +200,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a `ConfigVarString`: a scalar, or an object with a value or a reference. Empty if it is absent.
+    /// Takes a `ConfigVarString`: a scalar, or an object with a value or a reference. Returns an empty value if the
+    /// field is absent.
     pub(super) fn variable(&mut self, name: &str) -> ConfigVar {
         let path = self.at(name);
         self.take(name).map_or_else(ConfigVar::default, |value| self.reader.variable(&path, value))
@@ -226,7 +227,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reports the fields that were not taken as unknown. `known` are the names of valid fields.
+    /// Reports the remaining fields as unknown. `known` are the names of valid fields.
     pub(super) fn finish(self, known: &[&str]) {
         for (key, value) in &self.map {
             let message = match nearest(key, known) {
@@ -256,7 +257,7 @@ impl Reader<'_> {
                 name: text(refers, "name"),
                 key: text(refers, "key"),
             };
-            // machine-controller ignores incomplete references too.
+            // machine-controller also ignores incomplete references.
             if [&reference.namespace, &reference.name, &reference.key].iter().any(|t| t.is_empty())
             {
                 continue;
@@ -287,7 +288,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the known name with the smallest edit distance, if that is 2 at most.
+/// Returns the known name with the smallest edit distance, if the distance is at most 2.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = key.to_lowercase();
     let distance = |name: &str| {
@@ -304,7 +305,7 @@ fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
         }
         row[name.len()]
     };
-    // A long string is not a misspelling.
+    // A long string is not treated as a misspelling.
     (lower.len() < 40).then_some(())?;
     let near = known.iter().map(|name| (distance(name), *name)).min()?;
     (near.0 <= 2).then_some(near.1)

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Formats a string without quotes, anything else as JSON.
+/// Formats a string without quotes, and any other value as JSON.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

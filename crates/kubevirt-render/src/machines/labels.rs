@@ -1,16 +1,16 @@
-//! Labels and annotations that a template may set on its machines. KubeVirt copies both to the launcher pod, where some of
-//! them act with more rights than the tenant has.
+//! Labels and annotations that a template may set on its machines. KubeVirt copies both to the launcher pod, where
+//! some of them have effects for which the tenant has no rights.
 
 use berth_api::InfraConfigSpec;
 use berth_api::names::MANAGED_BY;
 
-/// Annotations of a disk that control only how CDI imports it.
+/// Annotations of a disk that control only the import by CDI.
 const DISK_ANNOTATIONS: [&str; 3] = [
     "cdi.kubevirt.io/storage.bind.immediate.requested",
     "cdi.kubevirt.io/storage.deleteAfterCompletion",
     "cdi.kubevirt.io/storage.usePopulator",
 ];
-/// Domains whose labels controllers act on, including subdomains.
+/// Domains with labels that controllers read, including subdomains.
 const RESERVED: [&str; 8] = [
     "berth.dev",
     "cluster.x-k8s.io",
@@ -24,11 +24,12 @@ const RESERVED: [&str; 8] = [
 /// Domain of the labels that Kubernetes recommends for users' objects.
 const RECOMMENDED: &str = "app.kubernetes.io";
 
-/// Returns true if a template may set an annotation. A key without a prefix is private to the user in Kubernetes, and no
-/// controller acts on it. `prefixes` are InfraConfig's `annotationPrefixes`.
+/// Returns true if a template may set an annotation. In Kubernetes, a key without a prefix is private to the user, and
+/// no controller reads such a key. `prefixes` are InfraConfig's `annotationPrefixes`.
 ///
-/// Other annotations may act with a host's rights: `hooks.kubevirt.io/hookSidecars` runs any image in the launcher pod, and
-/// `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach it to networks of other tenants.
+/// Other annotations may give access to the host or to other tenants: `hooks.kubevirt.io/hookSidecars` runs any image
+/// in the launcher pod, and `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach the pod to
+/// networks of other tenants.
 pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
     !key.contains('/')
         || DISK_ANNOTATIONS.contains(&key)
@@ -37,8 +38,8 @@ pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
         })
 }
 
-/// Returns true if a template may set a label. Selectors of KubeVirt's and Berth's controllers act on labels, and so does
-/// the NetworkPolicy that permits egress of CDI's importer.
+/// Returns true if a template may set a label. KubeVirt's and Berth's controllers select objects by label, and so does
+/// the NetworkPolicy that permits egress from CDI's importer.
 pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == MANAGED_BY.0 {
         return value != MANAGED_BY.1;
@@ -46,7 +47,7 @@ pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == "app" {
         return !value.starts_with("containerized-data-");
     }
-    // CDI has a label whose key is a domain: `cdi.kubevirt.io: importer`.
+    // CDI uses a label whose key is a domain: `cdi.kubevirt.io: importer`.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_below = |reserved: &str| {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))

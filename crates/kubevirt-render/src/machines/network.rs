@@ -1,5 +1,5 @@
-//! Networks of a machine: always the pod network, so that the machine can be exposed as a Service, and the network of its
-//! tenant if there is one.
+//! Networks of a machine: the pod network, so that the machine can be exposed as a Service, and the network of the
+//! tenant, if the machine has a tenant.
 
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn id(tenant: &TenantCluster) -> &str {
     tenant.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// `spec.template.spec.networks`
+/// Returns `spec.template.spec.networks`.
 pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
     if let Some((tenant, binding)) = tenant_binding(machine) {
@@ -26,7 +26,7 @@ pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     networks
 }
 
-/// `spec.template.spec.domain.devices.interfaces`
+/// Returns `spec.template.spec.domain.devices.interfaces`.
 pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
     if let Some((_, binding)) = tenant_binding(machine) {
@@ -39,10 +39,10 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     interfaces
 }
 
-/// Returns the prerequisite that is missing before machines of a tenant can be created. The TenantCluster must have been
-/// reconciled, because the controller has no right to read user data before. The NetworkAttachmentDefinition must exist,
-/// because it determines the binding: without it a machine on virtual functions would be rendered for a bridge, and never
-/// change.
+/// Returns the prerequisite that is missing before machines of a tenant can be created. The TenantCluster must be
+/// reconciled first, because until then the controller has no right to read user data. The NetworkAttachmentDefinition
+/// must exist because it determines the binding: without it, a machine on virtual functions would be rendered for a
+/// bridge and would never change.
 #[must_use]
 pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
@@ -64,8 +64,9 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{why}"))
 }
 
-/// Returns the tenant and the binding to its network: the binding in the tenant's spec, else that of its
-/// NetworkAttachmentDefinition, which follows from the scenario of the host network. `None` without a tenant network.
+/// Returns the tenant, and the binding to its network: the binding in the tenant's spec, or else the binding in its
+/// NetworkAttachmentDefinition, which depends on the scenario of the host network. Returns `None` without a tenant
+/// network.
 fn tenant_binding<'a>(
     machine: &MachineRenderer<'a>,
 ) -> Option<(&'a TenantCluster, NetworkBinding)> {

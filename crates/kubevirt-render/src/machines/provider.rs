@@ -1,7 +1,7 @@
 //! `spec.template.spec.providerSpec.value`: the configuration of a machine of provider `kubevirt`.
 //!
-//! All fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and the older flat form of KKP's
-//! first proposals, whose fields are all in `cloudProviderSpec`.
+//! The module reads all fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and the
+//! older flat form of KKP's first proposals, in which all fields are in `cloudProviderSpec`.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,9 @@ pub(super) struct Provider {
     pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
-    /// CPUs of the guest that the launcher pod does not request in full; 0 is unset.
+    /// CPUs of the guest that the launcher pod does not request in full; 0 means unset.
     pub(super) vcpus: u32,
-    /// CPUs of the guest that the launcher pod requests too, unparsed.
+    /// CPUs of the guest that the launcher pod also requests, unparsed.
     pub(super) cpus: ConfigVar,
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
@@ -43,7 +43,7 @@ pub(super) struct Provider {
     pub(super) spread: Vec<Spread>,
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
-    /// True for the flat form, in which the label `machine` identifies the machines of a MachineDeployment.
+    /// True for the flat form, where the label `machine` identifies the machines of a MachineDeployment.
     pub(super) is_flat: bool,
 }
 
@@ -157,7 +157,7 @@ impl Provider {
             outer.ignore(ignored, why);
         }
         let cloud = outer.object("cloudProviderSpec");
-        // One of KKP's documents shows it here.
+        // A document of KKP shows the affinity at this place.
         if outer.has("affinity") {
             let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
             let stray = outer.object("affinity");
@@ -175,7 +175,8 @@ impl Provider {
         this
     }
 
-    /// Returns the name of the instance type for messages. It may be the flavor's name, which may come from a Secret.
+    /// Returns the name of the instance type for messages. The name may come from the flavor, and the flavor may come
+    /// from a Secret.
     pub(super) fn type_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
@@ -207,11 +208,11 @@ impl Provider {
         machine.finish(&MACHINE);
     }
 
-    /// `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`
+    /// Reads the flat form: `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`.
     fn read_flat(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
-        // `residence` reads it to determine the namespace of the VMs.
+        // `residence` reads this field to determine the namespace of the VMs.
         drop(flat.take("namespace"));
         self.primary_disk.size = flat.variable("pvcSize");
         self.primary_disk.image = flat.variable("sourceURL");
@@ -221,7 +222,7 @@ impl Provider {
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
         let presets = flat.subset(&PRESETS);
-        // The proposal spells the name of the last preset in two ways.
+        // The proposal spells the name of the last preset in two different ways.
         let short = flat.subset(&["nodeAntiAffinity"]);
         if presets.iter().any(|(_, value)| !value.is_null()) || !short.is_empty() {
             let mut all = presets;
@@ -323,7 +324,7 @@ impl Provider {
     }
 }
 
-/// Parses a toleration. Taints of the control plane cannot be tolerated.
+/// Parses a toleration. Tolerations of the control plane's taints are not permitted.
 fn toleration(mut fields: Fields<'_>) -> Value {
     const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
     let key = fields.text("key");
@@ -418,7 +419,7 @@ fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
     }
 }
 
-/// Fields of a kubeconfig that show that it is one.
+/// Fields by which a kubeconfig is recognised.
 #[derive(serde::Deserialize)]
 struct Kubeconfig {
     #[serde(default)]
@@ -431,12 +432,12 @@ struct NamedCluster {
     _name: String,
 }
 
-/// Validates a kubeconfig. Berth does not need it because it runs in the cluster of the VMs, but an invalid value is a
-/// mistake of the user.
+/// Validates a kubeconfig. Berth does not need the kubeconfig, because it runs in the cluster of the VMs, but an
+/// invalid value is a mistake of the user.
 fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     let path = fields.at("kubeconfig");
     let Some(value) = fields.take("kubeconfig") else { return };
-    // A value in the object itself must be base64; a referenced value may be plain.
+    // A value in the object itself must be base64; a referenced value may be plain text.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
     let mut alone = Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
@@ -458,12 +459,12 @@ fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
         Ok(_) => reader.error(&path, "", "is not a kubeconfig: it has no clusters"),
-        // The parser's message quotes the value, which is a credential.
+        // The parser's message would quote the value, which is a credential.
         Err(_) => reader.error(&path, "", "is not a kubeconfig"),
     }
 }
 
-/// Returns true for placeholders such as `<< KUBECONFIG >>`, which samples contain.
+/// Returns true for placeholders such as `<< KUBECONFIG >>`, which are common in samples.
 pub(super) fn is_placeholder(text: &str) -> bool {
     let text = text.trim();
     text.starts_with("<<") && text.ends_with(">>")

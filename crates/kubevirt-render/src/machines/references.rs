@@ -1,4 +1,4 @@
-//! References of values to entries of Secrets and ConfigMaps, and the scope that a MachineDeployment may refer to.
+//! References from values to entries of Secrets and ConfigMaps, and the scope of a MachineDeployment's references.
 
 use berth_api::{InfraConfigSpec, SecretReference};
 
@@ -7,11 +7,11 @@ pub trait Resolve {
     /// Returns the entry of a Secret or ConfigMap.
     ///
     /// # Errors
-    /// If the entry does not exist or may not be read.
+    /// Returns an error if the entry does not exist or may not be read.
     fn resolve(&self, reference: &Reference) -> Result<String, ResolveError>;
 }
 
-/// Reports a reference that cannot be resolved.
+/// A reference that cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The controller may not read the Secret or ConfigMap.
@@ -22,7 +22,7 @@ pub enum ResolveError {
         /// Message of the API server.
         message: String,
     },
-    /// The Secret or ConfigMap has no such entry.
+    /// The Secret or ConfigMap has no entry with this key.
     #[error("{} {}/{} has no entry `{}`", .0.kind, .0.namespace, .0.name, .0.key)]
     NoEntry(Reference),
     /// The Secret or ConfigMap does not exist.
@@ -43,10 +43,11 @@ pub struct Reference {
     pub key: String,
 }
 
-/// The Secrets and ConfigMaps that one object may refer to: those in its namespaces, and those that InfraConfig lists.
+/// The Secrets and ConfigMaps to which an object may refer: all in the object's namespaces, and all that InfraConfig
+/// lists.
 ///
-/// The controller reads them with its own rights. Without this check the author of a MachineDeployment could use those
-/// rights.
+/// The controller reads Secrets and ConfigMaps with its own rights. Without this check, the author of a
+/// MachineDeployment could use the controller's rights.
 #[derive(Clone, Debug)]
 pub struct Scope<'a> {
     namespaces: Vec<String>,
@@ -74,7 +75,7 @@ impl<'a> Scope<'a> {
         self.namespaces.iter().any(|own| own == namespace) || self.listed.iter().any(matches)
     }
 
-    /// Returns the message about a reference that is not permitted. It does not reveal whether the object exists.
+    /// Returns the message about a forbidden reference. The message does not reveal if the object exists.
     #[must_use]
     pub fn refusal(&self) -> String {
         format!(

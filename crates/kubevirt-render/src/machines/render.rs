@@ -1,5 +1,5 @@
-//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine, as machine-controller does, with the additions of
-//! KKP's documents. `docs/machines.md` lists the differences.
+//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine. The result follows machine-controller, with
+//! additions from KKP's documents. `docs/machines.md` lists the differences.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +20,24 @@ use super::{defaults, labels, network, scheduling, storage, unsupported};
 pub struct Rendered {
     /// The VirtualMachine.
     pub machine: Value,
-    /// `metadata.name`
+    /// Field `metadata.name`.
     pub name: String,
-    /// `metadata.namespace`
+    /// Field `metadata.namespace`.
     pub namespace: String,
     /// Public keys to merge into the user data.
     pub ssh_public_keys: Vec<String>,
     /// Operating system of the machine.
     pub operating_system: String,
-    /// Problems that did not prevent rendering.
+    /// Problems that do not prevent rendering.
     pub notes: Vec<Problem>,
-    /// True if the VirtualMachine contains values from Secrets, so that messages must not quote it.
+    /// True if the VirtualMachine contains values from Secrets. Messages must not quote such an object.
     pub has_secrets: bool,
 }
 
 /// Renders a machine.
 ///
 /// # Errors
-/// All problems, each with field and value.
+/// Returns all problems, each with field and value.
 pub fn render(
     deployment: &MachineDeployment,
     context: &RenderContext,
@@ -45,7 +45,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Problem>> {
     let (residence, problem) = match residence(deployment, context) {
         Ok(residence) => (residence, None),
-        // The other fields are validated as if no tenant were named.
+        // The other fields are validated as if the object named no tenant.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
             (Residence { tenant: None, namespace }, Some(problem))
@@ -126,7 +126,7 @@ impl MachineRenderer<'_> {
             add(field, value);
         }
         self.check_vectors(&spec);
-        // A VM that keeps its address must be started again after it has stopped.
+        // A VM that keeps its address must be started again after it stops.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
         let mut machine = json!({
             "apiVersion": "kubevirt.io/v1",
@@ -147,7 +147,7 @@ impl MachineRenderer<'_> {
         machine
     }
 
-    /// Returns the labels of the VM and of its template. Later insertions take precedence.
+    /// Returns the labels of the VM and of its template. Labels that are inserted later take precedence.
     fn labels(&self) -> BTreeMap<String, String> {
         let Provider { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology(self);
@@ -173,12 +173,12 @@ impl MachineRenderer<'_> {
         labels
     }
 
-    /// Returns the annotations of the template and those of the first disk.
+    /// Returns the annotations of the template, and the annotations of the first disk.
     fn annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
         let mut annotations = Map::new();
         let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
         if self.provider.operating_system == "flatcar" {
-            // cloudInitNoCloud provides Ignition data too late: kubevirt/kubevirt issue 16901.
+            // cloudInitNoCloud provides Ignition data too late, see kubevirt/kubevirt issue 16901.
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.options.user_data {
                 Some(data) => {
@@ -231,7 +231,8 @@ impl MachineRenderer<'_> {
     }
 }
 
-/// Checks that the names are valid label values: `kubevirt.io/vm` is the machine's name, `md` the MachineDeployment's.
+/// Checks that the names are valid label values: `kubevirt.io/vm` has the machine's name, `md` has the
+/// MachineDeployment's name.
 fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
     let is_valid = |name: &str| {
         let inner =

@@ -7,7 +7,7 @@ use super::deployment::MachineDeployment;
 use super::fields::Reader;
 use super::provider::Provider;
 
-/// Names and user data that are chosen in a cluster when a machine is created.
+/// Names and user data that are chosen in a cluster on creation of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Name of the machine.

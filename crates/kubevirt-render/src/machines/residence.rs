@@ -1,4 +1,4 @@
-//! The tenant that a MachineDeployment belongs to, and the namespace of its VirtualMachines.
+//! The tenant of a MachineDeployment, and the namespace of its VirtualMachines.
 
 use berth_api::names::{TENANT, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
@@ -10,13 +10,14 @@ use super::deployment::MachineDeployment;
 /// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residence<'a> {
-    /// Tenant of the MachineDeployment, if it has one.
+    /// Tenant of the MachineDeployment, if there is one.
     pub tenant: Option<&'a TenantCluster>,
     /// Namespace of the VirtualMachines.
     pub namespace: String,
 }
 
-/// Returns the TenantClusters that a MachineDeployment names: by its namespace, its annotation and its providerSpec.
+/// Returns the TenantClusters that a MachineDeployment names through its namespace, its annotation and its
+/// providerSpec.
 #[must_use]
 pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
@@ -25,12 +26,12 @@ pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
-/// Resolves the tenant and the namespace: by the MachineDeployment's namespace, else by its annotation, else by
-/// `clusterName` in its providerSpec. A MachineDeployment of another namespace may name a tenant only if the tenant lists
-/// that namespace.
+/// Resolves the tenant and the namespace: through the MachineDeployment's namespace, or else its annotation, or else
+/// `clusterName` in its providerSpec. A MachineDeployment in another namespace may name a tenant only if the tenant
+/// lists that namespace.
 ///
 /// # Errors
-/// The field that names a tenant or namespace that the MachineDeployment may not use.
+/// Returns the field with a tenant or namespace that the MachineDeployment may not use.
 pub fn residence<'a>(
     deployment: &MachineDeployment,
     context: &'a RenderContext,
@@ -80,7 +81,7 @@ pub fn residence<'a>(
     }
     let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
-        // Otherwise VMs could be created in any namespace. Without a cluster no VM is created.
+        // Without this check, users could create VMs in any namespace. Without a cluster, no VM is created.
         Some(other) if context.is_exhaustive && other != own => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
@@ -95,8 +96,8 @@ pub fn residence<'a>(
     Ok(Residence { tenant: None, namespace })
 }
 
-/// Returns a field of cloudProviderSpec if the object itself contains its value. A reference to a Secret names no tenant:
-/// the tenant of a MachineDeployment must not change with another object.
+/// Returns a field of cloudProviderSpec if the value is in the object itself. A reference to a Secret does not name a
+/// tenant, because the tenant of a MachineDeployment must not change with another object.
 fn cloud_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
     let field = |value: &Value, name: &str| {
         let fields = value.as_object()?;

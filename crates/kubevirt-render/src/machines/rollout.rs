@@ -7,20 +7,20 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::deployment::{DeploymentSpec, RollingUpdate};
 
-/// A machine that exists.
+/// An existing machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingMachine {
-    /// `metadata.name`
+    /// Field `metadata.name`.
     pub name: String,
     /// True if the machine was created from the current template.
     pub is_current: bool,
     /// Creation time, in seconds since the epoch.
     pub created: i64,
-    /// Time since which the machine is ready, in seconds since the epoch; `None` if it is not ready.
+    /// Time at which the machine became ready, in seconds since the epoch; `None` if the machine is not ready.
     pub ready_since: Option<i64>,
     /// True if the machine is being deleted.
     pub is_deleting: bool,
-    /// True if the machine has ended and is not started again (run strategy Once).
+    /// True if the machine has ended and will not be started again (run strategy Once).
     pub has_failed: bool,
 }
 
@@ -31,30 +31,30 @@ pub struct Decision {
     pub create: u32,
     /// Machines to delete.
     pub delete: Vec<String>,
-    /// Seconds after which to reconcile again if no event occurs before.
+    /// Seconds until the next reconcile, if no event triggers a reconcile before.
     pub requeue_after: Option<u32>,
     /// Numbers for `status`.
     pub counts: Counts,
-    /// True if the desired number of machines of the current template is available, and no others exist.
+    /// True if the desired number of machines of the current template is available, and no other machines exist.
     pub is_complete: bool,
 }
 
 /// Numbers of `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Machines that exist, without those that are being deleted.
+    /// Number of existing machines, without machines that are being deleted.
     pub replicas: u32,
-    /// Machines of the current template.
+    /// Number of machines of the current template.
     pub updated: u32,
-    /// Machines that are ready.
+    /// Number of ready machines.
     pub ready: u32,
-    /// Machines that have been ready for `minReadySeconds`.
+    /// Number of machines that have been ready for `minReadySeconds`.
     pub available: u32,
-    /// Desired machines that are not available.
+    /// Number of desired machines that are not available.
     pub unavailable: u32,
 }
 
-/// Reports an invalid field of `spec.strategy` or `spec.replicas`.
+/// An invalid field of `spec.strategy` or `spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: `{value}`: {message}")]
 pub struct StrategyError {
@@ -73,11 +73,11 @@ struct Bounds {
     unavailable: u32,
 }
 
-/// Decides which machines to create and delete. `backoff` is the number of seconds for which no machine is created,
+/// Decides which machines to create and delete. `backoff` is the number of seconds for which no machine is created
 /// because previous machines have failed.
 ///
 /// # Errors
-/// If the strategy is invalid.
+/// Returns an error if the strategy is invalid.
 pub fn decide(
     spec: &DeploymentSpec,
     machines: &[ExistingMachine],
@@ -114,7 +114,8 @@ pub fn decide(
     let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Machines of the previous template cannot be created, and machines of the new template must not be.
+        // Machines of the previous template cannot be created again, and machines of the new template must not be
+        // created.
         delete.extend(surplus(&alive, count(&alive).saturating_sub(desired), is_available));
         if old.is_empty() {
             create = desired.saturating_sub(count(&alive));
@@ -163,7 +164,7 @@ pub fn decide(
     })
 }
 
-/// Selects `count` machines to delete: first those that are not available, then the youngest, as ReplicaSets do.
+/// Selects `count` machines to delete: first unavailable machines, then the youngest machines, as ReplicaSets do.
 fn surplus<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
@@ -221,12 +222,13 @@ fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> 
     let surge = number("spec.strategy.rollingUpdate.maxSurge", update.max_surge.as_ref(), 1, true)?;
     let field = "spec.strategy.rollingUpdate.maxUnavailable";
     let unavailable = number(field, update.max_unavailable.as_ref(), 0, false)?;
-    // If both were 0, no machine could be replaced (ResolveFenceposts).
+    // If both numbers were 0, no machine could be replaced (ResolveFenceposts).
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     Ok(Bounds { surge, unavailable })
 }
 
-/// Resolves a number or a percentage of `desired`: rounded up for maxSurge, down for maxUnavailable.
+/// Resolves a number or a percentage of `desired`. Percentages are rounded up for maxSurge and down for
+/// maxUnavailable.
 fn amount(
     value: Option<&IntOrString>,
     open: u32,
@@ -362,8 +364,9 @@ mod tests {
     }
 
     proptest! {
-        /// From any initial state, the rollout ends with the desired number of current machines. Meanwhile there are never
-        /// more machines than allowed, and never fewer ready machines once there were enough.
+        /// From any initial state, the rollout ends with the desired number of current machines. Meanwhile the number
+        /// of machines never exceeds the limit, and the number of ready machines, once sufficient, never falls below
+        /// the minimum.
         #[test]
         fn every_rollout_ends(
             replicas in 0_i32..6, surge in 0_u32..4, unavailable in 0_u32..4,

@@ -12,7 +12,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// `spec.template.spec.affinity`. It is always set, as in machine-controller.
+/// Returns `spec.template.spec.affinity`. As in machine-controller, the field is always set.
 pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
@@ -32,7 +32,7 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     affinity.into()
 }
 
-/// Combines both node presets. Hard presets must all match, so they are expressions of one term.
+/// Combines both node presets. Hard presets must all match, so they become expressions of a single term.
 fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<String, Value> {
     let expression = |preset: &NodePreset, with: &str, without: &str| {
         if preset.values.is_empty() {
@@ -64,7 +64,7 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
     affinity
 }
 
-/// Selects the machines of the same MachineDeployment: in the flat form by the label `machine`.
+/// Returns the labels that select the machines of the same MachineDeployment; in the flat form, the label `machine`.
 fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
@@ -75,8 +75,8 @@ fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Returns the name and the content of the machine's instance type. An unknown instance type is assumed to be the one that
-/// `deploy/instancetypes` ships under its name.
+/// Returns the name and the content of the machine's instance type. An unknown instance type is assumed to be the
+/// instance type with the same name in `deploy/instancetypes`.
 fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -96,8 +96,8 @@ fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)>
 
 /// Returns `schedulerName`, `nodeSelector` and `tolerations` of a machine.
 ///
-/// KubeVirt rejects a VM that sets a field that its instance type sets too, even to the same value (`VM field(s) ...
-/// conflicts with selected instance type`), so the field is set only if the instance type does not set it.
+/// KubeVirt rejects a VM that sets a field of its instance type, even with the same value (`VM field(s) ... conflicts
+/// with selected instance type`). Therefore a field is set only if the instance type does not set it.
 pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option<Value>); 3] {
     let instancetype = instancetype(machine);
     let type_scheduler =
@@ -134,7 +134,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
         machine.reader.error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
-    // Administrators can use this taint to keep pods of other schedulers off the hosts.
+    // Administrators can use this taint to keep the pods of other schedulers off the hosts.
     if own.or(type_scheduler) == Some(SCHEDULER) {
         tolerations.push(json!({"key": VMS_TAINT, "operator": "Exists"}));
     }
@@ -145,7 +145,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
     ]
 }
 
-/// `spec.template.spec.topologySpreadConstraints`
+/// Returns `spec.template.spec.topologySpreadConstraints`.
 pub(super) fn spread(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let selector = json!({"matchLabels": {"md": machine.deployment.metadata.name}});
     let one = |skew: i32, key: &str, when: &str| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});

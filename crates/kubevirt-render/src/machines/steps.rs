@@ -1,4 +1,4 @@
-//! The steps that reconcile a MachineDeployment: machines to create, adopt and delete, and its status.
+//! The steps that reconcile a MachineDeployment: machines to create, adopt and delete, and the status.
 
 use std::collections::BTreeMap;
 
@@ -11,48 +11,49 @@ use super::render::{Rendered, render};
 use super::renderer::RenderOptions;
 use super::rollout::{Counts, Decision, ExistingMachine, StrategyError, decide};
 
-/// A VirtualMachine that exists, as far as reconciling needs it.
+/// An existing VirtualMachine, with the fields that the reconciler needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vm {
-    /// `metadata.name`
+    /// Field `metadata.name`.
     pub name: String,
-    /// `metadata.uid`
+    /// Field `metadata.uid`.
     pub uid: String,
-    /// `metadata.labels`
+    /// Field `metadata.labels`.
     pub labels: BTreeMap<String, String>,
-    /// `metadata.annotations`
+    /// Field `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// Uid of the controller among the owners, if there is one.
+    /// Uid of the owner that is the controller, if there is one.
     pub controller: Option<String>,
     /// Creation time, in seconds since the epoch.
     pub created: i64,
     /// True if the VirtualMachine is being deleted.
     pub is_deleting: bool,
-    /// Time since which the instance is ready, in seconds since the epoch.
+    /// Time at which the instance became ready, in seconds since the epoch.
     pub ready_since: Option<i64>,
     /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
 }
 
-/// The MachineDeployment as owner of VirtualMachines.
+/// The MachineDeployment in its role as owner of VirtualMachines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Uid of the MachineDeployment.
     pub uid: String,
-    /// True if both are in one namespace, so that an owner reference is possible.
+    /// True if the MachineDeployment and its VirtualMachines are in the same namespace, so that an owner reference is
+    /// possible.
     pub shares_namespace: bool,
 }
 
 /// Steps that reconcile a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// VirtualMachines without an owner, to adopt.
+    /// VirtualMachines without an owner that the MachineDeployment adopts.
     pub adopt: Vec<String>,
     /// Number of machines to create.
     pub create: u32,
     /// Machines to delete.
     pub delete: Vec<String>,
-    /// Seconds after which to reconcile again.
+    /// Seconds until the next reconcile.
     pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: Counts,
@@ -61,8 +62,8 @@ pub struct Steps {
 }
 
 impl Vm {
-    /// Reads a VirtualMachine and its instance. A machine is ready if the instance is in phase Running and has the condition
-    /// Ready.
+    /// Reads a VirtualMachine and its instance. The machine is ready if the instance is in the phase Running and has
+    /// the condition Ready.
     #[must_use]
     pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
         let text = |value: &Value, pointer: &str| {
@@ -107,8 +108,8 @@ impl Vm {
         self.ownership(owner) == Some(true)
     }
 
-    /// Returns true if the VirtualMachine was created for the deployment, not adopted. Then the name of its user data Secret
-    /// is known.
+    /// Returns true if the VirtualMachine was created for the deployment and not adopted. The name of its user data
+    /// Secret is then known.
     #[must_use]
     pub fn was_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision =
@@ -118,8 +119,8 @@ impl Vm {
         !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
     }
 
-    /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it has
-    /// none. An annotation replaces the owner reference across namespaces.
+    /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it
+    /// has no owner. Across namespaces, an annotation replaces the owner reference.
     fn ownership(&self, owner: &Owner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID);
         match (&self.controller, annotated) {
@@ -135,11 +136,11 @@ fn seconds(text: &str) -> Option<i64> {
     text.parse::<k8s_openapi::jiff::Timestamp>().ok().map(k8s_openapi::jiff::Timestamp::as_second)
 }
 
-/// Computes the steps. `machines` are all VirtualMachines of the namespace. `backoff` is the number of seconds for which no
-/// machine is created, because previous machines have failed.
+/// Computes the steps. `machines` are all VirtualMachines of the namespace. `backoff` is the number of seconds for
+/// which no machine is created because previous machines have failed.
 ///
 /// # Errors
-/// If the strategy is invalid.
+/// Returns an error if the strategy is invalid.
 pub fn steps(
     deployment: &MachineDeployment,
     owner: &Owner,
@@ -157,7 +158,7 @@ pub fn steps(
         if is_mine.is_none() {
             adopt.push(vm.name.clone());
         }
-        // A machine that another controller created counts as current, so that adopting it replaces no machine.
+        // A machine that another controller created counts as current, so that its adoption replaces no machine.
         let revision = vm.annotations.get(names::REVISION);
         mine.push(ExistingMachine {
             name: vm.name.clone(),
@@ -176,7 +177,7 @@ pub fn steps(
 /// Renders a new machine with its owner.
 ///
 /// # Errors
-/// All problems of the MachineDeployment.
+/// Returns all problems of the MachineDeployment.
 pub fn new_machine(
     deployment: &MachineDeployment,
     owner: &Owner,
@@ -213,14 +214,14 @@ fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
     })
 }
 
-/// Returns the name of a new machine. `random` makes names of machines that are created at the same time differ.
+/// Returns the name of a new machine. `random` distinguishes the names of machines that are created at the same time.
 #[must_use]
 pub fn name(deployment: &MachineDeployment, random: u64) -> String {
     format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
 }
 
-/// Returns the seconds of backoff after consecutive failures: 10 s, doubled each time, 5 min at most, like the kubelet's
-/// backoff of containers.
+/// Returns the backoff in seconds after consecutive failures: 10 s, doubled after each failure, at most 5 min, like
+/// the kubelet's backoff for containers.
 #[must_use]
 pub fn backoff_seconds(failures: u32) -> u32 {
     match failures {

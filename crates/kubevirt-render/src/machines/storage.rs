@@ -8,11 +8,11 @@ use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
-/// Topology labels of Nodes and volumes.
+/// Label with the region of Nodes and volumes.
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// `spec.template.spec.domain.devices.disks`
+/// Returns `spec.template.spec.domain.devices.disks`.
 pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
     let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
     let more = (0..secondary).map(|at| volume_name(machine, at));
@@ -23,7 +23,7 @@ pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
         .collect()
 }
 
-/// `spec.template.spec.volumes`
+/// Returns `spec.template.spec.volumes`.
 pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
@@ -38,16 +38,16 @@ pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     volumes
 }
 
-/// Returns the name of a DataVolume and of its claim: a DNS subdomain of 253 characters at most.
+/// Returns the name of a DataVolume and of its claim: a DNS subdomain with at most 253 characters.
 fn claim_name(machine: &str, at: usize) -> String {
     format!("{machine}-secondarydisk{at}")
 }
 
-/// Maximum length of a volume's name. The launcher pod has a volume of the same name, which must be a DNS label.
+/// Maximum length of a volume's name. The launcher pod has a volume with the same name, which must be a DNS label.
 const MAX_LABEL: usize = 63;
 
-/// Returns the name of a volume and its disk. A machine's name may have 63 characters and dots. If the result would not be
-/// a DNS label, the machine's name is truncated and a hash of it is appended.
+/// Returns the name of a volume and its disk. A machine's name may have 63 characters and dots. If the result would
+/// not be a DNS label, the machine's name is truncated, and a hash of the machine's name is appended.
 fn volume_name(machine: &str, at: usize) -> String {
     let whole = claim_name(machine, at);
     if whole.len() <= MAX_LABEL && !whole.contains('.') {
@@ -60,7 +60,7 @@ fn volume_name(machine: &str, at: usize) -> String {
     format!("{}{end}", beginning.trim_end_matches('-'))
 }
 
-/// `spec.dataVolumeTemplates`
+/// Returns `spec.dataVolumeTemplates`.
 pub(super) fn data_volumes(
     machine: &MachineRenderer<'_>,
     annotations: Map<String, Value>,
@@ -84,8 +84,8 @@ pub(super) fn data_volumes(
     let mut volumes = vec![first];
     for (at, disk) in machine.provider.secondary_disks.iter().enumerate() {
         let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
-        // machine-controller clones the image with the access mode of the first disk. A blank disk is an addition of Berth
-        // and has its own access mode.
+        // As in machine-controller, a clone of the image gets the access mode of the first disk. Blank disks are an
+        // addition of Berth and have their own access mode.
         let (source, mode) = if *is_blank {
             let own = Some(access_mode.clone().expose()).filter(|mode| !mode.is_empty());
             let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
@@ -114,7 +114,7 @@ fn access_mode(machine: &MachineRenderer<'_>) -> String {
     default_access_mode(machine, &disk.storage_class)
 }
 
-/// Returns ReadWriteMany if the StorageProfile of the class lists it, so that VMs can be migrated.
+/// Returns ReadWriteMany if the StorageProfile of the storage class lists this mode, so that VMs can be migrated.
 fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
     let modes = machine.context.access_modes.get(class);
     let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
@@ -156,7 +156,7 @@ fn source(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Returns the headers of the download. Headers of a Secret are sorted by name.
+/// Returns the HTTP headers for the download. Headers from a Secret are sorted by name.
 fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let disk = &machine.provider.primary_disk;
     if disk.extra_headers_secret.is_empty() {
@@ -180,8 +180,8 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     entries.into_iter().map(header).collect()
 }
 
-/// Returns the scheme of a text that Go's `url.ParseRequestURI` accepts: a URL with a scheme, or a path that begins with
-/// `/` (scheme "").
+/// Returns the scheme of a text that Go's `url.ParseRequestURI` accepts: a URL with a scheme, or a path that begins
+/// with `/` (the scheme is then empty).
 fn scheme(text: &str) -> Option<&str> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
@@ -200,8 +200,8 @@ fn scheme(text: &str) -> Option<&str> {
     (is_scheme && is_host).then_some(scheme)
 }
 
-/// Returns the topology labels of the storage: from the storage class, overridden by `location`. As in machine-controller,
-/// the first key without exactly one value ends the search.
+/// Returns the topology labels of the storage: the labels of the storage class, overridden by `location`. As in
+/// machine-controller, the search ends at the first key that does not have exactly one value.
 pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);
@@ -239,7 +239,7 @@ mod tests {
         assert_ne!(volume_name(&long, 0), volume_name(&other, 0), "names with the same beginning");
     }
 
-    /// Results of url.ParseRequestURI of Go 1.24.
+    /// Expected values are results of url.ParseRequestURI in Go 1.24.
     #[test]
     fn images_are_urls_as_in_go() {
         for (text, expected) in [

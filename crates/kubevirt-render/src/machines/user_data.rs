@@ -1,23 +1,23 @@
-//! Merges public keys into the user data of machines, which are a cloud-config or Ignition.
+//! Merges public keys into the user data of machines, in the format cloud-config or Ignition.
 //!
-//! A cloud-config is changed as text, not parsed and serialised: cloud-init reads YAML 1.1, where `0644` is octal, and no
-//! value of the user may change its meaning.
+//! A cloud-config is changed as text, without parsing and serialisation: cloud-init reads YAML 1.1, where `0644` is
+//! octal, and no value of the user may change its meaning.
 
 use serde_json::{Value, json};
 
-/// Reports that public keys cannot be merged. It does not quote the user data, which come from a Secret.
+/// Reason why public keys cannot be merged. The message does not quote the user data, which come from a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
     /// The user data are empty.
     #[error("is empty")]
     Empty,
-    /// The user data are neither a cloud-config nor Ignition.
+    /// The user data are neither a cloud-config nor an Ignition config.
     #[error(
         "is neither a #cloud-config nor Ignition (JSON), so public keys cannot be merged; leave sshPublicKeys empty and add \
          the keys to the user data"
     )]
     Unknown,
-    /// The user data begin like one of the two, but are invalid.
+    /// The user data begin like a cloud-config or an Ignition config, but are invalid.
     #[error("is not valid {kind}: {problem}")]
     Invalid {
         /// `cloud-config` or `Ignition`.
@@ -30,8 +30,8 @@ pub enum UserDataError {
 /// Adds public keys for the default user of the system, without duplicates.
 ///
 /// # Errors
-/// If the user data are of neither kind, or invalid. Without keys, any user data that are not empty are returned
-/// unchanged.
+/// Returns an error if the user data have neither format, or are invalid. Without keys, all user data that are not
+/// empty are returned unchanged.
 pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
     if user_data.trim().is_empty() {
         return Err(UserDataError::Empty);
@@ -50,11 +50,11 @@ pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataErr
     Err(UserDataError::Unknown)
 }
 
-/// Ignition 3: `passwd.users[name=core].sshAuthorizedKeys`.
+/// Merges keys into Ignition 3: `passwd.users[name=core].sshAuthorizedKeys`.
 fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "Ignition", problem };
     let mut config: Value = serde_json::from_str(text).map_err(|error| {
-        // The parser's message quotes the user data.
+        // The parser's own message would quote the user data.
         invalid(format!("it is not JSON (line {}, column {})", error.line(), error.column()))
     })?;
     if config.pointer("/ignition/version").is_none() {
@@ -88,7 +88,7 @@ const FIELD: &str = "ssh_authorized_keys";
 fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "cloud-config", problem };
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
-        // The parser's message quotes the user data.
+        // The parser's own message would quote the user data.
         let place = error.location().map(|place| format!(" (line {})", place.line()));
         invalid(format!("it is not YAML{}", place.unwrap_or_default()))
     })?;
@@ -127,7 +127,7 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     merged.push_str(FIELD);
     merged.push_str(":\n");
     for key in all {
-        // JSON's quotes are YAML's too.
+        // JSON strings are valid YAML strings.
         merged.push_str(&format!("- {}\n", Value::from(key)));
     }
     let again: Value = serde_saphyr::from_str(&merged).map_err(|_| {

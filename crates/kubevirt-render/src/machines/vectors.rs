@@ -1,15 +1,18 @@
-//! Interrupt vectors: each queue of a virtio device takes one (MSI-X), and their number is limited. A guest does not fail
-//! when they run out: devices share a vector or are interrupted through QEMU, which is slow and not reported.
+//! Interrupt vectors. Each queue of a virtio device takes one vector (MSI-X), and the number of vectors is limited. A
+//! guest does not fail without free vectors: devices share a vector or are interrupted through QEMU, which is slow and
+//! is not reported.
 //!
-//! KVM routes at most 4,096 interrupts of a VM to its CPUs directly (`KVM_MAX_IRQ_ROUTES`), for all CPUs together. The guest's
-//! own limit is higher: Linux on x86 has about 200 vectors for each CPU, and a disk with a queue for each CPU takes one of
-//! every CPU (managed interrupts), an interface two; InfraConfig allows 32 disks at most.
+//! KVM routes at most 4,096 interrupts of a VM directly to its CPUs (`KVM_MAX_IRQ_ROUTES`), summed over all CPUs. The
+//! guest's own limit is higher: Linux on x86 has about 200 vectors for each CPU. A disk with a queue for each CPU
+//! takes one vector of every CPU (managed interrupts), and an interface takes two; InfraConfig allows at most 32
+//! disks.
 
 use serde_json::Value;
 
 use super::renderer::MachineRenderer;
 
-/// Routes of KVM for a VM, without those of the PIC and the I/O APIC (QEMU `kvm_pc_setup_irq_routing`: 16 and 24).
+/// Number of KVM's routes for a VM, without the routes of the PIC and the I/O APIC (QEMU `kvm_pc_setup_irq_routing`:
+/// 16 and 24).
 const MAX_ROUTES: u64 = 4096 - 40;
 /// Maximum number of queues of a virtio device (QEMU `VIRTIO_QUEUE_MAX`).
 const MAX_QUEUES: u64 = 1024;
@@ -18,26 +21,27 @@ const MAX_PAIRS: u64 = 256;
 
 /// Returns the number of vectors that the devices of a machine need.
 fn needed_vectors(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) -> u64 {
-    // A queue for each CPU (QEMU since 5.2, `virtio_pci_optimal_num_queues`), and one vector for changes of the
-    // configuration.
+    // A disk has a queue for each CPU (QEMU since 5.2, `virtio_pci_optimal_num_queues`), and one vector for
+    // configuration changes.
     let of_disk = cpus.min(MAX_QUEUES).saturating_add(1);
-    // A receive and a transmit queue; the control queue and the configuration have one vector each.
+    // An interface pair has a receive and a transmit queue; the control queue and the configuration have one vector
+    // each.
     let pairs = if has_multiqueue { cpus.min(MAX_PAIRS) } else { 1 };
     let of_interface = pairs.saturating_mul(2).saturating_add(2);
-    // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`): like a disk, with queues for control and
-    // events.
+    // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`) is counted like a disk, with
+    // additional queues for control and events.
     let of_controller = cpus.min(MAX_QUEUES - 2).saturating_add(3);
     let disks = disks.saturating_mul(of_disk);
     disks.saturating_add(interfaces.saturating_mul(of_interface)).saturating_add(of_controller)
 }
 
 impl MachineRenderer<'_> {
-    /// Reports a rendered machine whose devices need more vectors than there are.
+    /// Reports a rendered machine whose devices need more vectors than available.
     pub(super) fn check_vectors(&self, spec: &Value) {
         let devices = &spec["domain"]["devices"];
         let count = |field: &str| devices[field].as_array().map_or(0, |all| all.len() as u64);
         let (disks, interfaces) = (count("disks"), count("interfaces"));
-        // The CPUs of an instance type are not known here; assume one.
+        // The number of CPUs in an instance type is unknown here; one CPU is assumed.
         let cores = spec["domain"]["cpu"]["cores"].as_u64();
         // A number from a Secret must not appear in the message.
         let given = Some(&self.provider.cpus).filter(|cpus| !cpus.is_secret());
@@ -63,12 +67,13 @@ mod tests {
     fn queues_are_counted_as_in_qemu() {
         let of_controller = needed_vectors(1, 0, 0, true);
         assert_eq!(of_controller, 4);
-        // One CPU: a disk has one queue and the configuration; an interface has one pair, control and configuration.
+        // With one CPU, a disk has one queue and the configuration; an interface has one pair, control and
+        // configuration.
         assert_eq!(needed_vectors(1, 1, 0, true), of_controller + 2);
         assert_eq!(needed_vectors(1, 0, 1, true), of_controller + 4);
         assert_eq!(needed_vectors(16, 4, 2, true), 19 + 4 * 17 + 2 * 34);
         assert_eq!(needed_vectors(16, 4, 2, false), 19 + 4 * 17 + 2 * 4);
-        // QEMU limits the queues of a device, KubeVirt those of a tap device.
+        // QEMU limits the queues of a device, and KubeVirt limits the queues of a tap device.
         assert_eq!(needed_vectors(4096, 1, 1, true), 1025 + 1025 + 514);
         assert_eq!(needed_vectors(u64::MAX, u64::MAX, 2, true), u64::MAX);
     }

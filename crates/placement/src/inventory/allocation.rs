@@ -13,7 +13,7 @@ use berth_kubelet_admission::{MemoryKind, Restored, RestoredContainer, RestoredD
 /// Resources allocated to one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// `metadata.uid`.
+    /// Field `metadata.uid`.
     pub uid: String,
     /// Namespace and name, if known.
     pub name: Option<String>,

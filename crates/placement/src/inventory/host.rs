@@ -31,7 +31,7 @@ pub struct ReportedHost {
     pub is_cordoned: bool,
     /// `status.allocatable` of the Node; without a Node, the amounts that the kubelet would report.
     pub allocatable: Resources,
-    /// `status.allocatable.pods`.
+    /// Field `status.allocatable.pods`.
     pub pods_limit: u64,
     /// Input for the prediction of kubelet admission.
     pub admission: Arc<admission::KubeletHost>,

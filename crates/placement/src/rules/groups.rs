@@ -122,7 +122,7 @@ pub(super) struct Groups {
 
 /// A property that all pods of a group have, by which the group is indexed.
 pub(super) enum IndexKey {
-    /// One of these pairs.
+    /// Every pod of the group has one of these pairs.
     Pairs(Vec<Pair>),
     Key(Symbol),
     Rest,

@@ -24,9 +24,9 @@ pub(super) struct NodeInfo {
 pub(super) struct Eligible {
     /// Keys of labels that the hosts must have, sorted: the keys of all constraints of the pod.
     pub(super) keys: Box<[Symbol]>,
-    /// `nodeAffinityPolicy: Honor`.
+    /// Rule of node affinity that the hosts must satisfy, with `nodeAffinityPolicy: Honor`.
     pub(super) rule: Option<u32>,
-    /// `nodeTaintsPolicy: Honor`.
+    /// Tolerations for the hosts' taints, with `nodeTaintsPolicy: Honor`.
     pub(super) tolerations: Option<u32>,
 }
 

@@ -11,17 +11,17 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 pub struct PodSpecParts<'a> {
     /// `metadata.namespace`; an empty namespace means `default`.
     pub namespace: &'a str,
-    /// `metadata.labels`.
+    /// Field `metadata.labels`.
     pub labels: Option<&'a BTreeMap<String, String>>,
     /// True if `metadata.deletionTimestamp` is set.
     pub is_terminating: bool,
-    /// `spec.nodeSelector`.
+    /// Field `spec.nodeSelector`.
     pub node_selector: Option<&'a BTreeMap<String, String>>,
-    /// `spec.affinity`.
+    /// Field `spec.affinity`.
     pub affinity: Option<&'a v1::Affinity>,
-    /// `spec.tolerations`.
+    /// Field `spec.tolerations`.
     pub tolerations: &'a [v1::Toleration],
-    /// `spec.topologySpreadConstraints`.
+    /// Field `spec.topologySpreadConstraints`.
     pub spread: &'a [v1::TopologySpreadConstraint],
     /// Requests of the pod's containers.
     pub containers: &'a Pod,
@@ -57,17 +57,17 @@ impl<'a> PodSpecParts<'a> {
 /// The parts of a Node that determine which pods the Node may run.
 #[derive(Clone, Copy, Debug)]
 pub struct HostParts<'a> {
-    /// `metadata.name`.
+    /// Field `metadata.name`.
     pub name: &'a str,
-    /// `metadata.labels`.
+    /// Field `metadata.labels`.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// `spec.taints`.
+    /// Field `spec.taints`.
     pub taints: &'a [v1::Taint],
-    /// `spec.unschedulable`.
+    /// Field `spec.unschedulable`.
     pub is_cordoned: bool,
     /// `status.allocatable`, without `pods`.
     pub allocatable: &'a Resources,
-    /// `status.allocatable.pods`.
+    /// Field `status.allocatable.pods`.
     pub pods_limit: u64,
 }
 
