@@ -27,7 +27,7 @@ pub struct ObservedPod {
 /// Reason why a kubelet refused a pod that was bound to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KubeletRefusal {
-    /// The managers share no set of zones.
+    /// No set of zones satisfies all managers.
     TopologyAffinity,
     /// The pod would not get whole cores.
     SmtAlignment,

@@ -149,7 +149,7 @@ impl Groups {
     }
 
     pub(super) fn intern(&mut self, group: Group) -> u32 {
-        // Hundreds of groups may select `kubevirt.io=virt-launcher` beside the label that distinguishes them.
+        // Hundreds of groups may select `kubevirt.io=virt-launcher` in addition to the label that distinguishes them.
         let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
         let (number, is_new) = self.all.intern(group, |_| GroupCounters::default());
         if is_new {
