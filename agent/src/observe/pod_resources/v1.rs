@@ -83,9 +83,13 @@ pub mod pod_resources_lister_client {
         /// Pods on the node, also those that have ended, with what their containers were given.
         pub async fn list(
             &mut self,
-            request: impl tonic::IntoRequest<::berth_host_facts::kubelet::podresources::v1::ListPodResourcesRequest>,
+            request: impl tonic::IntoRequest<
+                ::berth_host_facts::kubelet::podresources::v1::ListPodResourcesRequest,
+            >,
         ) -> std::result::Result<
-            tonic::Response<::berth_host_facts::kubelet::podresources::v1::ListPodResourcesResponse>,
+            tonic::Response<
+                ::berth_host_facts::kubelet::podresources::v1::ListPodResourcesResponse,
+            >,
             tonic::Status,
         > {
             self.inner
@@ -108,9 +112,13 @@ pub mod pod_resources_lister_client {
         /// What could be handed out at all, in use or not. Since Kubernetes 1.23.
         pub async fn get_allocatable_resources(
             &mut self,
-            request: impl tonic::IntoRequest<::berth_host_facts::kubelet::podresources::v1::AllocatableResourcesRequest>,
+            request: impl tonic::IntoRequest<
+                ::berth_host_facts::kubelet::podresources::v1::AllocatableResourcesRequest,
+            >,
         ) -> std::result::Result<
-            tonic::Response<::berth_host_facts::kubelet::podresources::v1::AllocatableResourcesResponse>,
+            tonic::Response<
+                ::berth_host_facts::kubelet::podresources::v1::AllocatableResourcesResponse,
+            >,
             tonic::Status,
         > {
             self.inner
