@@ -3,7 +3,7 @@
 use berth_runtime::certificate::Expiry;
 
 use super::{Check, Input, Outcome};
-use crate::kubelet_credential::KUBECONFIG;
+use crate::credential::KUBECONFIG;
 
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "agent.certificate",
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::judge_input;
-    use crate::kubelet_credential::ClientCertificate;
+    use crate::credential::ClientCertificate;
     use berth_host_facts::HostFacts;
 
     #[test]

@@ -20,8 +20,7 @@ pub(crate) mod tests_support;
 
 use serde::Serialize;
 
-use crate::kubelet_credential as credential;
-use crate::kubelet_credential::{ClientCertificate, UnreadableCertificate};
+use crate::credential::{self, ClientCertificate, UnreadableCertificate};
 use berth_api::Bytes;
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
