@@ -12,6 +12,7 @@ pub mod pings;
 pub mod running;
 pub mod simulated;
 pub mod skip;
+pub mod sources;
 pub mod wait;
 
 use std::path::PathBuf;

@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::unwrap_used,
     reason = "tests look at the repository's files, and fail by panicking"
 )]
 
@@ -10,22 +9,9 @@ use berth_tests::repository;
 
 /// Returns the files below a folder with this suffix, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut open = vec![repository().join(folder)];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.to_string_lossy().ends_with(ending) {
-                let name = path.strip_prefix(repository()).unwrap().to_string_lossy().into_owned();
-                found.push((name, std::fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
+    let found = berth_tests::sources::files(folder, ending);
     assert!(!found.is_empty(), "no {ending} below {folder:?}");
-    found.sort();
-    found
+    found.into_iter().map(|file| (file.path, file.text)).collect()
 }
 
 /// Returns the code of a file without its tests.

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{rust, walk};
+use crate::tree::{Rust as _, rust, walk};
 
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 

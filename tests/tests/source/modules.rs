@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, UseTree};
 
-use crate::tree::{File, files};
+use crate::tree::{File, Rust as _, files};
 
 /// Names that a module makes visible from elsewhere (`use child::Name`), and the modules it imports from.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{File, files, rust, walk};
+use crate::tree::{File, Rust as _, files, rust, walk};
 
 /// Words and phrases, in lower case, each matched as whole words.
 const REFUSED: [&str; 37] = [

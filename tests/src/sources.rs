@@ -1,0 +1,45 @@
+//! The repository's own files, for tests that read them.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "tests read the repository's files, and fail by panicking"
+)]
+
+use crate::repository;
+
+/// One file: its path from the top of the repository, and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Path from the top of the repository.
+    pub path: String,
+    /// Content.
+    pub text: String,
+}
+
+/// Returns the files below a folder whose names end in `ending`, sorted by path. Build output and test data are left out.
+///
+/// # Panics
+/// If a file cannot be read.
+#[must_use]
+pub fn files(folder: &str, ending: &str) -> Vec<File> {
+    let mut found = Vec::new();
+    let mut open = vec![repository().join(folder)];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder of the repository") {
+            let path = entry.expect("an entry of a folder").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !matches!(name.as_str(), "target" | "data" | ".git") {
+                    open.push(path);
+                }
+            } else if name.ends_with(ending) {
+                let text = std::fs::read_to_string(&path).expect("a text of the repository");
+                let path = path.strip_prefix(repository()).expect("a path below the repository");
+                found.push(File { path: path.to_string_lossy().into_owned(), text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
