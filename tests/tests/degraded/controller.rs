@@ -1,5 +1,7 @@
 //! Tests of the controller's reconcilers, each with an object to write, and a server that refuses the writes.
 
+use std::collections::BTreeSet;
+use std::fs::read_to_string;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -67,7 +69,7 @@ impl Bed {
         plane.kubectl_with(&plane.kubeconfig(), &create, &host.to_string()).unwrap();
         let proxy = Proxy::start(&plane).unwrap();
         // The Lease must not expire during the refusals.
-        let more = ["--lease-duration=120", "--resync=600"];
+        let more = ["--lease-duration=120", "--resync=600", "--log-format=json"];
         let controller = Controller::behind(&proxy, &plane, "controller", &more).unwrap();
         let bed = Self { plane, proxy, _controller: controller };
         bed.change(0);
@@ -137,6 +139,29 @@ impl Bed {
                 .then_some(())
         });
         assert!(asked.is_ok(), "{asked:?}: {:#}", self.plane.infra_node("rack1-a"));
+        // A reconcile may fail after it wrote the observed generation, and its backoff would then delay the first
+        // attempts of the next refusals.
+        let recovered = self
+            .plane
+            .until("no object in backoff", SOON, |_| self.failing().is_empty().then_some(()));
+        assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing());
+    }
+
+    /// Returns the objects whose last reconcile failed, each with its reconciler, as the log says.
+    fn failing(&self) -> BTreeSet<(String, String)> {
+        let log = read_to_string(self.plane.folder().join("controller.log")).unwrap();
+        let mut failing = BTreeSet::new();
+        // The last line may be incomplete.
+        for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let field = |name: &str| line["fields"][name].as_str().unwrap_or_default().to_owned();
+            let object = (field("reconciler"), field("object"));
+            match field("message").as_str() {
+                "failed to reconcile; trying again" => failing.insert(object),
+                "reconciled again" => failing.remove(&object),
+                _ => continue,
+            };
+        }
+        failing
     }
 
     fn writes_are_refused_with_a_time(&self, code: u16, number: u32) {
