@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use berth_api::ConditionReason;
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
+use berth_api::{Condition, Time};
 use berth_runtime::certificate::{Expiry, Validity};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};

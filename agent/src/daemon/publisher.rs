@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use berth_api::Condition;
 use berth_api::infra_node::ChangeResult;
 use berth_api::{InfraNode, InfraNodeStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::mpsc::Sender;
 
 use super::desired::Desired;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::Condition;
 use berth_api::infra_node::ChangeStatus;
 use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNodeStatus, LinkName};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::desired::Desired;
 use super::last_report;

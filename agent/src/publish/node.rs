@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::Condition;
 use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label, resource};
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ManagedFieldsEntry, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use super::resources::Resources;
@@ -240,7 +241,7 @@ fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<No
         status: condition.status.clone(),
         reason: Some(condition.reason.clone()),
         message: Some(condition.message.clone()),
-        last_transition_time: since.or_else(|| Some(condition.last_transition_time.clone())),
+        last_transition_time: since.or(Some(Time(condition.last_transition_time.0))),
         last_heartbeat_time: None,
     })
 }

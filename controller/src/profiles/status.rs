@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use berth_api::names::condition::{
     PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN, READY,
 };
+use berth_api::{Condition, Time};
 use berth_api::{ConditionReason, HostProfile, HostProfileStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::resolved::{ResolvedProfiles, name_of};
 use super::selection::{Selection, ineligibility};
@@ -43,8 +43,7 @@ pub fn condition(
         status: update.status.to_owned(),
         reason: update.reason.as_str().to_owned(),
         message: update.message.clone(),
-        last_transition_time: known
-            .map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
+        last_transition_time: known.map_or_else(|| *now, |known| known.last_transition_time),
         observed_generation: generation,
     }
 }

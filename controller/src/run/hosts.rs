@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::Condition;
 use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
 use berth_runtime::reconcile::Options;
@@ -13,7 +14,6 @@ use berth_runtime::refusal::{conflicts, remove};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -192,7 +192,7 @@ async fn update_conditions(
                 status: "Unknown".into(),
                 reason: ConditionReason::AgentUnresponsive.to_string(),
                 message,
-                last_transition_time: now.clone(),
+                last_transition_time: now,
                 observed_generation: None,
             }
         };

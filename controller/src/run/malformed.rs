@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::Condition;
 use berth_api::names::CONTROLLER_MALFORMED;
 use berth_api::names::condition::READY;
 use berth_api::{ConditionReason, EventReason};
 use berth_runtime::client::{CallError, within};
 use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::core::DynamicObject;
 use serde_json::json;

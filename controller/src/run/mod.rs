@@ -29,13 +29,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use berth_api::Time;
 use berth_api::names::CONTROLLER;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::client;
 use berth_runtime::leader_election::{Election, LeaderElector, LeaderGuard};
 use berth_runtime::serve::{self, Listen};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,8 +1,8 @@
 //! Status of a tenant: one condition for each part, and the condition Ready.
 
 use berth_api::names::CONTROLLER_TENANTS;
+use berth_api::{Condition, Time};
 use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -217,7 +217,7 @@ fn new_condition(
         type_: type_.to_owned(),
         status: status.to_owned(),
         observed_generation: tenant.metadata.generation,
-        last_transition_time: before.map_or(Time(now), |one| one.last_transition_time.clone()),
+        last_transition_time: before.map_or(Time(now), |one| one.last_transition_time),
         reason: reason.to_owned(),
         message: message.chars().take(MAX_MESSAGE).collect(),
     }

@@ -7,10 +7,10 @@ use berth_api::infra_node::{
     Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDevices, ZoneDistance,
 };
 use berth_api::{Bytes, Class, InfraNode, InfraNodeStatus, PageSize};
+use berth_api::{Condition, Time};
 use berth_placement::inventory::ReportedHost;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::Deserialize;
 
 /// Description of a host.

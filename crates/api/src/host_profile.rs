@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Condition;
 use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, TransparentHugepages};
 
 /// What the hosts that it selects are asked to be. The highest priority that selects a Node wins; a tie is a conflict and
@@ -87,7 +87,7 @@ pub struct HostProfileSpec {
 }
 
 /// What became of a profile.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HostProfileStatus {
     /// Generation of the spec that this answers.

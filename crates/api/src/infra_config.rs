@@ -11,12 +11,11 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::PodDNSConfig;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
+use crate::{Condition, CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
 
 /// What holds for all tenants of this infra cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -292,7 +291,7 @@ impl EvictionStrategy {
 }
 
 /// What the controller says of the configuration.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigStatus {
     /// Generation of the spec that this answers.

@@ -6,9 +6,13 @@
 
 mod bits;
 mod bytes;
+mod condition;
 mod cpu_set;
+#[cfg(feature = "kube")]
 mod crds;
+#[cfg(feature = "kube")]
 mod host_profile;
+#[cfg(feature = "kube")]
 mod infra_config;
 pub mod infra_node;
 mod link_name;
@@ -21,18 +25,26 @@ mod problem;
 mod quantity;
 mod ranges;
 mod reason;
+#[cfg(feature = "kube")]
 mod tenant_cluster;
 mod text;
+#[cfg(feature = "kube")]
 mod vlan_claim;
 mod vlan_id;
 mod vlan_set;
 
 pub use bytes::{Bytes, ParseBytesError};
+pub use condition::{Condition, Time};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
+#[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
+#[cfg(feature = "kube")]
 pub use host_profile::{Class, HostProfile, HostProfileSpec, HostProfileStatus};
+#[cfg(feature = "kube")]
 pub use infra_config::*;
-pub use infra_node::{InfraNode, InfraNodeSpec, InfraNodeStatus};
+#[cfg(feature = "kube")]
+pub use infra_node::InfraNode;
+pub use infra_node::{InfraNodeSpec, InfraNodeStatus};
 pub use link_name::{LinkName, ParseLinkNameError};
 pub use mac_address::{MacAddress, ParseMacAddressError};
 pub use node_labels::node_labels;
@@ -42,7 +54,9 @@ pub use problem::Problem;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use ranges::{ParseVniRangeError, VNI_MAX, VlanRanges, VniRange};
 pub use reason::{ConditionReason, EventReason};
+#[cfg(feature = "kube")]
 pub use tenant_cluster::*;
+#[cfg(feature = "kube")]
 pub use vlan_claim::{VlanClaim, VlanClaimSpec, VlanClaimStatus};
 pub use vlan_id::{ParseVlanIdError, VlanId};
 pub use vlan_set::{ParseVlanSetError, VlanSet};

@@ -8,12 +8,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::networking::v1::NetworkPolicySpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::VlanId;
+use crate::{Condition, VlanId};
 
 /// One tenant cluster; its id is its name, its namespace `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -217,7 +216,7 @@ pub struct SecretRef {
 }
 
 /// What the infra cluster keeps for a tenant.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClusterStatus {
     /// Generation of the spec that this answers.

@@ -6,12 +6,11 @@
     reason = "KubeSchema copies each type into a function to build its rules"
 )]
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::VlanId;
+use crate::{Time, VlanId};
 
 /// A VLAN or VNI of a host network that a tenant has. It outlives its tenant for a quarantine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]

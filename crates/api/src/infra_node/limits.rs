@@ -1,9 +1,8 @@
 //! Texts and lists of the status, cut to what their schema allows: one message that is too long (of a file name, or of
 //! another program) must not have the API server refuse all that a host says.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
 use super::{AllocatedContainer, InfraNodeStatus};
+use crate::Condition;
 
 /// Characters of a message (`maxLength`).
 const MESSAGE: usize = 1024;

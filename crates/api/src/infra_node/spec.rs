@@ -2,14 +2,21 @@
 //!
 //! A field that is absent is unmanaged; a field that is taken away again restores the value found.
 
-#![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
-#![expect(
-    unreachable_pub,
-    reason = "KubeSchema copies each type into a function to build its rules"
+#![cfg_attr(
+    feature = "kube",
+    expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")
+)]
+#![cfg_attr(
+    feature = "kube",
+    expect(
+        unreachable_pub,
+        reason = "KubeSchema copies each type into a function to build its rules"
+    )
 )]
 
 use std::net::IpAddr;
 
+#[cfg(feature = "kube")]
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,63 +25,66 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 
 /// What this host is asked to be. Absent fields are unmanaged: Berth neither reads intent into them
 /// nor changes them.
-#[derive(
-    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
-)]
-#[kube(
-    group = "berth.dev",
-    version = "v1alpha1",
-    kind = "InfraNode",
-    plural = "infranodes",
-    shortname = "inode",
-    category = "berth",
-    status = "crate::InfraNodeStatus",
-    derive = "PartialEq",
-    doc = "One host of the infra cluster: what it is asked to be, and what it is. Named and owned as its Node.",
-    printcolumn(
-        name = "Profile",
-        type_ = "string",
-        json_path = ".spec.profile",
-        description = "HostProfile the spec was resolved from"
-    ),
-    printcolumn(
-        name = "KVM",
-        type_ = "string",
-        json_path = ".status.capabilities.kvm.state",
-        description = "Whether virtual machines can run, or why not"
-    ),
-    printcolumn(
-        name = "Cores",
-        type_ = "integer",
-        json_path = ".status.capabilities.cpu.cores",
-        description = "Physical cores online"
-    ),
-    printcolumn(
-        name = "Memory",
-        type_ = "string",
-        json_path = ".status.capabilities.memory.total",
-        description = "Memory the kernel manages"
-    ),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-        description = "True if the host matches its spec"
-    ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(
-        name = "CPU",
-        type_ = "string",
-        json_path = ".status.capabilities.cpu.model",
-        priority = 1
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(CustomResource, KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
+#[cfg_attr(
+    feature = "kube",
+    kube(
+        group = "berth.dev",
+        version = "v1alpha1",
+        kind = "InfraNode",
+        plural = "infranodes",
+        shortname = "inode",
+        category = "berth",
+        status = "crate::InfraNodeStatus",
+        derive = "PartialEq",
+        doc = "One host of the infra cluster: what it is asked to be, and what it is. Named and owned as its Node.",
+        printcolumn(
+            name = "Profile",
+            type_ = "string",
+            json_path = ".spec.profile",
+            description = "HostProfile the spec was resolved from"
+        ),
+        printcolumn(
+            name = "KVM",
+            type_ = "string",
+            json_path = ".status.capabilities.kvm.state",
+            description = "Whether virtual machines can run, or why not"
+        ),
+        printcolumn(
+            name = "Cores",
+            type_ = "integer",
+            json_path = ".status.capabilities.cpu.cores",
+            description = "Physical cores online"
+        ),
+        printcolumn(
+            name = "Memory",
+            type_ = "string",
+            json_path = ".status.capabilities.memory.total",
+            description = "Memory the kernel manages"
+        ),
+        printcolumn(
+            name = "Ready",
+            type_ = "string",
+            json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
+            description = "True if the host matches its spec"
+        ),
+        printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+        printcolumn(
+            name = "CPU",
+            type_ = "string",
+            json_path = ".status.capabilities.cpu.model",
+            priority = 1
+        )
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
+#[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new(
         "!has(self.tenantNetworks) || self.tenantNetworks.size() == 0 || (has(self.networks) && self.tenantNetworks.all(t, self.networks.exists(n, n.name == t.network)))"
     ).message("every tenantNetworks[].network must name one of spec.networks")
-)]
+))]
 pub struct InfraNodeSpec {
     /// The HostProfile this spec was resolved from, for people to see. The agent does not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,12 +110,12 @@ pub struct InfraNodeSpec {
     /// Host networks that can carry tenants.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
     pub networks: Vec<NetworkSpec>,
     /// Tenant clusters this host carries, each with its own layer 2 on one of `networks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4094))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
     pub tenant_networks: Vec<TenantNetworkSpec>,
 }
 
@@ -125,12 +135,14 @@ pub struct CpuSpec {
 }
 
 /// Which cores are kept for the host: by number per NUMA zone, or by name. Exactly one is set.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
+#[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new("has(self.coresPerZone) != has(self.cpus)")
         .message("exactly one of coresPerZone and cpus must be set")
-)]
+))]
 pub struct ReservedCpus {
     /// Physical cores to keep in every zone that has CPUs. The core of CPU 0 is among them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,14 +222,16 @@ pub enum TransparentHugepages {
 }
 
 /// A host network that can carry tenants.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
+#[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new("self.scenario != 'Vxlan' || has(self.vxlan)")
         .message("scenario Vxlan needs vxlan"),
     validation = Rule::new("self.scenario == 'Vxlan' || has(self.uplink)")
         .message("every scenario but Vxlan needs an uplink")
-)]
+))]
 pub struct NetworkSpec {
     /// What VLAN pools and tenants refer to.
     #[schemars(length(min = 1, max = 63))]
@@ -263,12 +277,14 @@ pub enum NetworkScenario {
 }
 
 /// The link that leaves the host, by exactly one of its names.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
+#[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new("[has(self.name), has(self.mac), has(self.pciAddress)].filter(x, x).size() == 1")
         .message("exactly one of name, mac and pciAddress must be set")
-)]
+))]
 pub struct UplinkSelector {
     /// The uplink may become a bridge's port although the host's own traffic (its default route, addresses)
     /// runs over it. It is then done on trial: what the host cannot reach afterwards brings it back.
@@ -307,12 +323,14 @@ const fn default_vxlan_port() -> u16 {
 }
 
 /// One tenant cluster's layer 2 on a host network.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
+#[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new("has(self.vlan) != has(self.vni)")
         .message("exactly one of vlan and vni must be set")
-)]
+))]
 pub struct TenantNetworkSpec {
     /// The tenant network's name, `cluster-<id>`.
     #[schemars(length(min = 1, max = 63))]

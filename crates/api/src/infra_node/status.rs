@@ -3,15 +3,14 @@
 //! Facts are three-valued: a field is yes, no, or absent and then listed in `unknown` with the reason.
 //! Nothing here changes while the host is idle: free memory, counters and times go to metrics.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Capabilities;
-use crate::{Bytes, CpuSet, PageSize, VlanId};
+use crate::{Bytes, Condition, CpuSet, PageSize, VlanId};
 
 /// What the host is, by its own agent.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraNodeStatus {
     /// `metadata.generation` of the spec that the rest of this status answers.
