@@ -2,7 +2,9 @@
 
 use berth_runtime::certificate::Expiry;
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use crate::credential::KUBECONFIG;
 
 pub(super) const CHECKS: &[Check] = &[Check {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use berth_api::CpuSet;
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use berth_host_facts::HostFacts;
 
 pub(super) const CHECKS: &[Check] = &[

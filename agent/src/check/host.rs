@@ -3,7 +3,9 @@
 use berth_api::Bytes;
 use berth_api::infra_node::Hypervisor;
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use berth_host_facts::identity::is_machine_id;
 
 pub(super) const CHECKS: &[Check] = &[

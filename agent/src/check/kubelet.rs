@@ -4,7 +4,9 @@
 use berth_api::Bytes;
 use berth_api::infra_node::UnknownReason;
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use crate::plan::kubelet::{drain_stop_remove_start, next_start};
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
 use berth_host_facts::kubelet::{KubeletConfig, StartedWith};

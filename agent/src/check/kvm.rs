@@ -2,7 +2,9 @@
 
 use berth_api::infra_node::{Hypervisor, KvmState};
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use berth_host_facts::kvm::device::Device;
 
 pub(super) const CHECKS: &[Check] = &[

@@ -3,7 +3,9 @@
 use berth_api::infra_node::{KsmAdvisor, KsmOwner, Zone};
 use berth_api::{Bytes, PageSize};
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

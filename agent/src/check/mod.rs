@@ -6,8 +6,11 @@
 
 mod agent;
 mod cpu;
+mod definition;
 mod devices;
+mod findings;
 mod host;
+mod input;
 mod kubelet;
 mod kvm;
 mod links;
@@ -18,111 +21,10 @@ mod tenants;
 #[cfg(test)]
 pub(crate) mod tests_support;
 
-use serde::Serialize;
-
-use crate::credential::{self, ClientCertificate, UnreadableCertificate};
-use berth_api::Bytes;
-use berth_host_facts::identity::Identity;
-use berth_host_facts::irqs::Irq;
-use berth_host_facts::root::Root;
-use berth_host_facts::{HostFacts, disks, identity, irqs};
+pub use definition::Check;
+pub use findings::{Finding, Findings, Summary};
+pub use input::Input;
 pub use outcome::{Evidence, Outcome, Status};
-
-/// A check.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Check {
-    /// Stable name, `group.name`.
-    pub id: &'static str,
-    /// Short description of the property that the check verifies.
-    pub title: &'static str,
-    /// Reason for the check and meaning of its results.
-    pub explanation: &'static str,
-    #[serde(skip)]
-    run: fn(&Input) -> Outcome,
-}
-
-/// Input of the checks.
-#[derive(Debug)]
-pub struct Input<'a> {
-    /// Facts of the host, as in the report.
-    pub facts: &'a HostFacts,
-    /// Interrupts, which are not in the report.
-    pub irqs: Vec<Irq>,
-    /// Machine ID and firmware UUID.
-    pub identity: Identity,
-    /// Disks and the sum of their sizes.
-    pub disks: Option<(Vec<String>, Bytes)>,
-    /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
-    pub smt_control: Option<String>,
-    /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
-    pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
-    /// True if the process runs as root.
-    pub root: bool,
-}
-
-impl<'a> Input<'a> {
-    /// Returns an input with facts only.
-    #[must_use]
-    pub fn of(facts: &'a HostFacts) -> Self {
-        Self {
-            facts,
-            irqs: Vec::new(),
-            identity: Identity::default(),
-            disks: None,
-            smt_control: None,
-            certificate: None,
-            root: false,
-        }
-    }
-
-    /// Reads the additional input that only checks need.
-    #[must_use]
-    pub fn observe(root: &Root, facts: &'a HostFacts) -> Self {
-        Self {
-            facts,
-            irqs: irqs::observe(root),
-            identity: identity::observe(root, &facts.links),
-            disks: disks::observe(root),
-            smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
-            certificate: credential::observe(root),
-            root: nix::unistd::geteuid().is_root(),
-        }
-    }
-}
-
-/// A check with its outcome, as `check --output json` prints it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The check's stable id.
-    pub id: &'static str,
-    /// Title of the check.
-    pub title: &'static str,
-    /// Outcome of the check.
-    #[serde(flatten)]
-    pub outcome: Outcome,
-}
-
-/// Findings of all checks that ran.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Findings {
-    /// Number of checks by status.
-    pub summary: Summary,
-    /// Findings, in the order of the list of checks.
-    pub checks: Vec<Finding>,
-}
-
-/// Number of checks by status.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
-    /// Passed.
-    pub pass: usize,
-    /// Warnings.
-    pub warn: usize,
-    /// Failed.
-    pub fail: usize,
-    /// Skipped.
-    pub skip: usize,
-}
 
 /// Returns all checks, in the order of output.
 #[must_use]
@@ -172,6 +74,7 @@ pub fn run(checks: &[Check], input: &Input) -> Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_host_facts::HostFacts;
 
     #[test]
     fn ids_are_unique_and_explained() {

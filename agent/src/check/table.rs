@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Check, Finding, Findings, Status};
+use super::definition::Check;
+use super::findings::{Finding, Findings, Summary};
+use super::outcome::Status;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
@@ -26,7 +28,7 @@ pub fn render(findings: &Findings, style: Style) -> String {
         group = this;
         render_finding(&mut out, finding, style);
     }
-    let super::Summary { pass, warn, fail, skip } = findings.summary;
+    let Summary { pass, warn, fail, skip } = findings.summary;
     let count = |n: usize, word: &str| format!("{n} {word}");
     // Writing to a String cannot fail.
     writeln!(

@@ -1,6 +1,8 @@
 //! Checks of tenant networks: isolation, uplinks and interference from other programs.
 
-use super::{Check, Input, Outcome};
+use super::definition::Check;
+use super::input::Input;
+use super::outcome::Outcome;
 use crate::plan::network::filter;
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind};
 use berth_host_facts::nftables::TABLE;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::look;
 use super::manifest::{ManifestArguments, print_faults};
+use super::options::read_facts;
 use super::plan::{Output, SAMPLE};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
 use crate::host_write::{HostWrite as _, Lock};
@@ -120,7 +120,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
         complain(&format!("berth-agent: {recovered}"));
     }
-    let facts = look(&root, &ObserveOptions::to_plan());
+    let facts = read_facts(&root, &ObserveOptions::to_plan());
     Ok((root, lock, facts))
 }
 

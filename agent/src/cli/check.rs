@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 
-use super::HostArguments;
+use super::options::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
 use berth_runtime::cli::style::Style;

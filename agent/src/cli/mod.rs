@@ -3,6 +3,7 @@
 mod apply;
 mod check;
 mod manifest;
+mod options;
 mod plan;
 mod report;
 mod run;
@@ -10,14 +11,12 @@ mod run;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, complain, pages, print};
-use clap::{CommandFactory, Parser, Subcommand, ValueHint};
+use berth_runtime::cli::{Failure, pages, print};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::apply::links;
-use crate::observe;
 use berth_host_facts::root::Root;
-use berth_host_facts::{HostFacts, ObserveOptions, direct_io};
 
 const EXAMPLES: &str = "  \
   berth-agent report                     what this host can do, as text
@@ -85,77 +84,6 @@ enum Command {
         /// Where the host's files are
         root: PathBuf,
     },
-}
-
-/// Selects the host.
-#[derive(Debug, clap::Args)]
-struct RootArguments {
-    /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read instead of this host
-    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
-    root: PathBuf,
-}
-
-/// Selects the host, and how to read it.
-#[derive(Debug, clap::Args)]
-struct HostArguments {
-    #[command(flatten)]
-    root: RootArguments,
-    /// Folder whose file system is tested for O_DIRECT; may be repeated
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_values = direct_io::DEFAULT_PATHS,
-        value_parser = absolute
-    )]
-    direct_io_path: Vec<String>,
-}
-
-/// An argument that is not an absolute path.
-#[derive(Debug, thiserror::Error)]
-#[error("give an absolute path")]
-struct NotAbsolute;
-
-/// Parses a folder for the O_DIRECT test.
-fn absolute(path: &str) -> Result<String, NotAbsolute> {
-    path.starts_with('/').then(|| path.to_owned()).ok_or(NotAbsolute)
-}
-
-impl RootArguments {
-    fn open(&self) -> Result<Root, Failure> {
-        let root = Root::open(&self.root)
-            .map_err(|error| Failure { code: BAD_INPUT, error: error.into() })?;
-        if !root.exists("proc") && !root.exists("sys") {
-            let inner = root.list(".").unwrap_or_default();
-            let inner = inner.iter().find(|name| root.exists(&format!("{name}/sys")));
-            let path = self.root.display();
-            let hint =
-                inner.map(|name| format!("; did you mean {path}/{name}?")).unwrap_or_default();
-            complain(&format!("warning: --root {path}: it contains neither proc/ nor sys/{hint}"));
-        }
-        Ok(root)
-    }
-}
-
-impl HostArguments {
-    /// Reads the host, and prints warnings to standard error.
-    fn observe(&self) -> Result<(Root, HostFacts), Failure> {
-        let root = self.root.open()?;
-        let wanted = ObserveOptions {
-            direct_io_paths: self.direct_io_path.clone(),
-            ..ObserveOptions::default()
-        };
-        let facts = look(&root, &wanted);
-        Ok((root, facts))
-    }
-}
-
-/// Reads the host, and prints warnings to standard error.
-fn look(root: &Root, wanted: &ObserveOptions) -> HostFacts {
-    let facts = observe::observe(root, wanted);
-    for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
-    }
-    facts
 }
 
 /// Runs the program with the arguments of this process.

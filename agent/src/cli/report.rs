@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::HostArguments;
+use super::options::HostArguments;
 use crate::report;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{Failure, print};

@@ -14,7 +14,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
 use tokio::sync::mpsc::Receiver;
 
-use super::Settings;
+use super::settings::Settings;
 use super::store::{Observed, Store};
 use berth_runtime::events::LONGEST;
 use berth_runtime::pace::Pace;

@@ -11,8 +11,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use super::objects::owner_reference;
+use super::settings::Settings;
 use super::store::{Observed, Store};
-use super::{Settings, owner};
 use berth_runtime::client::{at_least, jittered, within};
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
@@ -49,7 +50,7 @@ pub(super) async fn renew(
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "ownerReferences": [owner(name, &node.uid)],
+                "ownerReferences": [owner_reference(name, &node.uid)],
             },
             "spec": {
                 "holderIdentity": name,

@@ -7,76 +7,25 @@
 
 mod events;
 mod lease;
+mod objects;
 mod publisher;
+mod settings;
 mod store;
 mod topology;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use berth_runtime::client::{self, Connected};
 use berth_runtime::credential::Credential;
 use berth_runtime::watch::watch_object;
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use events::CycleEvent;
+use objects::Objects;
 pub use publisher::Report;
+pub use settings::Settings;
 pub use store::{DesiredState, Generation, Store};
-
-/// Fields of a Node's status that the agent reads; the others (mainly images) are large.
-#[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeStatus {
-    conditions: Vec<k8s_openapi::api::core::v1::NodeCondition>,
-    capacity:
-        std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
-    allocatable:
-        std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
-}
-
-/// A Node with only the fields that the agent reads.
-type SlimNode = Object<NotUsed, NodeStatus>;
-
-/// Cluster and identity of this agent.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Kubeconfig; `None` for the ServiceAccount of the pod or `KUBECONFIG`.
-    pub kubeconfig: Option<PathBuf>,
-    /// Name of the Node, and of the InfraNode.
-    pub node: String,
-    /// Namespace of the Lease.
-    pub namespace: String,
-    /// Enables the NodeResourceTopology.
-    pub node_resource_topology: bool,
-}
-
-/// API handles of the Node and the InfraNode.
-#[derive(Clone)]
-struct Objects {
-    node: String,
-    nodes: Api<SlimNode>,
-    infra_nodes: Api<DynamicObject>,
-}
-
-impl Objects {
-    fn new(client: &kube::Client, node: &str) -> Self {
-        let infra_node = ApiResource::erase::<berth_api::InfraNode>(&());
-        Self {
-            node: node.to_owned(),
-            nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
-            infra_nodes: Api::all_with(client.clone(), &infra_node),
-        }
-    }
-}
-
-/// Returns an owner reference to the Node, for garbage collection.
-fn owner(node: &str, uid: &str) -> serde_json::Value {
-    serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
-}
 
 /// Tasks that communicate with the cluster; aborted when dropped.
 #[derive(Debug)]

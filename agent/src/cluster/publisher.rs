@@ -10,8 +10,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
+use super::objects::{Objects, SlimNode, owner_reference};
 use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store};
-use super::{Objects, SlimNode, owner};
 use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_host_facts::kubelet::MemoryManagerState;
@@ -144,7 +144,7 @@ impl Publisher {
             "metadata": {
                 "name": name,
                 "annotations": {CREATED_BY: AGENT},
-                "ownerReferences": [owner(name, node_uid)],
+                "ownerReferences": [owner_reference(name, node_uid)],
             },
             "spec": {},
         }))

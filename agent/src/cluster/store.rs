@@ -12,7 +12,7 @@ use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::SlimNode;
+use super::objects::SlimNode;
 use crate::document::Document;
 use crate::{conditions, publish};
 

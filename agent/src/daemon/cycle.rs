@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use berth_api::infra_node::ChangeResult;
 use tokio::sync::mpsc::Sender;
 
-use super::Settings;
 use super::desired::{Desired, DesiredReader};
 use super::link_events::Interest;
 use super::publisher::{Cycle, Publisher};
 use super::retries::RetryTracker;
+use super::settings::Settings;
 use super::state::State;
-use super::watch::Trigger;
+use super::trigger::Trigger;
 use crate::apply::links::trial;
 use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
 use crate::cluster::{CycleEvent, Store};

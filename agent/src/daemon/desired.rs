@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_api::infra_node::InfraNodeSpec;
 
-use super::Source;
+use super::settings::Source;
 use crate::cluster::{Generation, Store};
 use crate::document::Document;
 use crate::manifest::{Fault, Manifest, Part, Unclear};

@@ -10,7 +10,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::mpsc::Sender;
 
 use super::link_events::{Interest, PAUSE};
-use super::watch::Trigger;
+use super::trigger::Trigger;
 use berth_host_facts::netlink::parts;
 use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
-use super::watch::Trigger;
+use super::trigger::Trigger;
 use berth_host_facts::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
 use berth_host_facts::processes::KUBELET;
 

@@ -17,7 +17,7 @@ use rtnetlink::packet_core::NlasIterator;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::watch::Trigger;
+use super::trigger::Trigger;
 use berth_host_facts::links::Links;
 use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, parts};
 

@@ -17,12 +17,13 @@ mod metrics;
 mod problems;
 mod publisher;
 mod retries;
+mod settings;
 mod site;
 mod state;
 mod status;
+mod trigger;
 mod watch;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,32 +38,9 @@ use berth_runtime::pace::Pace;
 use berth_runtime::serve;
 pub use berth_runtime::serve::Listen;
 use cycle::Worker;
+pub use settings::{Settings, Source};
 use state::State;
-use watch::Trigger;
-
-/// Settings of the command line.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Source of the desired state.
-    pub source: Source,
-    /// Name of the Node, if it differs from the names of the host and the kubelet.
-    pub node_name: Option<String>,
-    /// True if the agent only reports and never changes the host.
-    pub observe: bool,
-    /// Addresses of the HTTP server.
-    pub listen: Vec<Listen>,
-    /// Interval of the timer.
-    pub interval: Duration,
-}
-
-/// Source of the desired state.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// A manifest file, as an absolute path.
-    File(PathBuf),
-    /// The InfraNode in a cluster.
-    Cluster(cluster::Settings),
-}
+use trigger::Trigger;
 
 /// Debounce of triggers: a cycle starts when no trigger has arrived for this time.
 const DEBOUNCE: Duration = Duration::from_millis(100);

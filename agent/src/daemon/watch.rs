@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::filter_events;
 use super::kubelet_events;
 use super::link_events::{self, Interest};
+use super::trigger::Trigger;
 use anyhow::Context as _;
 use berth_host_facts::root::Root;
 use futures::StreamExt as _;
@@ -17,25 +18,6 @@ use netlink_sys::protocols::NETLINK_KOBJECT_UEVENT;
 use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
-
-/// Trigger of a cycle; later variants include the work of earlier ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trigger {
-    /// The timer.
-    Timer,
-    /// A link of a tenant network changed.
-    Links,
-    /// The kubelet allocated or released resources.
-    Pods,
-    /// CPUs or memory were added or removed.
-    Capacity,
-    /// Devices were added or removed.
-    Devices,
-    /// The manifest may have changed.
-    Manifest,
-    /// Start of the daemon.
-    Start,
-}
 
 /// Tasks of the watches; aborted when dropped.
 #[derive(Debug)]

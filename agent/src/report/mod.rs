@@ -2,6 +2,7 @@
 //! same bytes.
 
 mod allocations;
+mod api_name;
 mod devices;
 mod links;
 pub mod table;

@@ -7,6 +7,8 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
+use super::api_name::api_name;
+use super::tree;
 use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
@@ -30,7 +32,7 @@ pub fn render(node: &InfraNode, links: &Links, style: Style) -> String {
     group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
     zones(&mut out, status, style);
     uplinks(&mut out, status, style);
-    out.push_str(&super::tree::render(links, style));
+    out.push_str(&tree::render(links, style));
     nvme(&mut out, status, style);
     gpus(&mut out, status, style);
     direct_io(&mut out, status, style);
@@ -58,7 +60,7 @@ fn head(out: &mut String, node: &InfraNode, status: &InfraNodeStatus, style: Sty
 fn hypervisor(hypervisor: Option<Hypervisor>) -> String {
     match hypervisor {
         None | Some(Hypervisor::None) => String::new(),
-        Some(other) => format!("virtual machine of {}", word(&other)),
+        Some(other) => format!("virtual machine of {}", api_name(&other)),
     }
 }
 
@@ -91,7 +93,7 @@ fn cpu(capabilities: &Capabilities) -> Vec<String> {
     let kinds = cpu
         .core_kinds
         .iter()
-        .map(|kind| Some(format!("{} cores {}", word(&kind.kind), kind.cpus.compact())));
+        .map(|kind| Some(format!("{} cores {}", api_name(&kind.kind), kind.cpus.compact())));
     vec![model, join(counts), join(states), join(kinds), join(settings)]
 }
 
@@ -99,7 +101,7 @@ fn kvm(status: &InfraNodeStatus) -> Vec<String> {
     let kvm = &status.capabilities.kvm;
     let state = match kvm.state {
         Some(KvmState::Ready) => "Ready".to_owned(),
-        Some(state) => format!("{} (see berth-agent check)", word(&state)),
+        Some(state) => format!("{} (see berth-agent check)", api_name(&state)),
         None => unknown_word(&status.unknown, "capabilities.kvm.state"),
     };
     let first = [
@@ -121,7 +123,7 @@ fn kvm(status: &InfraNodeStatus) -> Vec<String> {
         yes_no("tun", kvm.tun),
     ];
     let confidential = kvm.confidential.iter().filter(|kinds| !kinds.is_empty());
-    let kinds = confidential.flatten().map(word).collect::<Vec<_>>().join(", ");
+    let kinds = confidential.flatten().map(api_name).collect::<Vec<_>>().join(", ");
     let fourth = (!kinds.is_empty()).then(|| format!("confidential VMs: {kinds}"));
     vec![join(first), join(second), join(third), fourth.unwrap_or_default()]
 }
@@ -134,7 +136,7 @@ fn memory(capabilities: &Capabilities) -> Vec<String> {
         _ => format!("swap {}", swap.human()),
     });
     let pages = [
-        memory.transparent_hugepages.map(|mode| format!("THP {}", word(&mode).to_lowercase())),
+        memory.transparent_hugepages.map(|mode| format!("THP {}", api_name(&mode).to_lowercase())),
         memory.default_hugepage_size.map(|size| format!("default huge page {size}")),
         (memory.zswap == Some(true)).then(|| "zswap on".to_owned()),
     ];
@@ -150,10 +152,10 @@ fn ksm(ksm: &Ksm) -> String {
     let owner = match ksm.owner {
         Some(KsmOwner::Nobody) | None => None,
         Some(KsmOwner::Unknown) => Some("controlled by an unknown program".to_owned()),
-        Some(owner) => Some(format!("controlled by {}", word(&owner))),
+        Some(owner) => Some(format!("controlled by {}", api_name(&owner))),
     };
     let advisor = ksm.advisor.filter(|advisor| *advisor != KsmAdvisor::None);
-    let advisor = advisor.map(|advisor| format!("advisor {}", word(&advisor)));
+    let advisor = advisor.map(|advisor| format!("advisor {}", api_name(&advisor)));
     join([Some(running.to_owned()), owner, advisor])
 }
 
@@ -240,7 +242,7 @@ fn uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
             ];
             vec![
                 link.name.to_string(),
-                text(link.state.as_ref().map(word)),
+                text(link.state.as_ref().map(api_name)),
                 text(link.speed_mbps.map(speed)),
                 text(link.mtu.map(|mtu| mtu.to_string())),
                 text(link.driver.clone()),
@@ -339,7 +341,7 @@ fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
             .filter(|fact| fact.reason == reason)
             .map(|fact| fact.path.strip_prefix("capabilities.").unwrap_or(&fact.path))
             .collect();
-        let text = format!("{}: {}", word(&reason), facts.join(", "));
+        let text = format!("{}: {}", api_name(&reason), facts.join(", "));
         for part in wrap(&text, usize::from(WIDTH) - 2) {
             line(out, "  ", &part);
         }
@@ -348,7 +350,10 @@ fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
 
 fn unknown_word(unknown: &[Unknown], path: &str) -> String {
     let fact = unknown.iter().find(|fact| fact.path == path);
-    fact.map_or_else(|| "unknown".to_owned(), |fact| format!("unknown ({})", word(&fact.reason)))
+    fact.map_or_else(
+        || "unknown".to_owned(),
+        |fact| format!("unknown ({})", api_name(&fact.reason)),
+    )
 }
 
 fn group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
@@ -399,12 +404,4 @@ fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
 
 fn plural(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-/// Returns the name of an enum value as in the API object.
-pub(super) fn word<T: serde::Serialize>(value: &T) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(text)) => text,
-        _ => String::new(),
-    }
 }

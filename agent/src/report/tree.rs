@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use berth_api::LinkName;
 
+use super::api_name::api_name;
 use berth_host_facts::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
@@ -131,7 +132,7 @@ impl<'a> Tree<'a> {
         };
         let up = match (link.up, link.state) {
             (Some(false), _) => "down".to_owned(),
-            (_, Some(state)) => super::table::word(&state).to_lowercase(),
+            (_, Some(state)) => api_name(&state).to_lowercase(),
             _ => String::new(),
         };
         let mut words = vec![kind, up];

@@ -41,7 +41,7 @@ pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Records the links that are about to become uplinks.
-pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
+pub(crate) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joins() {
         let made = ledger.networks.entry(work.network.clone()).or_default();
         if made.uplink.as_ref() != Some(port) {
@@ -51,7 +51,7 @@ pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Returns the names of the uplinks that a plan sets up.
-pub(in crate::apply) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
+pub(crate) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
     let raised = work.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),
         _ => None,

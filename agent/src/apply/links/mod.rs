@@ -11,7 +11,7 @@ mod messages;
 mod removal;
 mod stages;
 mod steps;
-mod task;
+mod transaction;
 pub mod trial;
 mod waves;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::error::StepError;
 use super::kernel::Kernel;
-use super::task::Task;
+use super::transaction::Transaction;
 use crate::apply::hands::Hands;
 use crate::apply::outcome::Ended;
 use crate::plan::Change;
@@ -31,16 +31,16 @@ pub(super) fn carry_out(
         }
         let failed = |error: io::Error| Ended::Failed(format!("netlink: {error}"));
         let Some(work) = change.links() else { continue };
-        ended(change, one(kernel, Task::new(work)).unwrap_or_else(failed));
+        ended(change, one(kernel, Transaction::new(work)).unwrap_or_else(failed));
         hands.alive();
     }
 }
 
-fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
-    while let Some(op) = task.op() {
+fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Ended> {
+    while let Some(op) = transaction.op() {
         // A VM may have been attached since the plan was made, or since the last step, and the kernel would remove
         // the link all the same.
-        if task.needs_check() {
+        if transaction.needs_check() {
             let around = match op {
                 LinkOp::Leave { port, .. } => port,
                 other => other.link(),
@@ -49,26 +49,30 @@ fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
                 Ok(near) => near,
                 Err(error) => {
                     let (link, source) = (around.clone(), Arc::new(error));
-                    task.took(Err(StepError::UsersUnknown { link, source }));
+                    transaction.record(Err(StepError::UsersUnknown { link, source }));
                     continue;
                 }
             };
-            task.check(&near);
-            if task.op() != Some(op) {
+            transaction.check(&near);
+            if transaction.op() != Some(op) {
                 continue;
             }
             // The port may belong to another bridge by now.
             if let LinkOp::Leave { port, bridge } = op
                 && near.named(port).and_then(|port| port.master.as_ref()) != Some(bridge)
             {
-                task.skip();
+                transaction.skip();
                 continue;
             }
         }
         let begin = Instant::now();
         let result = kernel.step(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
-        task.took(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
+        transaction.record(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
         std::thread::sleep(begin.elapsed().min(PAUSE));
     }
-    if task.is_stopped() { Ok(task.judge(&kernel.links()?)) } else { Ok(Ended::Done(None)) }
+    if transaction.is_stopped() {
+        Ok(transaction.result(&kernel.links()?))
+    } else {
+        Ok(Ended::Done(None))
+    }
 }

@@ -60,7 +60,7 @@ pub(super) fn carry_out_on(
         let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
         let mut done = all_at_once(hands, kernel, &possible).into_iter();
         for change in stage {
-            let (ended, taken_back) = match waits_for(change, &lost, unfiltered) {
+            let (ended, rolled_back) = match waits_for(change, &lost, unfiltered) {
                 Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
                 None => {
                     done.next().unwrap_or_else(|| (Ended::Failed("not done".to_owned()), false))
@@ -73,7 +73,7 @@ pub(super) fn carry_out_on(
                 } else if stage_of(change) < Some(Stage::Tenants) {
                     lost.insert(&work.network, &change.id);
                 }
-                if taken_back {
+                if rolled_back {
                     let made = ledger.networks.entry(work.network.clone()).or_default();
                     let why = outcome.message.clone().unwrap_or_default();
                     made.trial = Some((work.settings.clone().unwrap_or_default(), why));

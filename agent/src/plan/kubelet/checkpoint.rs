@@ -30,7 +30,7 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
 /// its checkpoint. It refuses to start if they differ from the actual numbers (`areMachineStatesEqual` of its
 /// static policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::plan) enum Counted {
+pub(crate) enum Counted {
     /// No claim: the pool may have any number of pages.
     Not,
     /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
@@ -42,7 +42,7 @@ pub(in crate::plan) enum Counted {
 }
 
 /// Returns the claim of the kubelet's Memory Manager on a pool.
-pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
+pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
     let kubelet = &input.facts.kubelet;
     let state = kubelet.memory_state.as_ref();
     let state =
@@ -74,7 +74,7 @@ pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Count
 
 /// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired
 /// numbers.
-pub(in crate::plan) fn without_checkpoint(file: String) -> Change {
+pub(crate) fn without_checkpoint(file: String) -> Change {
     Change {
         id: ChangeId::KubeletCheckpoint,
         was: "of other huge pages".to_owned(),

@@ -1,0 +1,253 @@
+//! A change of links as a transaction: its steps, its phase, and the steps that restore the previous links if a
+//! step is refused.
+
+use std::io;
+
+use berth_api::LinkName;
+
+use crate::apply::outcome::Ended;
+use crate::plan::network::{LinkOp, LinkWork, holds, users};
+use berth_host_facts::links::Links;
+
+use super::error::{StepError, TrialError};
+use super::kernel::Kernel;
+
+/// A change that is being applied.
+pub(super) struct Transaction<'a> {
+    pub(super) work: &'a LinkWork,
+    phase: Phase,
+}
+
+/// Phase of a transaction.
+enum Phase {
+    /// The steps of the change are applied, in order.
+    Applying {
+        /// Index of the next step.
+        next: usize,
+    },
+    /// A trial of the change succeeded.
+    Tried {
+        /// Message of the trial.
+        message: Option<String>,
+    },
+    /// The steps ended early, and the previous links are not restored.
+    Stopped {
+        cause: Cause,
+        /// Number of steps that were applied.
+        applied: usize,
+    },
+    /// The steps ended early, and the previous links are restored by steps of their own.
+    RollingBack {
+        cause: Cause,
+        /// Number of steps that were applied.
+        applied: usize,
+        /// Index of the next restoring step.
+        next: usize,
+    },
+    /// A restoring step was refused, and the steps after it must not be applied.
+    RollbackRefused {
+        cause: Cause,
+        /// Number of steps that were applied.
+        applied: usize,
+        /// Number of restoring steps that were applied.
+        restored: usize,
+    },
+}
+
+/// Reason why the steps of a change ended early.
+enum Cause {
+    /// A step or a trial failed.
+    Failed(Failure),
+    /// Links are attached now that were not attached when the change was planned.
+    InUse(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum Failure {
+    Step(#[from] StepError),
+    Trial(#[from] TrialError),
+}
+
+impl<'a> Transaction<'a> {
+    pub(super) const fn new(work: &'a LinkWork) -> Self {
+        Self { work, phase: Phase::Applying { next: 0 } }
+    }
+
+    /// Returns the next step, if there is one.
+    pub(super) fn op(&self) -> Option<&'a LinkOp> {
+        match self.phase {
+            Phase::Applying { next } => self.work.ops.get(next),
+            Phase::RollingBack { next, .. } => self.work.undo.get(next),
+            Phase::Tried { .. } | Phase::Stopped { .. } | Phase::RollbackRefused { .. } => None,
+        }
+    }
+
+    /// Records the result of the next step.
+    pub(super) fn record(&mut self, result: Result<(), StepError>) {
+        match result {
+            Ok(()) => self.skip(),
+            Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
+            // The steps that follow would restore the link that the refused step was to replace: the bridge would
+            // then have two uplinks.
+            Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.refuse_rollback(),
+            Err(_) => self.skip(),
+        }
+    }
+
+    /// Skips the next step, which has no work left.
+    pub(super) const fn skip(&mut self) {
+        if let Phase::Applying { next } | Phase::RollingBack { next, .. } = &mut self.phase {
+            *next += 1;
+        }
+    }
+
+    /// Returns true if the next step might remove a link that is in use, which it must not.
+    pub(super) fn needs_check(&self) -> bool {
+        self.is_applying() && !self.work.may_disrupt && self.op().is_some_and(LinkOp::takes_away)
+    }
+
+    /// Stops the change if its next step would take the network from attached links.
+    pub(super) fn check(&mut self, links: &Links) {
+        let op = self.op().filter(|_| self.needs_check());
+        if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
+            self.stop(Cause::InUse(why));
+        }
+    }
+
+    fn in_use(&self, op: &LinkOp, links: &Links) -> Option<String> {
+        let users: Vec<String> = users(op, links, &self.work.ops).into_iter().collect();
+        (!users.is_empty()).then(|| format!("{}: {} came meanwhile", op.link(), users.join(", ")))
+    }
+
+    const fn is_applying(&self) -> bool {
+        matches!(self.phase, Phase::Applying { .. })
+    }
+
+    /// Returns true if a step was refused, or would have taken the network from a link.
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.cause().is_some()
+    }
+
+    const fn cause(&self) -> Option<&Cause> {
+        match &self.phase {
+            Phase::Applying { .. } | Phase::Tried { .. } => None,
+            Phase::Stopped { cause, .. }
+            | Phase::RollingBack { cause, .. }
+            | Phase::RollbackRefused { cause, .. } => Some(cause),
+        }
+    }
+
+    /// Returns true if the previous links are restored, as far as the kernel accepts it.
+    const fn rolls_back(&self) -> bool {
+        matches!(self.phase, Phase::RollingBack { .. } | Phase::RollbackRefused { .. })
+    }
+
+    /// Returns true if a trial of the change was rolled back, because the gateway no longer answered.
+    pub(super) const fn trial_rolled_back(&self) -> bool {
+        matches!(self.cause(), Some(Cause::Failed(Failure::Trial(TrialError::RolledBack(_)))))
+    }
+
+    /// Ends the steps of the change early, and begins the rollback if a step removed something.
+    fn stop(&mut self, cause: Cause) {
+        let Phase::Applying { next: applied } = self.phase else { return };
+        let mut done = self.work.ops.iter().take(applied);
+        self.phase = if done.any(LinkOp::takes_away) && !self.work.undo.is_empty() {
+            Phase::RollingBack { cause, applied, next: 0 }
+        } else {
+            Phase::Stopped { cause, applied }
+        };
+    }
+
+    fn refuse_rollback(&mut self) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Applying { next: 0 });
+        self.phase = match phase {
+            Phase::RollingBack { cause, applied, next } => {
+                Phase::RollbackRefused { cause, applied, restored: next }
+            }
+            other => other,
+        };
+    }
+
+    /// Makes a change that may interrupt the host's own traffic.
+    pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
+        if !self.work.may_disrupt {
+            let links = kernel.links()?;
+            let why = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
+            if let Some(why) = why {
+                self.phase = Phase::Stopped { cause: Cause::InUse(why), applied: 0 };
+                return Ok(());
+            }
+        }
+        self.phase = match kernel.run_trial(self.work) {
+            Ok(message) => Phase::Tried { message },
+            Err(error) => Phase::Stopped { cause: Cause::Failed(error.into()), applied: 0 },
+        };
+        Ok(())
+    }
+
+    /// Returns the steps that created links, the last first, so that ports are set up before their bridges. A
+    /// bridge that is up without a port has no carrier, and the kernel stops and starts it again when a port is
+    /// added.
+    pub(super) fn made(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
+        let (done, restored) = match self.phase {
+            Phase::Applying { next } => (next, 0),
+            Phase::Tried { .. } => (self.work.ops.len(), 0),
+            Phase::Stopped { applied, .. } => (applied, 0),
+            Phase::RollingBack { applied, next, .. } => (applied, next),
+            Phase::RollbackRefused { applied, restored, .. } => (applied, restored),
+        };
+        let work = self.work;
+        let steps = work.ops.iter().take(done).chain(work.undo.iter().take(restored));
+        steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::Settle(_)))
+    }
+
+    /// Records that a link that the change created could not be set up.
+    pub(super) fn not_raised(&mut self, error: StepError) {
+        if let Phase::Applying { next: applied } = self.phase {
+            self.phase = Phase::Stopped { cause: Cause::Failed(error.into()), applied };
+        }
+    }
+
+    /// Returns the result of the change, from the links that were read after it.
+    pub(super) fn result(&self, links: &Links) -> Ended {
+        // A link that is created again was removed first, and exists again.
+        let made = |name: &LinkName| {
+            self.work
+                .ops
+                .iter()
+                .any(|op| matches!(op, LinkOp::Make(desired) if desired.name == *name))
+        };
+        let lasting = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if made(name));
+        let unlike = |ops: &'a [LinkOp]| {
+            ops.iter().filter(lasting).find_map(|op| Some((op, holds(op, links).err()?)))
+        };
+        let restored = || match unlike(&self.work.undo) {
+            _ if !self.rolls_back() => String::new(),
+            None => "; what was there before is in place again".to_owned(),
+            Some((_, why)) => format!("; and what was there before could not be restored: {why}"),
+        };
+        match (self.cause(), unlike(&self.work.ops)) {
+            (None, None) => Ended::Done(match &self.phase {
+                Phase::Tried { message } => message.clone(),
+                _ => None,
+            }),
+            (Some(Cause::InUse(why)), _) => Ended::Blocked(format!("{why}{}", restored())),
+            (Some(Cause::Failed(why)), Some((LinkOp::AddVlans { port, vlans }, _)))
+                if !self.rolls_back() =>
+            {
+                let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+                let missing = vlans.difference(&now.all);
+                let carried = vlans.len() - missing.len();
+                if carried == 0 {
+                    return Ended::Failed(why.to_string());
+                }
+                Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+            }
+            (Some(Cause::Failed(why)), _) => Ended::Failed(format!("{why}{}", restored())),
+            (None, Some((_, why))) => Ended::Failed(format!(
+                "done, and reads back otherwise: {why}; something else changes it"
+            )),
+        }
+    }
+}

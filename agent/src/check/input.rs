@@ -1,0 +1,57 @@
+//! Input of the checks: the facts of the host, and what only checks need.
+
+use crate::credential::{self, ClientCertificate, UnreadableCertificate};
+use berth_api::Bytes;
+use berth_host_facts::identity::Identity;
+use berth_host_facts::irqs::Irq;
+use berth_host_facts::root::Root;
+use berth_host_facts::{HostFacts, disks, identity, irqs};
+
+/// Input of the checks.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// Facts of the host, as in the report.
+    pub facts: &'a HostFacts,
+    /// Interrupts, which are not in the report.
+    pub irqs: Vec<Irq>,
+    /// Machine ID and firmware UUID.
+    pub identity: Identity,
+    /// Disks and the sum of their sizes.
+    pub disks: Option<(Vec<String>, Bytes)>,
+    /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
+    pub smt_control: Option<String>,
+    /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
+    pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
+    /// True if the process runs as root.
+    pub root: bool,
+}
+
+impl<'a> Input<'a> {
+    /// Returns an input with facts only.
+    #[must_use]
+    pub fn of(facts: &'a HostFacts) -> Self {
+        Self {
+            facts,
+            irqs: Vec::new(),
+            identity: Identity::default(),
+            disks: None,
+            smt_control: None,
+            certificate: None,
+            root: false,
+        }
+    }
+
+    /// Reads the additional input that only checks need.
+    #[must_use]
+    pub fn observe(root: &Root, facts: &'a HostFacts) -> Self {
+        Self {
+            facts,
+            irqs: irqs::observe(root),
+            identity: identity::observe(root, &facts.links),
+            disks: disks::observe(root),
+            smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
+            certificate: credential::observe(root),
+            root: nix::unistd::geteuid().is_root(),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The objects of the cluster that the agent reads and writes: its Node and its InfraNode.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
+
+/// Fields of a Node's status that the agent reads; the others (mainly images) are large.
+#[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct NodeStatus {
+    pub(super) conditions: Vec<NodeCondition>,
+    pub(super) capacity: BTreeMap<String, Quantity>,
+    pub(super) allocatable: BTreeMap<String, Quantity>,
+}
+
+/// A Node with only the fields that the agent reads.
+pub(super) type SlimNode = Object<NotUsed, NodeStatus>;
+
+/// API handles of the Node and the InfraNode.
+#[derive(Clone)]
+pub(super) struct Objects {
+    pub(super) node: String,
+    pub(super) nodes: Api<SlimNode>,
+    pub(super) infra_nodes: Api<DynamicObject>,
+}
+
+impl Objects {
+    pub(super) fn new(client: &kube::Client, node: &str) -> Self {
+        let infra_node = ApiResource::erase::<berth_api::InfraNode>(&());
+        Self {
+            node: node.to_owned(),
+            nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
+            infra_nodes: Api::all_with(client.clone(), &infra_node),
+        }
+    }
+}
+
+/// Returns an owner reference to the Node, for garbage collection.
+pub(super) fn owner_reference(node: &str, uid: &str) -> serde_json::Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
+}

@@ -1,0 +1,9 @@
+//! Names of enum values in the API objects.
+
+/// Returns the name of an enum value as in the API object.
+pub(super) fn api_name<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(text)) => text,
+        _ => String::new(),
+    }
+}
