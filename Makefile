@@ -24,7 +24,7 @@ report:  ## what this host can do
 
 demo: setup  ## a control plane, three emulated hosts, two tenants and their VMs; stays until Ctrl-C (ONCE=--once: until the tables)
 	$(CARGO) build --locked --release --workspace --bins
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast
 	target/release/berth-demo $(ONCE)
 
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
@@ -34,7 +34,7 @@ test: setup lint  ## lints and all tests, on what setup installed
 	# The control plane and the host image are built beside the tests, where this machine lacks them.
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(CARGO) test --locked --release --workspace --no-run && \
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent && \
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast && \
 	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
@@ -53,7 +53,7 @@ deny:  ## licences, sources and bans of all dependencies (cargo-deny)
 crds:  ## write deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
 
-samples:  ## renew the README's samples, docs/checks.md and the manual page
+samples:  ## renew the README's samples, docs/checks.md and the references of the command lines
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
 bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler extender with 5,000 hosts
@@ -99,7 +99,7 @@ faults-cluster: setup  ## controllers killed 50 times while tenants and machines
 
 faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast
 	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nEvery part is restarted under running pings, an agent upgraded by package, a profile edited, a tenant added and removed, a\nhost drained, another lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
@@ -119,6 +119,6 @@ image:  ## the container images, as archives: target/berth-agent-image.tar, targ
 	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
 	done
 
-deb:  ## the Debian package, from what is shipped
+deb: dist  ## the Debian package, from what is shipped
 	./tests/setup.sh cargo-deb=cargo:cargo-deb
-	$(CARGO) deb --locked --profile dist-agent -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh dist-agent
