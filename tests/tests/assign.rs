@@ -58,7 +58,7 @@ fn vms_are_placed_by_zones() {
     waits::pods_on_nodes_without_a_report_count(&plane, &mut bed);
     migrations::targets_take_room_and_leave_it(&plane, &mut bed);
     extender = volumes::killed_in_prebind(&mut plane, &mut bed, extender);
-    volumes::the_place_of_a_stand_in(&plane, &mut bed);
+    volumes::the_place_of_a_first_consumer(&plane, &mut bed);
     extender = waits::an_extender_that_is_killed_in_a_burst(&plane, &mut bed, extender);
     assert!(
         extender.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use berth_kubelet_admission::State;
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub(crate) struct Vm<'a> {
     /// Value of the label `app` of pods that must be in the same rack.
     pub(crate) beside: Option<&'a str>,
     /// True for a first-consumer pod, which exists only so that the disk is created.
-    pub(crate) is_stand_in: bool,
+    pub(crate) is_first_consumer: bool,
 }
 
 impl<'a> Vm<'a> {
@@ -141,7 +141,7 @@ impl Bed {
             spec["volumes"] =
                 json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
         }
-        if vm.is_stand_in {
+        if vm.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
         if let Some(key) = vm.bears {
@@ -241,7 +241,7 @@ impl Bed {
         for pod in pods {
             let Some(host) = pod["spec"]["nodeName"].as_str() else { continue };
             let (state, uids) = states.get_mut(host).unwrap();
-            let read = Existing::read(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
+            let read = ExistingPod::read(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
             if read.is_terminal {
                 continue;
             }

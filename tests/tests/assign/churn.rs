@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
 use berth_kubelet_admission::State;
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::simulated::{client, runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -236,7 +236,7 @@ impl Churn {
     }
 
     fn admit(&mut self, host: &str, pod: &Pod) {
-        let read = Existing::read(pod).unwrap();
+        let read = ExistingPod::read(pod).unwrap();
         self.bound += 1;
         if let Err(refusal) = self.hosts.get_mut(host).unwrap().state.admit(&read.pod) {
             self.refused.push(format!("{host}, {}: {refusal}", read.name));

@@ -112,20 +112,20 @@ pub(crate) fn killed_in_prebind(
 
 /// Tests the reservation for a VM while KubeVirt's first-consumer pod exists. KubeVirt creates this pod so that the
 /// disk is created, and the VM's own pod after the first-consumer pod has ended.
-pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
+pub(crate) fn the_place_of_a_first_consumer(plane: &ControlPlane, bed: &mut Bed) {
     bed.host("first-0", "first", &[]);
     claim(bed, "first");
     let own = Vm { claim: Some("first"), instance: Some("vmi-first"), ..Vm::large("first") };
-    let stand_in = bed.vm(Vm { is_stand_in: true, ..own });
+    let first_consumer = bed.vm(Vm { is_first_consumer: true, ..own });
     let host = selected(bed, "first");
     provision(bed, "first", &host);
-    bed.bound(&stand_in);
+    bed.bound(&first_consumer);
     let neighbour = bed.vm(Vm::large("first"));
     bed.bound(&neighbour);
     bed.agents_report();
     let late = bed.vm(Vm::large("first"));
     bed.refused(&late);
-    bed.ended(&stand_in, "Succeeded");
+    bed.ended(&first_consumer, "Succeeded");
     bed.agents_report();
     // The scheduler retries the pod, and the extender refuses the pod again.
     std::thread::sleep(std::time::Duration::from_secs(3));
