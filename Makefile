@@ -24,7 +24,7 @@ report:  ## what this host can do
 
 demo: setup  ## a control plane, three emulated hosts, two tenants and their VMs; stays until Ctrl-C (ONCE=--once: until the tables)
 	$(CARGO) build --locked --release --workspace --bins
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast
 	target/release/berth-demo $(ONCE)
 
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
@@ -34,7 +34,7 @@ test: setup lint  ## lints and all tests, on what setup installed
 	# The control plane and the host image are built beside the tests, where this machine lacks them.
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(CARGO) test --locked --release --workspace --no-run && \
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent && \
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast && \
 	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
@@ -53,10 +53,10 @@ deny:  ## licences, sources and bans of all dependencies (cargo-deny)
 crds:  ## write deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
 
-samples:  ## renew the README's samples, docs/checks.md and the manual page
+samples:  ## renew the README's samples, docs/checks.md and the references of the command lines
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
-bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler's sidecar with 5,000 hosts
+bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler extender with 5,000 hosts
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
@@ -71,7 +71,7 @@ bench:  ## report against lstopo; the idle daemon, and tenant networks against i
 	target/dist/berth-benches engine --results $(RESULTS)
 	target/dist/berth-benches plan --controller target/dist/berth-controller --results $(RESULTS)
 	target/dist/berth-benches tenants --controller target/dist/berth-controller --results $(RESULTS)
-	target/dist/berth-benches sidecar --controller target/dist/berth-controller --results $(RESULTS)
+	target/dist/berth-benches extender --controller target/dist/berth-controller --results $(RESULTS)
 	target/dist/berth-benches summary --results $(RESULTS) --output docs/benchmarks.md
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
@@ -94,12 +94,12 @@ faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated ho
 faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go, and while 10,000 VMs are placed; leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
 	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines --test assign -- --include-ignored --nocapture && \
-	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are simulated.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n`tests/tests/assign.rs`: 10,000 VMs come and go on 150 hosts under a real kube-scheduler; it and its sidecar are killed, the sidecar is\npaused for 20 s, reports come late, hosts are drained.\n\nNo VLAN twice, no machine twice, nothing without an owner; no VM that its kubelet would refuse, and every one bound.\n' \
+	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are simulated.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n`tests/tests/assign.rs`: 10,000 VMs come and go on 150 hosts under a real kube-scheduler; it and its extender are killed, the extender is\npaused for 20 s, reports come late, hosts are drained.\n\nNo VLAN twice, no machine twice, nothing without an owner; no VM that its kubelet would refuse, and every one bound.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
 faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast
 	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nEvery part is restarted under running pings, an agent upgraded by package, a profile edited, a tenant added and removed, a\nhost drained, another lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
@@ -119,6 +119,6 @@ image:  ## the container images, as archives: target/berth-agent-image.tar, targ
 	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
 	done
 
-deb:  ## the Debian package, from what is shipped
+deb: dist  ## the Debian package, from what is shipped
 	./tests/setup.sh cargo-deb=cargo:cargo-deb
-	$(CARGO) deb --locked --profile dist-agent -p berth-agent
+	CARGO="$(CARGO)" ./systemd/package.sh dist-agent

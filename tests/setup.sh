@@ -12,6 +12,7 @@ want cc gcc
 want tar tar
 want bzip2 bzip2
 want xz xz-utils
+want groff groff-base
 want lscpu util-linux
 want lstopo-no-graphics hwloc-nox
 want virt-host-validate libvirt-clients

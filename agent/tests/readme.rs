@@ -12,6 +12,10 @@
 )]
 
 mod common;
+#[path = "../../tests/src/manual.rs"]
+mod manual;
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 
 use std::path::Path;
 
@@ -99,13 +103,8 @@ fn the_list_of_checks_is_output_of_the_program() {
 }
 
 #[test]
-fn the_manual_page_is_made_from_the_help() {
-    compare("docs/man/berth-agent.1", &stdout(&agent(&["man"])));
-    compare("docs/berth-agent.md", &stdout(&agent(&["man", "--markdown"])));
-}
-
-/// Compares the completion script, which the Debian package installs.
-#[test]
-fn the_completion_script_is_what_the_program_prints() {
-    compare("docs/berth-agent.bash", &stdout(&agent(&["completion", "bash"])));
+fn the_reference_and_the_manual_page_are_made_from_the_help() {
+    let reference = stdout(&agent(&["man", "--markdown"]));
+    compare("docs/berth-agent.md", &reference);
+    manual::check("berth-agent", &stdout(&agent(&["man"])), &reference);
 }

@@ -4,6 +4,7 @@ mod agents;
 mod cluster;
 mod counts;
 mod engine;
+mod extender;
 mod fleet;
 mod full;
 mod idle;
@@ -12,7 +13,6 @@ mod memory;
 mod plan;
 mod program;
 mod report;
-mod sidecar;
 mod stats;
 mod summary;
 mod tenants;
@@ -38,11 +38,11 @@ enum Benchmark {
     Engine(engine::Args),
     Plan(plan::Args),
     Tenants(tenants::Args),
-    Sidecar(sidecar::Args),
+    Extender(extender::Args),
     Summary(summary::Args),
     /// Answers kube-scheduler with all node names of the request.
     #[command(hide = true)]
-    Extender(sidecar::ExtenderArgs),
+    AcceptAll(extender::AcceptAllArgs),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
@@ -63,9 +63,9 @@ fn main() -> ExitCode {
         Benchmark::Engine(args) => engine::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Tenants(args) => tenants::run(&args),
-        Benchmark::Sidecar(args) => sidecar::run(&args),
+        Benchmark::Extender(args) => extender::run(&args),
         Benchmark::Summary(args) => summary::run(&args),
-        Benchmark::Extender(args) => sidecar::extend(&args).map(|()| true),
+        Benchmark::AcceptAll(args) => extender::accept_all(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
 const ALL: [&str; 9] =
-    ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "sidecar"];
+    ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "extender"];
 
 /// Puts the newest results of all benchmarks on one page.
 #[derive(Debug, clap::Args)]

@@ -16,7 +16,9 @@ use crate::fleet::{self, Fleet};
 use crate::plan::{self, Options};
 use berth_kubelet_admission::State;
 use berth_kubelet_admission::pod::Pod;
-use berth_kubevirt_render::launcher::{Configuration, Existing, Machine, Surroundings, predict};
+use berth_kubevirt_render::launcher::{
+    ClusterObjects, Configuration, ExistingPod, Machine, predict,
+};
 use berth_placement::inventory::ReportedHost;
 
 /// A parser and its name.
@@ -61,7 +63,7 @@ fn host(values: &[Value]) {
 
 /// Reads machines and, in any order, the objects that their launcher pods depend on.
 fn launcher(values: &[Value]) {
-    let (mut around, mut configuration) = (Surroundings::default(), Configuration::default());
+    let (mut around, mut configuration) = (ClusterObjects::default(), Configuration::default());
     for value in values {
         match value.get("kind").and_then(Value::as_str) {
             Some("KubeVirt") => {
@@ -69,7 +71,7 @@ fn launcher(values: &[Value]) {
             }
             Some("Pod") => {
                 if let Ok(pod) = serde_json::from_value::<v1::Pod>(value.clone()) {
-                    black_box(Existing::read(&pod).is_ok());
+                    black_box(ExistingPod::read(&pod).is_ok());
                 }
             }
             _ => drop(black_box(around.add(value))),

@@ -10,6 +10,11 @@
     reason = "tests run the program, look at files, and fail by panicking"
 )]
 
+#[path = "../../tests/src/manual.rs"]
+mod manual;
+#[path = "../../tests/src/skip.rs"]
+mod skip;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -77,9 +82,19 @@ fn documents_show_what_the_program_prints() {
     let start = document.find(marker).unwrap() + marker.len();
     let end = start + document[start..].find("```\n").unwrap();
     compare("docs/placement.md", &format!("{}{table}{}", &document[..start], &document[end..]));
-    compare("docs/man/berth-controller.1", &stdout(&run(&["man"], "")));
-    compare("docs/berth-controller.md", &stdout(&run(&["man", "--markdown"], "")));
-    compare("docs/berth-controller.bash", &stdout(&run(&["completion", "bash"], "")));
+    let reference = stdout(&run(&["man", "--markdown"], ""));
+    compare("docs/berth-controller.md", &reference);
+    manual::check("berth-controller", &stdout(&run(&["man"], "")), &reference);
+}
+
+#[test]
+fn the_completion_script_is_for_bash_and_knows_the_commands() {
+    let script = stdout(&run(&["completion", "bash"], ""));
+    let words = "COMP_WORDS=(berth-controller pl); COMP_CWORD=1";
+    let call = "_berth__controller berth-controller pl berth-controller";
+    let test = format!("{script}\n{words}; {call}; printf '%s\\n' \"${{COMPREPLY[@]}}\"");
+    let output = Command::new("bash").args(["-c", &test]).output().unwrap();
+    assert_eq!(stdout(&output), "plan\n", "{}", stderr(&output));
 }
 
 #[test]
@@ -283,12 +298,12 @@ fn bad_usage_names_the_remedy() {
     for (arguments, code, words) in [
         (&["plan"][..], 2, "specify -f DIR|FILE|-"),
         (&["plan", "-f", "/nowhere"], 2, "/nowhere"),
-        (&["plan", "-f", "docs/man"], 2, "no .yaml"),
+        (&["plan", "-f", "docs/results"], 2, "no .yaml"),
         (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
         (&["plan", "-f", "examples/machines.yaml"], 2, "no InfraNode"),
         (&["plan", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
         (&["run", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
-        (&["run", "--kubeconfig", "docs/man/berth-controller.1"], 2, "berth-controller.1"),
+        (&["run", "--kubeconfig", "docs/packing.svg"], 2, "packing.svg"),
     ] {
         let output = run(arguments, "");
         let text = stderr(&output);

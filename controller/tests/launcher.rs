@@ -7,7 +7,7 @@ mod data;
 
 use berth_api::PageSize;
 use berth_kubevirt_render::launcher::{
-    Configuration, Existing, Invalid, Launcher, Machine, Surroundings, predict,
+    ClusterObjects, Configuration, ExistingPod, Invalid, Launcher, Machine, predict,
 };
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
@@ -19,11 +19,11 @@ fn release(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
-fn try_launcher(object: &Value, around: &Surroundings) -> Result<Launcher, Invalid> {
+fn try_launcher(object: &Value, around: &ClusterObjects) -> Result<Launcher, Invalid> {
     predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
 }
 
-fn launcher(object: &Value, configuration: &Configuration, around: &Surroundings) -> Launcher {
+fn launcher(object: &Value, configuration: &Configuration, around: &ClusterObjects) -> Launcher {
     predict(&Machine::read(object).unwrap().unwrap(), configuration, around).unwrap()
 }
 
@@ -36,8 +36,8 @@ fn machine(spec: Value) -> Value {
 }
 
 /// Returns a machine with an instance type and a preference, and the objects of both.
-fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
-    let mut around = Surroundings::default();
+fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, ClusterObjects) {
+    let mut around = ClusterObjects::default();
     for (kind, spec) in [
         ("VirtualMachineClusterInstancetype", instancetype),
         ("VirtualMachineClusterPreference", preference),
@@ -60,7 +60,7 @@ fn launchers_of_machine_controllers_machines_are_predicted() {
     for path in data::files("machine-controller", ".yaml") {
         let text = std::fs::read_to_string(&path).unwrap();
         let object: Value = serde_saphyr::from_str(&text).unwrap();
-        let launcher = launcher(&object, &release("main"), &Surroundings::default());
+        let launcher = launcher(&object, &release("main"), &ClusterObjects::default());
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let compute = &launcher.pod.containers[0];
         assert_eq!(compute.requests.memory, (2048 + 400) * MIB, "{name}");
@@ -156,7 +156,7 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     });
     let configuration = Configuration::from_kubevirt(&object).unwrap();
     let shared = machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
-    let made = launcher(&shared, &configuration, &Surroundings::default());
+    let made = launcher(&shared, &configuration, &ClusterObjects::default());
     // The overhead is twice (220 + 16 + 8 + 32 + 128) MiB, with a tolerance of a thousand bytes.
     assert!(made.memory_overhead.abs_diff(2 * 404 * MIB) < 1000);
     let compute = &made.pod.containers[0];
@@ -169,7 +169,7 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     assert_eq!(made.node_selector["machine-type.node.kubevirt.io/virt"], "true");
     let pinned = machine(json!({"domain": {"memory": {"guest": "2Gi"},
         "cpu": {"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true}}}));
-    let made = launcher(&pinned, &configuration, &Surroundings::default());
+    let made = launcher(&pinned, &configuration, &ClusterObjects::default());
     assert_eq!(made.pod.containers[0].requests.cpu_millis, 4000);
 
     let at = "/spec/configuration";
@@ -208,7 +208,7 @@ fn pod(object: Value) -> core::Pod {
 
 #[test]
 fn pods_of_the_cluster_are_read() {
-    let read = Existing::read(&pod(json!({
+    let read = ExistingPod::read(&pod(json!({
         "metadata": {"namespace": "a", "name": "virt-launcher-web-1-x", "uid": "p", "labels": {
             "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi",
             "kubevirt.io/migrationJobUID": "job"}},
@@ -237,16 +237,16 @@ fn pods_of_the_cluster_are_read() {
     assert_eq!(read.vmi_uid.as_deref(), Some("vmi"));
     assert_eq!(read.migration_uid.as_deref(), Some("job"));
     assert_eq!((read.node_name.as_deref(), read.nominated_node_name), (Some("n1"), None));
-    assert!(!read.is_terminal && !read.is_deleted && !read.is_stand_in);
+    assert!(!read.is_terminal && !read.is_deleted && !read.is_first_consumer);
 
-    let other = Existing::read(&pod(json!({
+    let other = ExistingPod::read(&pod(json!({
         "metadata": {"name": "x", "labels": {"kubevirt.io/created-by": "vmi"},
             "annotations": {"kubevirt.io/ephemeral-provisioning": "true"}},
         "spec": {"containers": []}, "status": {"phase": "Failed", "nominatedNodeName": "n2"},
     })))
     .unwrap();
     assert_eq!((other.vmi_uid, other.nominated_node_name.as_deref()), (None, Some("n2")));
-    assert!(other.is_terminal && !other.is_stand_in);
+    assert!(other.is_terminal && !other.is_first_consumer);
 
     let at = "Pod a/b: spec.containers[0].resources.requests.";
     for (amount, said) in [
@@ -256,7 +256,7 @@ fn pods_of_the_cluster_are_read() {
     ] {
         let object = json!({"metadata": {"namespace": "a", "name": "b"},
             "spec": {"containers": [{"name": "c", "resources": amount}]}});
-        let error = Existing::read(&pod(object)).unwrap_err().to_string();
+        let error = ExistingPod::read(&pod(object)).unwrap_err().to_string();
         assert!(error.starts_with(at) && error.contains(said), "{error}");
     }
 }
@@ -268,15 +268,15 @@ fn pod_level_resources_are_shared_by_containers() {
     let object = json!({"metadata": {"name": "x", "uid": "u"}, "spec": {
         "resources": {"requests": {"cpu": "4", "memory": "3Gi"}, "limits": {"cpu": "4", "memory": "3Gi"}},
         "containers": [{"name": "c", "resources": {"requests": own, "limits": own}}]}});
-    let read = Existing::read(&pod(object.clone())).unwrap().pod;
+    let read = ExistingPod::read(&pod(object.clone())).unwrap().pod;
     assert!(!read.is_guaranteed() && !read.has_own_cpus());
     assert_eq!((read.requests().cpu_millis, read.requests().memory), (4000, 3 * GIB));
     let mut without = object;
     without["spec"]["resources"] = json!(null);
-    assert!(Existing::read(&pod(without)).unwrap().pod.has_own_cpus());
+    assert!(ExistingPod::read(&pod(without)).unwrap().pod.has_own_cpus());
     let wrong = json!({"metadata": {"namespace": "a", "name": "b"}, "spec": {
         "resources": {"requests": {"cpu": "lots"}}, "containers": []}});
-    let error = Existing::read(&pod(wrong)).unwrap_err().to_string();
+    let error = ExistingPod::read(&pod(wrong)).unwrap_err().to_string();
     assert!(error.contains("Pod a/b: spec.resources.requests.cpu: `lots` is not"), "{error}");
 }
 
@@ -290,7 +290,7 @@ fn a_container_keeps_its_allocated_resources_during_a_resize() {
             "status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": true,
                 "restartCount": 0, "allocatedResources": of(allocated),
                 "resources": {"requests": of(allocated), "limits": of(allocated)}}]}});
-        let read = Existing::read(&pod(object)).unwrap().pod;
+        let read = ExistingPod::read(&pod(object)).unwrap().pod;
         (read.requests().cpu_millis, read.has_own_cpus())
     };
     assert_eq!(read("2", "2"), (2000, true));
@@ -302,7 +302,7 @@ fn a_container_keeps_its_allocated_resources_during_a_resize() {
 fn a_static_pod_has_the_uid_that_its_kubelet_uses() {
     let object = json!({"metadata": {"name": "x", "uid": "mirror",
         "annotations": {"kubernetes.io/config.mirror": "static"}}, "spec": {"containers": []}});
-    assert_eq!(Existing::read(&pod(object)).unwrap().pod.uid, "static");
+    assert_eq!(ExistingPod::read(&pod(object)).unwrap().pod.uid, "static");
 }
 
 /// Formats requests or limits for the manifest of a pod.
@@ -327,7 +327,7 @@ fn predicted_and_created_pods_have_equal_requests() {
         "volumes": [{"name": "d", "containerDisk": {"image": "i"}}]});
     let instance = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "web-1", "uid": "u"}, "spec": spec});
-    let made = launcher(&instance, &release("v1.8.0"), &Surroundings::default());
+    let made = launcher(&instance, &release("v1.8.0"), &ClusterObjects::default());
     assert_eq!((made.pod.init_containers.len(), made.pod.containers.len()), (3, 2));
     let list = |containers: &[berth_kubelet_admission::pod::Container]| -> Value {
         let each = containers.iter().map(|it| {
@@ -339,12 +339,12 @@ fn predicted_and_created_pods_have_equal_requests() {
     };
     let object = json!({"metadata": {"name": "x", "labels": made.labels}, "spec": {
         "initContainers": list(&made.pod.init_containers), "containers": list(&made.pod.containers)}});
-    let read = Existing::read(&pod(object)).unwrap();
+    let read = ExistingPod::read(&pod(object)).unwrap();
     assert_eq!(read.pod, made.pod);
     assert_eq!(read.vmi_uid.as_deref(), Some("u"));
     assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
     // The UID of a VirtualMachine differs from the UID of its instance.
     let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
-    let made = try_launcher(&machine(spec), &Surroundings::default()).unwrap();
+    let made = try_launcher(&machine(spec), &ClusterObjects::default()).unwrap();
     assert!(!made.labels.contains_key("kubevirt.io/created-by"));
 }

@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use berth_kubevirt_render::launcher::{
-    Configuration, Invalid, Launcher, Machine, Surroundings, predict,
+    ClusterObjects, Configuration, Invalid, Launcher, Machine, predict,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn launcher(object: &Value, around: &Surroundings) -> Result<Launcher, Invalid> {
+fn launcher(object: &Value, around: &ClusterObjects) -> Result<Launcher, Invalid> {
     predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
 }
 
@@ -19,7 +19,7 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-fn rejected(object: &Value, around: &Surroundings) -> String {
+fn rejected(object: &Value, around: &ClusterObjects) -> String {
     launcher(object, around).unwrap_err().to_string()
 }
 
@@ -50,7 +50,7 @@ fn object_field_and_value_are_reported() {
             "resources.requests.memory: `-5` is negative",
         ),
     ] {
-        let error = rejected(&machine(json!({"domain": domain})), &Surroundings::default());
+        let error = rejected(&machine(json!({"domain": domain})), &ClusterObjects::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.domain.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
@@ -98,7 +98,7 @@ fn object_field_and_value_are_reported() {
     ] {
         let mut object = machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("1Gi");
-        let error = rejected(&object, &Surroundings::default());
+        let error = rejected(&object, &ClusterObjects::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
@@ -123,29 +123,29 @@ fn fields_outside_of_the_domain_are_reported() {
     ] {
         let mut object = machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"][field] = value;
-        let error = rejected(&object, &Surroundings::default());
+        let error = rejected(&object, &ClusterObjects::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{field}: {error}");
     }
     let mut object = machine(json!({"domain": domain}));
     let hooks = json!({"hooks.kubevirt.io/hookSidecars": "[{"});
     object["spec"]["template"]["metadata"] = json!({"annotations": hooks});
-    let error = rejected(&object, &Surroundings::default());
+    let error = rejected(&object, &ClusterObjects::default());
     let at = "spec.template.metadata.annotations[hooks.kubevirt.io/hookSidecars]: ";
     assert!(error.contains(at), "{error}");
 
     object["metadata"].as_object_mut().unwrap().remove("name");
-    let error = rejected(&object, &Surroundings::default());
+    let error = rejected(&object, &ClusterObjects::default());
     assert_eq!(error, "VirtualMachine tenant-a/?: metadata.name: is missing");
     let bare = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "a"}});
-    let error = rejected(&bare, &Surroundings::default());
+    let error = rejected(&bare, &ClusterObjects::default());
     assert_eq!(error, "VirtualMachine a: spec.template: is missing");
     assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
 }
 
 /// Returns a machine with an instance type and a preference, and the objects of both.
-fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
-    let mut around = Surroundings::default();
+fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, ClusterObjects) {
+    let mut around = ClusterObjects::default();
     for (kind, spec) in [
         ("VirtualMachineClusterInstancetype", instancetype),
         ("VirtualMachineClusterPreference", preference),
@@ -162,7 +162,7 @@ fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroun
 fn missing_and_conflicting_instance_types_are_reported() {
     let three = json!({"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}});
     let (mut object, around) = typed(three.clone(), json!({}), json!({}));
-    let error = rejected(&object, &Surroundings::default());
+    let error = rejected(&object, &ClusterObjects::default());
     let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
     assert_eq!(error, format!("{at}name: there is no VirtualMachineClusterInstancetype `own`"));
     object["spec"]["instancetype"]["kind"] = json!("VirtualMachineInstancetype");
@@ -279,7 +279,7 @@ fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
 
 #[test]
 fn all_fields_together_are_rendered() {
-    let launcher = launcher(&full_machine(), &Surroundings::default()).unwrap();
+    let launcher = launcher(&full_machine(), &ClusterObjects::default()).unwrap();
     // Two CPUs for vCPUs, one CPU for the I/O thread pool and one CPU for the emulator.
     assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
 }
@@ -312,7 +312,7 @@ proptest! {
             ..Configuration::default()
         };
         match Machine::read(&object) {
-            Ok(Some(machine)) => match predict(&machine, &configuration, &Surroundings::default()) {
+            Ok(Some(machine)) => match predict(&machine, &configuration, &ClusterObjects::default()) {
                 Ok(launcher) => {
                     prop_assert!(launcher.vcpus >= 1 && launcher.guest_memory > 0);
                     for container in &launcher.pod.containers {
@@ -330,7 +330,7 @@ proptest! {
 
     /// Other objects are added, are ignored, or cause an error that names the field.
     #[test]
-    fn broken_surroundings_are_errors(
+    fn malformed_objects_are_errors(
         kind in prop::sample::select(vec![
             "VirtualMachineInstancetype", "VirtualMachinePreference", "ResourceQuota", "RuntimeClass",
             "Namespace", "NetworkAttachmentDefinition", "Node",
@@ -340,7 +340,7 @@ proptest! {
     ) {
         let mut object = json!({"kind": kind, "metadata": {"name": "a"}, "spec": {}});
         object[&field] = value;
-        match Surroundings::default().add(&object) {
+        match ClusterObjects::default().add(&object) {
             Ok(taken) => prop_assert_eq!(taken, kind != "Node"),
             Err(error) => prop_assert!(!error.message.is_empty() && error.object.starts_with(kind)),
         }

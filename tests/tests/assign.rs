@@ -1,5 +1,5 @@
 //! Tests of NUMA-aware placement: a real kube-scheduler with the configuration of `deploy/`, and the controller as
-//! its sidecar with the permissions of `deploy/`. The Nodes have no kubelets; their InfraNodes contain what
+//! its extender with the permissions of `deploy/`. The Nodes have no kubelets; their InfraNodes contain what
 //! kubelets would report.
 //!
 //! [`berth_kubelet_admission`] computes what a kubelet would do with each pod; this crate is tested against real
@@ -45,25 +45,25 @@ fn vms_are_placed_by_zones() {
     let mut plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Bed::of(&plane);
-    calls::a_sidecar_that_is_killed_between_filter_and_bind(&plane, &mut bed);
+    calls::an_extender_that_is_killed_between_filter_and_bind(&plane, &mut bed);
     calls::another_ones_scheduler_decides(&plane, &bed);
     calls::what_is_wrong_is_answered(&plane, &bed);
     slow::a_binding_takes_no_longer_than_the_scheduler_waits(&plane, &mut bed);
     slow::it_is_ready_when_it_can_answer(&plane, &mut bed);
 
-    let mut sidecar = bed.with_scheduler(&mut plane);
+    let mut extender = bed.with_scheduler(&mut plane);
     waits::zones_fill_up_and_the_rest_waits(&plane, &mut bed);
-    waits::room_that_a_report_tells_of_is_used(&plane, &mut bed, &sidecar);
+    waits::room_that_a_report_tells_of_is_used(&plane, &mut bed, &extender);
     waits::taints_and_neighbours_count(&mut bed);
     waits::pods_on_nodes_without_a_report_count(&plane, &mut bed);
     migrations::targets_take_room_and_leave_it(&plane, &mut bed);
-    sidecar = volumes::killed_in_prebind(&mut plane, &mut bed, sidecar);
-    volumes::the_place_of_a_stand_in(&plane, &mut bed);
-    sidecar = waits::a_sidecar_that_is_killed_in_a_burst(&plane, &mut bed, sidecar);
+    extender = volumes::killed_in_prebind(&mut plane, &mut bed, extender);
+    volumes::the_place_of_a_first_consumer(&plane, &mut bed);
+    extender = waits::an_extender_that_is_killed_in_a_burst(&plane, &mut bed, extender);
     assert!(
-        sidecar.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
+        extender.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
     );
-    assert_eq!(sidecar.page("/readyz").unwrap().0, 200);
+    assert_eq!(extender.page("/readyz").unwrap().0, 200);
 }
 
 #[test]

@@ -7,7 +7,7 @@
     reason = "tests look at files and fail by panicking"
 )]
 
-use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::repository;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn name(object: &Value) -> String {
 
 /// Returns the launcher of a VM that has only an instance type and a preference.
 fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
-    let mut around = Surroundings::default();
+    let mut around = ClusterObjects::default();
     assert!(around.add(instancetype).unwrap());
     assert!(around.add(preference).unwrap());
     let vm = json!({

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::{Class, InfraNode};
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::{Engine, Needs};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
@@ -45,7 +45,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         of_hosts += begin.elapsed();
         let begin = Instant::now();
         for pod in &pods {
-            let existing = Existing::read(pod).map_err(|invalid| anyhow!("{invalid}"))?;
+            let existing = ExistingPod::read(pod).map_err(|invalid| anyhow!("{invalid}"))?;
             let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
             let request = engine.request(&PodSpecParts::from_pod(pod, &existing.pod), needs)?;
             engine.bound(&request, id).map_err(|reason| anyhow!("{reason}"))?;

@@ -11,7 +11,7 @@ use super::machine::FleetMachine;
 use super::object::{Item, Object, problem};
 use super::planned::{Created, Tenant};
 use berth_api::Problem;
-use berth_kubevirt_render::launcher::{Configuration, Surroundings};
+use berth_kubevirt_render::launcher::{ClusterObjects, Configuration};
 use berth_kubevirt_render::machines::{self, MachineDeployment};
 
 /// A fleet: hosts, running workloads, and workloads to be placed.
@@ -28,7 +28,7 @@ pub struct Fleet {
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), v1::Pod>,
     /// Instance types, networks and namespaces.
-    pub surroundings: Surroundings,
+    pub objects: ClusterObjects,
     /// KubeVirt's configuration.
     pub configuration: Configuration,
     /// MachineDeployments, in input order.
@@ -115,7 +115,7 @@ impl Fleet {
             }
             Object::Other(object) => {
                 let of_machines = self.around.add(&object);
-                if !self.surroundings.add(&object).map_err(problem)? && !of_machines {
+                if !self.objects.add(&object).map_err(problem)? && !of_machines {
                     let group = kinds::group(text(&object, "/apiVersion"));
                     *self
                         .ignored

@@ -165,7 +165,7 @@ impl Fleet {
 
     fn take_in(&mut self, object: &DesiredObject) {
         self.around.add(&object.body);
-        if let Err(invalid) = self.surroundings.add(&object.body) {
+        if let Err(invalid) = self.objects.add(&object.body) {
             self.problems.push(problem(invalid));
         }
     }

@@ -11,7 +11,7 @@ use crate::parallel;
 use berth_api::Problem;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::Guest;
-use berth_kubevirt_render::launcher::{Existing, Invalid, Launcher, predict};
+use berth_kubevirt_render::launcher::{ExistingPod, Invalid, Launcher, predict};
 use berth_placement::engine::{Engine, Needs, Request, class_named};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
@@ -62,11 +62,11 @@ const OF_VM: &str = "vm.kubevirt.io/name";
 impl Simulation {
     pub(super) fn build(fleet: &Fleet, more: Option<Fixed<'_>>) -> Self {
         let launchers = parallel::map(&fleet.machines, |machine| {
-            predict(&machine.machine, &fleet.configuration, &fleet.surroundings)
+            predict(&machine.machine, &fleet.configuration, &fleet.objects)
         });
         let mut simulation =
             Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
-        for (name, labels) in &fleet.surroundings.namespaces {
+        for (name, labels) in &fleet.objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
         simulation.assumed = assumed(launchers.iter().flatten());
@@ -170,7 +170,7 @@ impl Simulation {
     fn pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
         let mut of_vms = BTreeSet::new();
         for pod in fleet.pods.values() {
-            let existing = match Existing::read(pod) {
+            let existing = match ExistingPod::read(pod) {
                 Ok(existing) => existing,
                 Err(invalid) => {
                     self.problems.push(unread(invalid));
@@ -194,7 +194,7 @@ impl Simulation {
     }
 
     /// Adds a pod. `name` is the VM's name if the pod belongs to a VM, because users know that name.
-    fn pod(&mut self, pod: &v1::Pod, mut existing: Existing, name: String) {
+    fn pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
             existing.pod.uid.clone_from(&object);

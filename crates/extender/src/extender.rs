@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::{Engine, Needs, Request};
 use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
@@ -181,7 +181,7 @@ impl Extender {
 }
 
 /// Returns a pod's requirements for a host, derived from the pod's own containers, if its VM does not define them.
-fn needs_of_pod(existing: &Existing) -> Needs {
+fn needs_of_pod(existing: &ExistingPod) -> Needs {
     let is_pinned = existing.pod.has_own_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };
     Needs {

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_api::names::SCHEDULER;
-use berth_kubevirt_render::launcher::{Existing, Invalid};
+use berth_kubevirt_render::launcher::{ExistingPod, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPod {
     /// Resources, host and VM of the pod.
-    pub existing: Existing,
+    pub existing: ExistingPod,
     /// True if the pod names Berth's scheduler.
     pub is_ours: bool,
     /// Claims of the pod's volumes, in the pod's namespace.
@@ -80,11 +80,11 @@ impl ObservedPod {
     /// # Errors
     /// Returns an error if an amount is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
-        let mut existing = Existing::read(pod)?;
+        let mut existing = ExistingPod::read(pod)?;
         if !is_of_instance(pod, existing.vmi_uid.as_deref()) {
             existing.vmi_uid = None;
             existing.migration_uid = None;
-            existing.is_stand_in = false;
+            existing.is_first_consumer = false;
         }
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());

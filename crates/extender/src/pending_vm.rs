@@ -8,7 +8,7 @@
 //! host, and the instance has the amounts.
 
 use berth_api::names::SCHEDULER;
-use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ impl PendingVm {
         let whole = |name: &str| {
             if name.contains('/') { name.to_owned() } else { format!("{namespace}/{name}") }
         };
-        let mut around = Surroundings::default();
+        let mut around = ClusterObjects::default();
         around.networks = named.map(|name| (whole(name), String::new())).collect();
         let launcher = Box::new(predict(&machine, configuration, &around)?);
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))

@@ -131,7 +131,7 @@ impl Extender {
             stage: Stage::Bound { since: now },
             request: request.clone(),
             vm,
-            is_first_consumer: observed.existing.is_stand_in,
+            is_first_consumer: observed.existing.is_first_consumer,
             stamp: observed.stamp,
             is_seen: true,
             is_listed,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::Request;
 
 use super::states::ReservationState;
@@ -81,7 +81,7 @@ pub(super) struct VmKey {
 }
 
 impl VmKey {
-    pub(super) fn from_pod(existing: &Existing) -> Option<Self> {
+    pub(super) fn from_pod(existing: &ExistingPod) -> Option<Self> {
         let instance = existing.vmi_uid.clone()?;
         let migration = existing.migration_uid.clone().unwrap_or_default();
         Some(Self { namespace: existing.namespace.clone(), instance, migration })

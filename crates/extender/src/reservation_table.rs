@@ -57,7 +57,7 @@ impl ReservationTable {
             stage,
             request,
             vm: VmKey::from_pod(&pod.existing),
-            is_first_consumer: pod.existing.is_stand_in,
+            is_first_consumer: pod.existing.is_first_consumer,
             stamp: pod.stamp,
             is_seen: false,
             is_listed: false,

@@ -7,7 +7,7 @@
 use super::bits::CpuBits;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::take::{Taking, pack};
+use super::take::{CpuAccumulator, pack};
 
 /// Distributes `wanted` CPUs in groups of `group`.
 pub(super) fn distribute(
@@ -19,18 +19,18 @@ pub(super) fn distribute(
     if group < 1 || wanted % group != 0 {
         return pack(host, available, wanted, false);
     }
-    let taking = Taking::new(host, available, wanted);
-    if taking.is_done() {
-        return Ok(taking.taken);
+    let accumulator = CpuAccumulator::new(host, available, wanted);
+    if accumulator.is_done() {
+        return Ok(accumulator.taken);
     }
-    taking.check_enough()?;
-    let zones = taking.zones_in_order();
+    accumulator.check_enough()?;
+    let zones = accumulator.zones_in_order();
     let free: Vec<i64> =
-        (0..host.zones.len()).map(|zone| i64::from(taking.free_in_zone(zone))).collect();
+        (0..host.zones.len()).map(|zone| i64::from(accumulator.free_in_zone(zone))).collect();
     let (least, most) = zones_needed(host, wanted, group, &free);
     for count in least..=most {
         if let Some(best) = best_split(&zones, &free, count, wanted, group)? {
-            return best.take(taking, wanted, group);
+            return best.take(accumulator, wanted, group);
         }
     }
     pack(host, available, wanted, false)
@@ -174,18 +174,23 @@ fn best_rest(
 }
 
 impl Split {
-    fn take(self, mut taking: Taking<'_>, wanted: i64, group: i64) -> Result<CpuBits, Reason> {
-        let host = taking.host;
+    fn take(
+        self,
+        mut accumulator: CpuAccumulator<'_>,
+        wanted: i64,
+        group: i64,
+    ) -> Result<CpuBits, Reason> {
+        let host = accumulator.host;
         let count = i64::try_from(self.zones.len()).unwrap_or(i64::MAX).max(1);
         let even = wanted / count / group * group;
-        let in_zone = |taking: &Taking<'_>, zone: usize| {
+        let in_zone = |accumulator: &CpuAccumulator<'_>, zone: usize| {
             let run = host.zones.get(zone).map_or((0, 0), |zone| zone.cpus);
-            taking.free.and(&CpuBits::run(run.0, run.1))
+            accumulator.free.and(&CpuBits::run(run.0, run.1))
         };
         for &zone in &self.zones {
             // The kubelet also ignores an error here; the missing CPUs are detected at the end.
-            if let Ok(cpus) = pack(host, &in_zone(&taking, zone), even, false) {
-                taking.take(&cpus);
+            if let Ok(cpus) = pack(host, &in_zone(&accumulator, zone), even, false) {
+                accumulator.take(&cpus);
             }
         }
         let mut rest = wanted - even * count;
@@ -195,12 +200,12 @@ impl Split {
                 if rest == 0 {
                     break;
                 }
-                let free = in_zone(&taking, zone);
+                let free = in_zone(&accumulator, zone);
                 if i64::from(free.count()) < group {
                     continue;
                 }
                 if let Ok(cpus) = pack(host, &free, group, false) {
-                    taking.take(&cpus);
+                    accumulator.take(&cpus);
                 }
                 rest -= group;
             }
@@ -208,13 +213,13 @@ impl Split {
                 return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
             }
         }
-        if taking.needed == 0 {
-            return Ok(taking.taken);
+        if accumulator.needed == 0 {
+            return Ok(accumulator.taken);
         }
-        let (what, needed) = if taking.needed > 0 {
-            ("not enough", taking.needed)
+        let (what, needed) = if accumulator.needed > 0 {
+            ("not enough", accumulator.needed)
         } else {
-            ("too many", taking.needed)
+            ("too many", accumulator.needed)
         };
         let error = format!("accounting error, {what} CPUs allocated, remaining: {needed}");
         Err(Reason::CpuError(error))
@@ -266,11 +271,11 @@ impl Combinations {
     fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
-            self.go(of, count, 0, Chosen { array: self.arrays.len() - 1, length: 0 }, then);
+            self.extend(of, count, 0, Chosen { array: self.arrays.len() - 1, length: 0 }, then);
         }
     }
 
-    fn go(
+    fn extend(
         &mut self,
         of: &[usize],
         count: usize,
@@ -284,7 +289,7 @@ impl Combinations {
         let end = (of.len() + 1).saturating_sub(count);
         for (place, &zone) in of.iter().enumerate().take(end).skip(start) {
             let longer = self.append(so_far, zone);
-            if !self.go(of, count - 1, place + 1, longer, then) {
+            if !self.extend(of, count - 1, place + 1, longer, then) {
                 return false;
             }
         }

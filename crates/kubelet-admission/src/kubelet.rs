@@ -197,7 +197,7 @@ impl CpuOptions {
                     return Err(ParseKubeletError::new("cpuManagerPolicyOptions", name, expected));
                 }
             };
-            *option = truth("cpuManagerPolicyOptions", value)?;
+            *option = parse_bool("cpuManagerPolicyOptions", value)?;
         }
         Ok(parsed)
     }
@@ -239,7 +239,7 @@ impl TopologyOptions {
         let mut parsed = Self::default();
         for (name, value) in options {
             match name.as_str() {
-                "prefer-closest-numa-nodes" => parsed.prefer_closest = truth(place, value)?,
+                "prefer-closest-numa-nodes" => parsed.prefer_closest = parse_bool(place, value)?,
                 "max-allowable-numa-nodes" => {
                     let number = value.parse().ok().filter(|&zones: &u32| zones >= 8);
                     let wrong = || ParseKubeletError::new(place, value, "a number from 8");
@@ -253,7 +253,7 @@ impl TopologyOptions {
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
-fn truth(place: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
+fn parse_bool(place: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),

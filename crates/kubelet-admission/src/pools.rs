@@ -8,7 +8,7 @@ impl KubeletHost {
     /// numbers wrap around).
     pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
         if self.kubelet.memory_policy == MemoryPolicy::None {
-            self.pools_alone(order);
+            self.without_memory_manager(order);
             return Ok(());
         }
         let reserved = &self.kubelet.reserved_memory;
@@ -38,7 +38,7 @@ impl KubeletHost {
 
     /// Computes the memory without reservations. Without a Memory Manager, the kubelet does not account memory by zone
     /// and does not check the amounts.
-    fn pools_alone(&mut self, order: &[&ZoneSpec]) {
+    fn without_memory_manager(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut left = spec.memory;
             for (kind, page) in self.pages.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::refusal::Reason;
 use super::zones::places;
 
 /// CPUs that are being taken from the free CPUs (`cpuAccumulator`).
-pub(super) struct Taking<'h> {
+pub(super) struct CpuAccumulator<'h> {
     pub(super) host: &'h KubeletHost,
     pub(super) free: CpuBits,
     pub(super) taken: CpuBits,
@@ -24,26 +24,26 @@ pub(super) fn pack(
     wanted: i64,
     by_cache: bool,
 ) -> Result<CpuBits, Reason> {
-    let mut taking = Taking::new(host, available, wanted);
-    if taking.is_done() {
-        return Ok(taking.taken);
+    let mut accumulator = CpuAccumulator::new(host, available, wanted);
+    if accumulator.is_done() {
+        return Ok(accumulator.taken);
     }
-    taking.check_enough()?;
+    accumulator.check_enough()?;
     // If there are at least as many sockets as zones, zones are the larger units ("numaFirst").
     if zones_are_larger(host) {
-        taking.take_zones();
-        taking.take_sockets();
+        accumulator.take_zones();
+        accumulator.take_sockets();
     } else {
-        taking.take_sockets();
-        taking.take_zones();
+        accumulator.take_sockets();
+        accumulator.take_zones();
     }
-    if by_cache && !taking.is_done() {
-        taking.take_caches();
+    if by_cache && !accumulator.is_done() {
+        accumulator.take_caches();
     }
-    taking.take_cores();
-    taking.take_threads();
-    if taking.is_done() {
-        return Ok(taking.taken);
+    accumulator.take_cores();
+    accumulator.take_threads();
+    if accumulator.is_done() {
+        return Ok(accumulator.taken);
     }
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
@@ -52,7 +52,7 @@ pub(super) fn zones_are_larger(host: &KubeletHost) -> bool {
     host.sockets.len() >= host.cpu_zones.count_ones() as usize
 }
 
-impl<'h> Taking<'h> {
+impl<'h> CpuAccumulator<'h> {
     pub(super) fn new(host: &'h KubeletHost, available: &CpuBits, wanted: i64) -> Self {
         Self { host, free: *available, taken: CpuBits::default(), needed: wanted }
     }
@@ -98,7 +98,7 @@ impl<'h> Taking<'h> {
     }
 
     /// Returns true if a zone has free CPUs in a socket. In this case, each of them is listed under the other.
-    fn meet(&self, zone: usize, socket: usize) -> bool {
+    fn overlap(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
             return false;
@@ -122,7 +122,7 @@ impl<'h> Taking<'h> {
         let sockets = self.sockets_by_use();
         let mut order = Vec::with_capacity(self.host.zones.len());
         for socket in sockets {
-            let mine = zones.clone().filter(|&zone| self.meet(zone, socket));
+            let mine = zones.clone().filter(|&zone| self.overlap(zone, socket));
             order.extend(by_use(mine.map(|zone| (self.free_in_zone(zone), zone))));
         }
         order
@@ -135,7 +135,7 @@ impl<'h> Taking<'h> {
         }
         let mut order = Vec::with_capacity(self.host.sockets.len());
         for zone in self.zones_in_order() {
-            let mine = (0..self.host.sockets.len()).filter(|&socket| self.meet(zone, socket));
+            let mine = (0..self.host.sockets.len()).filter(|&socket| self.overlap(zone, socket));
             order.extend(by_use(mine.map(|socket| (self.free_in_socket(socket), socket))));
         }
         order

@@ -9,7 +9,7 @@
 use super::bits::CpuBits;
 use super::host::{Core, KubeletHost};
 use super::refusal::Reason;
-use super::take::Taking;
+use super::take::CpuAccumulator;
 
 /// Takes `wanted` CPUs from `available`; returns false if the kubelet might take other CPUs.
 pub(super) fn pack(
@@ -17,46 +17,46 @@ pub(super) fn pack(
     available: &CpuBits,
     wanted: i64,
 ) -> Result<(CpuBits, bool), Reason> {
-    let mut taking = Taking::new(host, available, wanted);
+    let mut accumulator = CpuAccumulator::new(host, available, wanted);
     let mut is_deterministic = true;
-    if taking.is_done() {
-        return Ok((taking.taken, is_deterministic));
+    if accumulator.is_done() {
+        return Ok((accumulator.taken, is_deterministic));
     }
-    taking.check_enough()?;
+    accumulator.check_enough()?;
     // Before 1.23, the kubelet uses the average size of a zone as the size of a socket (`NumSockets:
     // len(machineInfo.Topology)` in topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
     for socket in &host.sockets {
-        let free = taking.free.and(&socket.cpus);
-        if taking.needed >= i64::from(per_socket) && free.count() == per_socket {
-            taking.take(&free);
+        let free = accumulator.free.and(&socket.cpus);
+        if accumulator.needed >= i64::from(per_socket) && free.count() == per_socket {
+            accumulator.take(&free);
         }
     }
     let per_core = i64::from(host.cpus_per_core);
-    if !taking.is_done() && taking.needed >= per_core {
-        is_deterministic &= take_cores(&mut taking, per_core);
+    if !accumulator.is_done() && accumulator.needed >= per_core {
+        is_deterministic &= take_cores(&mut accumulator, per_core);
     }
-    if !taking.is_done() {
-        is_deterministic &= take_threads(&mut taking);
+    if !accumulator.is_done() {
+        is_deterministic &= take_threads(&mut accumulator);
     }
-    if taking.is_done() {
-        return Ok((taking.taken, is_deterministic));
+    if accumulator.is_done() {
+        return Ok((accumulator.taken, is_deterministic));
     }
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
 /// Takes whole cores; cores of the socket with the fewest whole free cores come first (`freeCores`).
-fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
-    let host = taking.host;
-    let is_free = |taking: &Taking<'_>, core: &Core| {
-        i64::from(taking.free.count_run(core.cpus.0, core.cpus.1)) == per_core
+fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
+    let host = accumulator.host;
+    let is_free = |accumulator: &CpuAccumulator<'_>, core: &Core| {
+        i64::from(accumulator.free.count_run(core.cpus.0, core.cpus.1)) == per_core
     };
     let mut sockets: Vec<(usize, usize)> = Vec::with_capacity(host.sockets.len());
     for (place, socket) in host.sockets.iter().enumerate() {
         let cores = socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core)));
-        let free = cores.filter(|core| is_free(taking, core)).count();
-        if !taking.free.and(&socket.cpus).is_empty() {
+        let free = cores.filter(|core| is_free(accumulator, core)).count();
+        if !accumulator.free.and(&socket.cpus).is_empty() {
             sockets.push((free, place));
         }
     }
@@ -67,11 +67,11 @@ fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
     for (_, place) in sockets {
         let Some(socket) = host.sockets.get(place) else { continue };
         for core in socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core))) {
-            if !is_free(taking, core) {
+            if !is_free(accumulator, core) {
                 continue;
             }
-            if taking.needed >= per_core {
-                taking.take(&CpuBits::run(core.cpus.0, core.cpus.1));
+            if accumulator.needed >= per_core {
+                accumulator.take(&CpuBits::run(core.cpus.0, core.cpus.1));
             } else {
                 all_taken = false;
             }
@@ -82,18 +82,21 @@ fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
 
 /// Takes single CPUs (`freeCPUs`): ordered by the CPUs already taken from the socket, the free CPUs of the socket,
 /// the free CPUs of the core, then by number.
-fn take_threads(taking: &mut Taking<'_>) -> bool {
-    let host = taking.host;
+fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
+    let host = accumulator.host;
     let key = |core: &Core| {
         let socket = host.sockets.get(usize::from(core.socket));
         let (taken, free) = socket.map_or((0, 0), |socket| {
-            (taking.taken.and(&socket.cpus).count(), taking.free.and(&socket.cpus).count())
+            (
+                accumulator.taken.and(&socket.cpus).count(),
+                accumulator.free.and(&socket.cpus).count(),
+            )
         });
-        let of_core = taking.free.count_run(core.cpus.0, core.cpus.1);
+        let of_core = accumulator.free.count_run(core.cpus.0, core.cpus.1);
         (std::cmp::Reverse(taken), free, of_core, core.socket, core.id)
     };
     let with_free =
-        host.cores.iter().filter(|core| taking.free.count_run(core.cpus.0, core.cpus.1) > 0);
+        host.cores.iter().filter(|core| accumulator.free.count_run(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
     // A pair compares as "less" if any of the five keys is less. The order is consistent if no key favours the later
@@ -110,14 +113,14 @@ fn take_threads(taking: &mut Taking<'_>) -> bool {
     let cpus: Vec<u16> = cores.iter().flat_map(|(_, core)| core.cpus.0..core.cpus.1).collect();
     let mut all_taken = true;
     for cpu in cpus {
-        if !taking.free.contains(cpu) {
+        if !accumulator.free.contains(cpu) {
             continue;
         }
-        if taking.is_done() {
+        if accumulator.is_done() {
             all_taken = false;
             break;
         }
-        taking.take(&CpuBits::run(cpu, cpu + 1));
+        accumulator.take(&CpuBits::run(cpu, cpu + 1));
     }
     is_consistent || all_taken
 }

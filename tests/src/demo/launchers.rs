@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use berth_kubelet_admission::pod::{Container, Resources};
-use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
@@ -107,9 +107,9 @@ async fn round(client: &Client, configuration: &Configuration) -> Result<()> {
             }
         }
         if around.is_none() {
-            around = Some(surroundings(client).await?);
+            around = Some(cluster_objects(client).await?);
         }
-        let around = around.as_ref().context("surroundings")?;
+        let around = around.as_ref().context("no objects of the cluster")?;
         let mut read = Machine::read(machine)?.context("not a VirtualMachine")?;
         read.uid = uid.map(str::to_owned);
         let launcher = predict(&read, configuration, around)?;
@@ -141,8 +141,8 @@ fn has_ended(instance: &Value) -> bool {
     ["Failed", "Succeeded"].into_iter().any(|phase| instance["status"]["phase"] == phase)
 }
 
-async fn surroundings(client: &Client) -> Result<Surroundings> {
-    let mut around = Surroundings::default();
+async fn cluster_objects(client: &Client) -> Result<ClusterObjects> {
+    let mut around = ClusterObjects::default();
     let group = "instancetype.kubevirt.io";
     for resource in [
         kind(group, "v1beta1", "VirtualMachineClusterInstancetype"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use berth_api::{InfraNode, TenantCluster};
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ fn in_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
     vm.scheduler = text(&pod["spec"]["schedulerName"]);
     vm.phase = format!("{} {}", text(&status["phase"]), text(&status["reason"])).trim().to_owned();
     let typed: Pod = serde_json::from_value(pod.clone()).with_context(|| vm.pod.clone())?;
-    let existing = Existing::read(&typed)?.pod;
+    let existing = ExistingPod::read(&typed)?.pod;
     let requests = existing.requests();
     vm.cpu_millis = requests.cpu_millis;
     vm.hugepages = requests.hugepages.values().sum();

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use berth_kubelet_admission::State;
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub(crate) struct Vm<'a> {
     /// Value of the label `app` of pods that must be in the same rack.
     pub(crate) beside: Option<&'a str>,
     /// True for a first-consumer pod, which exists only so that the disk is created.
-    pub(crate) is_stand_in: bool,
+    pub(crate) is_first_consumer: bool,
 }
 
 impl<'a> Vm<'a> {
@@ -141,7 +141,7 @@ impl Bed {
             spec["volumes"] =
                 json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
         }
-        if vm.is_stand_in {
+        if vm.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
         if let Some(key) = vm.bears {
@@ -193,15 +193,15 @@ impl Bed {
         self.server.delete(&path);
     }
 
-    /// Deletes all VMs, and waits until the sidecar has released their resources.
-    pub(crate) fn clear(&mut self, sidecar: &Controller) {
+    /// Deletes all VMs, and waits until the extender has released their resources.
+    pub(crate) fn clear(&mut self, extender: &Controller) {
         let all = self.server.get(PODS);
         for pod in all["items"].as_array().unwrap() {
             self.server.delete(&format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap()));
         }
         self.agents_report();
         let stage =
-            |name: &str| sidecar.metric(&format!("berth_assignment_pods{{stage=\"{name}\"}}"));
+            |name: &str| extender.metric(&format!("berth_assignment_pods{{stage=\"{name}\"}}"));
         let begin = Instant::now();
         // Resources of a deleted pod that was in no report are reserved for some time after the deletion.
         while ["reserved", "binding", "bound", "leaving"].into_iter().any(|name| stage(name) > 0.0)
@@ -241,7 +241,7 @@ impl Bed {
         for pod in pods {
             let Some(host) = pod["spec"]["nodeName"].as_str() else { continue };
             let (state, uids) = states.get_mut(host).unwrap();
-            let read = Existing::read(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
+            let read = ExistingPod::read(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
             if read.is_terminal {
                 continue;
             }
@@ -266,17 +266,17 @@ impl Bed {
     }
 
     /// Starts the controller with the permissions that `deploy/` grants.
-    pub(crate) fn sidecar(&self, plane: &ControlPlane, name: &str, lease: &str) -> Controller {
+    pub(crate) fn extender(&self, plane: &ControlPlane, name: &str, lease: &str) -> Controller {
         let listen = format!("--extender-listen=127.0.0.1:{}", self.port);
         Controller::start(plane, name, &[&listen, &format!("--scheduler-lease={lease}")]).unwrap()
     }
 
-    /// Starts a kube-scheduler with the configuration of `deploy/`, and its sidecar.
+    /// Starts a kube-scheduler with the configuration of `deploy/`, and its extender.
     pub(crate) fn with_scheduler(&self, plane: &mut ControlPlane) -> Controller {
         let file = plane.scheduler_configuration(Some(self.port)).unwrap();
-        let sidecar = self.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+        let extender = self.extender(plane, "extender", "kube-system/berth-scheduler");
         plane.start_scheduler(Some(&file)).unwrap();
-        sidecar
+        extender
     }
 }
 

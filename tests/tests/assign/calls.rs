@@ -1,4 +1,4 @@
-//! Answers of the sidecar to direct calls of the scheduler extender.
+//! Answers of the scheduler extender to direct calls.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -51,16 +51,16 @@ pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
 }
 
-/// Kills the sidecar between filter and bind: its reservations are lost, and the next sidecar reserves again if the
+/// Kills the extender between filter and bind: its reservations are lost, and the next extender reserves again if the
 /// pod still fits.
-pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
+pub(crate) fn an_extender_that_is_killed_between_filter_and_bind(
     plane: &ControlPlane,
     bed: &mut Bed,
 ) {
     let vms: Vec<String> =
         (0..2).map(|_| bed.vm(Vm { cpus: 7, by_hand: true, ..Vm::default() })).collect();
-    let mut first = bed.sidecar(plane, "by-hand", "");
-    // The sidecar has just started: it answers the call only after it has listed all objects.
+    let mut first = bed.extender(plane, "by-hand", "");
+    // The extender has just started: it answers the call only after it has listed all objects.
     let one = filter(bed, &vms[0]);
     assert_eq!(one["Error"], "", "{one}");
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();
@@ -68,7 +68,7 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "asked twice");
     first.running.end();
 
-    let mut second = bed.sidecar(plane, "by-hand", "");
+    let mut second = bed.extender(plane, "by-hand", "");
     assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
     assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
     assert_eq!(bind(bed, &vms[0], &host), "", "a second time it is there already");
@@ -79,9 +79,9 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     let error = bind(bed, &large, &host);
     assert!(error.contains("no longer fits there"), "{error}");
     assert_eq!(bed.host_of(&large), None);
-    // A third sidecar knows the pods, but not their order of admission, because no agent has reported the pods yet.
+    // A third extender knows the pods, but not their order of admission, because no agent has reported the pods yet.
     second.running.end();
-    let third_sidecar = bed.sidecar(plane, "by-hand", "");
+    let third_extender = bed.extender(plane, "by-hand", "");
     assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
     bed.agents_report();
     plane
@@ -93,7 +93,7 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
         })
         .unwrap();
     assert_eq!(bed.kubelets_agree(), 2);
-    bed.clear(&third_sidecar);
+    bed.clear(&third_extender);
 }
 
 /// Sets the spec of the scheduler's Lease.
@@ -109,14 +109,14 @@ pub(crate) fn give_lease_back(bed: &Bed) {
     set_lease(bed, &json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
 }
 
-/// Tests the sidecar while the scheduler of another pod holds the Lease.
+/// Tests the extender while the scheduler of another pod holds the Lease.
 pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "berth-scheduler", "namespace": "kube-system"},
         "spec": {"holderIdentity": "berth-controller-elsewhere_1", "leaseDurationSeconds": 15,
             "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}});
     set_lease(bed, &lease["spec"]);
-    let sidecar = bed.sidecar(plane, "fenced", "kube-system/berth-scheduler");
+    let extender = bed.extender(plane, "fenced", "kube-system/berth-scheduler");
     let body = json!({"Pod": {"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}},
         "NodeNames": ["plain-0"]});
     let said = post(bed.port, "filter", &body.to_string());
@@ -126,13 +126,13 @@ pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     let said = post(bed.port, "bind", &body.to_string());
     assert!(said["Error"].as_str().unwrap().contains("holds the scheduler's Lease"), "{said}");
     give_lease_back(bed);
-    drop(sidecar);
+    drop(extender);
 }
 
 /// Tests malformed calls. The status code is always 200, because kube-scheduler discards the body of any other
 /// response.
 pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
-    let sidecar = bed.sidecar(plane, "wrong", "");
+    let extender = bed.extender(plane, "wrong", "");
     for (body, words) in
         [("", "filter"), ("{\"Pod\":", "filter"), ("{\"NodeNames\":[]}", "Pod: there is none")]
     {
@@ -152,7 +152,7 @@ pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
     assert_eq!(said["FailedNodes"].as_object().unwrap().len(), 50_000);
     assert_eq!(bed.server.get(PODS)["items"].as_array().unwrap().len(), 0);
     let errors =
-        sidecar.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");
+        extender.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");
     assert!((errors - 3.0).abs() < 0.1, "{errors}");
-    drop::<Controller>(sidecar);
+    drop::<Controller>(extender);
 }

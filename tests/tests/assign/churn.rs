@@ -1,4 +1,4 @@
-//! Creation and deletion of thousands of VMs while the scheduler and the sidecar are killed and paused, reports are
+//! Creation and deletion of thousands of VMs while the scheduler and the extender are killed and paused, reports are
 //! late and hosts are drained.
 //!
 //! [`berth_kubelet_admission`] simulates the kubelets: each kubelet admits or refuses a bound pod immediately and
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
 use berth_kubelet_admission::State;
-use berth_kubevirt_render::launcher::Existing;
+use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::simulated::{client, runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -132,11 +132,11 @@ fn happens(
     };
     match number % KINDS {
         0 => {
-            eprintln!("the sidecar of {host} is killed");
-            leader.kill_sidecar(plane);
+            eprintln!("the extender of {host} is killed");
+            leader.kill_extender(plane);
         }
         1 => {
-            eprintln!("{host} and its sidecar are paused for {PAUSE:?}");
+            eprintln!("{host} and its extender are paused for {PAUSE:?}");
             leader.pause(true);
             wait();
             leader.go_on();
@@ -146,15 +146,15 @@ fn happens(
             leader.kill_scheduler(plane);
         }
         3 => {
-            eprintln!("the sidecar of {host} is paused for {PAUSE:?}");
+            eprintln!("the extender of {host} is paused for {PAUSE:?}");
             leader.pause(false);
             wait();
             leader.go_on();
         }
         4 => {
-            eprintln!("{host} and its sidecar are killed");
+            eprintln!("{host} and its extender are killed");
             leader.kill_scheduler(plane);
-            leader.kill_sidecar(plane);
+            leader.kill_extender(plane);
         }
         _ => {
             let name = format!("churn-{}", churn.dice.below(HOSTS as u64));
@@ -236,7 +236,7 @@ impl Churn {
     }
 
     fn admit(&mut self, host: &str, pod: &Pod) {
-        let read = Existing::read(pod).unwrap();
+        let read = ExistingPod::read(pod).unwrap();
         self.bound += 1;
         if let Err(refusal) = self.hosts.get_mut(host).unwrap().state.admit(&read.pod) {
             self.refused.push(format!("{host}, {}: {refusal}", read.name));

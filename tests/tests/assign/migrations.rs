@@ -34,7 +34,7 @@ pub(crate) fn targets_take_room_and_leave_it(plane: &ControlPlane, bed: &mut Bed
     bed.ended(&target, "Failed");
     bed.agents_report();
     bed.bound(&waits);
-    assert_eq!(bed.host_of(&waits).as_deref(), Some(&*to), "{}", plane.log("sidecar"));
+    assert_eq!(bed.host_of(&waits).as_deref(), Some(&*to), "{}", plane.log("extender"));
     bed.agents_report();
 
     let second = bed.vm(Vm { migration: Some("second"), ..moving });

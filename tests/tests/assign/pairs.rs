@@ -1,4 +1,4 @@
-//! Two replicas of the scheduler, each with its own sidecar; one scheduler holds the Lease.
+//! Two replicas of the scheduler, each with its own extender; one scheduler holds the Lease.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -10,11 +10,11 @@ use berth_tests::running::Running;
 
 use crate::bed::SOON;
 
-/// Scheduler and its sidecar, which share a host name because they share a pod.
+/// Scheduler and its extender, which share a host name because they share a pod.
 pub(crate) struct Pair {
     pub(crate) host: String,
     port: u16,
-    sidecar: Controller,
+    extender: Controller,
     scheduler: Running,
 }
 
@@ -58,15 +58,15 @@ impl Pair {
         Self {
             host: host.to_owned(),
             port,
-            sidecar: sidecar(plane, host, port),
+            extender: extender(plane, host, port),
             scheduler: scheduler(plane, host, port),
         }
     }
 
-    /// Kills the sidecar and immediately starts a new one, as the kubelet does.
-    pub(crate) fn kill_sidecar(&mut self, plane: &ControlPlane) {
-        self.sidecar.running.end();
-        self.sidecar = sidecar(plane, &self.host, self.port);
+    /// Kills the extender and immediately starts a new one, as the kubelet does.
+    pub(crate) fn kill_extender(&mut self, plane: &ControlPlane) {
+        self.extender.running.end();
+        self.extender = extender(plane, &self.host, self.port);
     }
 
     /// Kills the scheduler and immediately starts a new one, as the kubelet does.
@@ -75,21 +75,21 @@ impl Pair {
         self.scheduler = scheduler(plane, &self.host, self.port);
     }
 
-    /// Pauses the sidecar, and also the scheduler if `both` is true.
+    /// Pauses the extender, and also the scheduler if `both` is true.
     pub(crate) fn pause(&self, both: bool) {
         if both {
             self.scheduler.signal("STOP").unwrap();
         }
-        self.sidecar.running.signal("STOP").unwrap();
+        self.extender.running.signal("STOP").unwrap();
     }
 
     pub(crate) fn go_on(&self) {
-        self.sidecar.running.signal("CONT").unwrap();
+        self.extender.running.signal("CONT").unwrap();
         self.scheduler.signal("CONT").unwrap();
     }
 }
 
-fn sidecar(plane: &ControlPlane, host: &str, port: u16) -> Controller {
+fn extender(plane: &ControlPlane, host: &str, port: u16) -> Controller {
     let listen = format!("--extender-listen=127.0.0.1:{port}");
     let lease = "--scheduler-lease=kube-system/berth-scheduler";
     Controller::on_host(plane, host, &[&listen, lease]).unwrap()

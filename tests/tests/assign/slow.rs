@@ -34,7 +34,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
         "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}),
     );
     let proxy = Proxy::start(plane).unwrap();
-    let sidecar = through(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
+    let extender = through(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
     let vms = [0, 1].map(|_| bed.vm(Vm { cpus: 2, by_hand: true, ..Vm::default() }));
     let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
     assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
@@ -63,22 +63,22 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     for vm in &vms {
         bed.server.delete(&format!("{PODS}/{vm}"));
     }
-    drop(sidecar);
+    drop(extender);
     give_lease_back(bed);
 }
 
-/// Tests that the sidecar is ready only when it can answer: a rolling update replaces the next replica when this
+/// Tests that the extender is ready only when it can answer: a rolling update replaces the next replica when this
 /// replica is ready, and kube-scheduler needs answers from then on.
 pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed) {
     let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
-    // This delay is longer than the time for which the sidecar holds a call.
+    // This delay is longer than the time for which the extender holds a call.
     proxy.mood(Which::Reads, Mood::Slow(SCHEDULER));
-    let sidecar = through(plane, &proxy, bed, "beginning", "");
+    let extender = through(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();
     let mut waits_for = String::new();
     loop {
-        match sidecar.page("/readyz") {
+        match extender.page("/readyz") {
             Some((200, _)) => break,
             Some((_, why)) => waits_for = why,
             None => {}
@@ -91,5 +91,5 @@ pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.mood(Which::All, Mood::Well);
     bed.server.delete(&format!("{PODS}/{vm}"));
-    drop(sidecar);
+    drop(extender);
 }

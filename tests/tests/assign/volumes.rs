@@ -64,12 +64,12 @@ fn provision(bed: &Bed, claim: &str, host: &str) {
     }
 }
 
-/// Tests that the VM's room stays reserved while its volume is created, even if the scheduler or the sidecar is
+/// Tests that the VM's room stays reserved while its volume is created, even if the scheduler or the extender is
 /// killed meanwhile.
 pub(crate) fn killed_in_prebind(
     plane: &mut ControlPlane,
     bed: &mut Bed,
-    mut sidecar: Controller,
+    mut extender: Controller,
 ) -> Controller {
     class(bed);
     for number in 0..2 {
@@ -93,43 +93,43 @@ pub(crate) fn killed_in_prebind(
             None => waits.push(other.clone()),
         }
     }
-    assert_eq!((on.values().sum(), waits.len()), (3, 1), "{on:?}\n{}", plane.log("sidecar"));
+    assert_eq!((on.values().sum(), waits.len()), (3, 1), "{on:?}\n{}", plane.log("extender"));
     assert_eq!(on[&host], 1, "{on:?}: one zone of {host} is kept");
     bed.agents_report();
-    sidecar.running.end();
-    sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+    extender.running.end();
+    extender = bed.extender(plane, "extender", "kube-system/berth-scheduler");
     let late = bed.vm(Vm::large("disks"));
     bed.refused(&late);
     assert_eq!(bed.host_of(&vm), None, "its volume is not there yet");
     provision(bed, "disk", &host);
     let took = bed.bound(&vm);
     eprintln!("bound {took:?} after its volume was made");
-    assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log("sidecar"));
+    assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log("extender"));
     assert!(bed.host_of(&waits[0]).is_none() && bed.host_of(&late).is_none());
     bed.kubelets_agree();
-    sidecar
+    extender
 }
 
 /// Tests the reservation for a VM while KubeVirt's first-consumer pod exists. KubeVirt creates this pod so that the
 /// disk is created, and the VM's own pod after the first-consumer pod has ended.
-pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
+pub(crate) fn the_place_of_a_first_consumer(plane: &ControlPlane, bed: &mut Bed) {
     bed.host("first-0", "first", &[]);
     claim(bed, "first");
     let own = Vm { claim: Some("first"), instance: Some("vmi-first"), ..Vm::large("first") };
-    let stand_in = bed.vm(Vm { is_stand_in: true, ..own });
+    let first_consumer = bed.vm(Vm { is_first_consumer: true, ..own });
     let host = selected(bed, "first");
     provision(bed, "first", &host);
-    bed.bound(&stand_in);
+    bed.bound(&first_consumer);
     let neighbour = bed.vm(Vm::large("first"));
     bed.bound(&neighbour);
     bed.agents_report();
     let late = bed.vm(Vm::large("first"));
     bed.refused(&late);
-    bed.ended(&stand_in, "Succeeded");
+    bed.ended(&first_consumer, "Succeeded");
     bed.agents_report();
     // The scheduler retries the pod, and the extender refuses the pod again.
     std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(bed.host_of(&late), None, "{}", plane.log("sidecar"));
+    assert_eq!(bed.host_of(&late), None, "{}", plane.log("extender"));
     let vm = bed.vm(own);
     bed.bound(&vm);
     assert_eq!(bed.host_of(&vm).as_deref(), Some("first-0"));
@@ -164,7 +164,7 @@ pub(crate) fn the_place_of_a_vm_that_has_no_pod(plane: &ControlPlane, bed: &mut 
     let imported = instance(bed, "imported", Some("import"));
     provision(bed, "import", "import-0");
     let others = ["other-a", "other-b"].map(|name| instance(bed, name, None));
-    let mut sidecar = bed.sidecar(plane, "import", "");
+    let mut extender = bed.extender(plane, "import", "");
     let vm = |instance, claim| Vm {
         by_hand: true,
         instance: Some(instance),
@@ -189,5 +189,5 @@ pub(crate) fn the_place_of_a_vm_that_has_no_pod(plane: &ControlPlane, bed: &mut 
     let own = bed.vm(vm(&imported, Some("import")));
     let said = filter_on(bed, &own, "import-0");
     assert_eq!(said["NodeNames"][0], "import-0", "{said}\n{}", plane.log("import"));
-    sidecar.running.end();
+    extender.running.end();
 }

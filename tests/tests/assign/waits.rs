@@ -35,7 +35,7 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
     bed.agents_report();
     let begin = std::time::Instant::now();
     while late.iter().all(|vm| bed.host_of(vm).is_none()) {
-        assert!(begin.elapsed() < crate::bed::SOON, "{}", plane.log("sidecar"));
+        assert!(begin.elapsed() < crate::bed::SOON, "{}", plane.log("extender"));
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = begin.elapsed();
@@ -50,7 +50,7 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
 pub(crate) fn room_that_a_report_tells_of_is_used(
     plane: &ControlPlane,
     bed: &mut Bed,
-    sidecar: &Controller,
+    extender: &Controller,
 ) {
     bed.host("told-0", "told", &[]);
     let form = bed.hosts.get_mut("told-0").unwrap();
@@ -77,14 +77,14 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
     bed.refused(&vm);
     // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
     std::thread::sleep(Duration::from_secs(2));
-    let wakes = sidecar.metric("berth_assignment_wakes_total");
+    let wakes = extender.metric("berth_assignment_wakes_total");
     bed.hosts.get_mut("told-0").unwrap().has.pop();
     bed.report("told-0");
     let took = bed.bound(&vm);
     eprintln!("bound {took:?} after a report told of room");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
-    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("sidecar"));
-    assert!(sidecar.metric("berth_assignment_wakes_total") > wakes);
+    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("extender"));
+    assert!(extender.metric("berth_assignment_wakes_total") > wakes);
     bed.kubelets_agree();
     let marks = plane.kubectl(&["get", "node", "told-0", "-o", "yaml"]).unwrap();
     assert!(marks.contains("berth.dev/capacity-generation"), "{marks}");
@@ -120,16 +120,16 @@ pub(crate) fn pods_on_nodes_without_a_report_count(plane: &ControlPlane, bed: &m
     let vm = bed.vm(Vm { cpus: 1, beside: Some("database"), ..Vm::default() });
     let said = bed.server.scheduled(&format!("{}/{vm}", crate::bed::PODS));
     let why = crate::server::condition(&said)["message"].clone();
-    assert_eq!(said["spec"]["nodeName"], "near-0", "{why}\n{}", plane.log("sidecar"));
+    assert_eq!(said["spec"]["nodeName"], "near-0", "{why}\n{}", plane.log("extender"));
     // No agent reports the resources of this pod; the following tests query all hosts that have pods.
     bed.server.delete(&format!("{}/on-bare-0", crate::bed::PODS));
 }
 
-/// Kills the sidecar at any point of a burst of pods: nothing is allocated twice, and all pods that fit are bound.
-pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
+/// Kills the extender at any point of a burst of pods: nothing is allocated twice, and all pods that fit are bound.
+pub(crate) fn an_extender_that_is_killed_in_a_burst(
     plane: &ControlPlane,
     bed: &mut Bed,
-    mut sidecar: Controller,
+    mut extender: Controller,
 ) -> Controller {
     for number in 0..6 {
         bed.host(&format!("burst-{number}"), "burst", &[]);
@@ -140,8 +140,8 @@ pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
         .map(|number| {
             let vm = bed.vm(Vm { cpus: of(number), rack: Some("burst"), ..Vm::default() });
             if number == 9 || number == 17 {
-                sidecar.running.end();
-                sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+                extender.running.end();
+                extender = bed.extender(plane, "extender", "kube-system/berth-scheduler");
             }
             vm
         })
@@ -151,13 +151,13 @@ pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
         let timeout = Duration::from_secs(150);
         while bed.host_of(vm).is_none() {
             let said = bed.pod(vm)["status"]["conditions"].to_string();
-            assert!(begin.elapsed() < timeout, "{vm}: {said}\n{}", plane.log("sidecar"));
+            assert!(begin.elapsed() < timeout, "{vm}: {said}\n{}", plane.log("extender"));
             std::thread::sleep(Duration::from_millis(300));
-            // Before agents report, a restarted sidecar does not know the resources of each pod of a host.
+            // Before agents report, a restarted extender does not know the resources of each pod of a host.
             bed.agents_report();
         }
     }
     eprintln!("24 VMs were bound {:?} after the second kill", begin.elapsed());
     assert!(bed.kubelets_agree() >= 24);
-    sidecar
+    extender
 }

@@ -4,11 +4,11 @@
 use berth_api::Quantity;
 
 use super::amounts::{EPHEMERAL_STORAGE, overlaid, times};
+use super::cluster_objects::ClusterObjects;
 use super::configuration::{Configuration, EVEN_PARITY, Gate};
 use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{Amounts, Spec, amount};
-use super::surroundings::Surroundings;
 
 /// Requests and limits of the container in the pod's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ const MEMORY: &str = "memory";
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
-    around: &Surroundings,
+    objects: &ClusterObjects,
     overhead: Quantity,
 ) -> Result<Compute, Invalid> {
     let spec = &machine.spec;
@@ -56,10 +56,10 @@ pub(super) fn render(
     if spec.is_dedicated() {
         lists.pin(machine);
     } else {
-        let limited = around.cpu_limited.contains(&machine.namespace);
+        let limited = objects.cpu_limited.contains(&machine.namespace);
         let selector = configuration.cpu_limit_namespaces.as_ref();
         let limited = !resources.limits.contains_key(CPU)
-            && (limited || around.limits_cpus(&machine.namespace, selector));
+            && (limited || objects.limits_cpus(&machine.namespace, selector));
         lists.share(spec, configuration, limited);
     }
     if spec.domain.memory.hugepages.is_some() {
@@ -67,13 +67,13 @@ pub(super) fn render(
     } else {
         lists.overhead(resources.overcommit_guest_overhead, overhead);
     }
-    if !resources.limits.contains_key(MEMORY) && around.memory_limited.contains(&machine.namespace)
+    if !resources.limits.contains_key(MEMORY) && objects.memory_limited.contains(&machine.namespace)
     {
-        let ratio = around.memory_limit_ratio(&machine.namespace);
+        let ratio = objects.memory_limit_ratio(&machine.namespace);
         let limit = times(amount(&lists.requests, MEMORY).units(), ratio);
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
-    for resource in networks(machine, around)? {
+    for resource in networks(machine, objects)? {
         lists.add_device(&resource);
     }
     lists.devices(spec, configuration);
@@ -283,7 +283,7 @@ fn shared(vcpus: u64, ratio: i64) -> Quantity {
 }
 
 /// Returns the resources of the machine's networks; the pod requests one unit of each resource (`NetworkToResource`).
-fn networks(machine: &Machine, around: &Surroundings) -> Result<Vec<String>, Invalid> {
+fn networks(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
     // With the gate ExternalNetResourceInjection, another webhook adds these resources to the pod; the result is the
     // same.
     let mut resources = Vec::new();
@@ -292,7 +292,7 @@ fn networks(machine: &Machine, around: &Surroundings) -> Result<Vec<String>, Inv
         let name = &multus.network_name;
         let full_name =
             if name.contains('/') { name.clone() } else { format!("{}/{name}", machine.namespace) };
-        match around.networks.get(&full_name) {
+        match objects.networks.get(&full_name) {
             Some(resource) if resource.is_empty() => {}
             Some(resource) => resources.push(resource.clone()),
             None => {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use berth_api::Quantity;
 
 use super::amounts;
+use super::cluster_objects::ClusterObjects;
 use super::instancetype_spec::{Instancetype, InstancetypeMemory, Preference, SpreadOptions};
 use super::invalid::Invalid;
 use super::machine::{Machine, Matcher};
 use super::spec::{Cpu, IoThreads, Spec};
-use super::surroundings::Surroundings;
 
 /// The kinds that a reference may name; the cluster-scoped kind is the default.
 struct Kinds {
@@ -39,11 +39,11 @@ const PREFERENCES: Kinds = Kinds {
 /// Returns an error if a named object is unknown.
 pub(super) fn find<'a>(
     machine: &Machine,
-    around: &'a Surroundings,
+    objects: &'a ClusterObjects,
 ) -> Result<(Option<&'a Instancetype>, Option<&'a Preference>), Invalid> {
     Ok((
-        look_up(machine, machine.instancetype.as_ref(), &around.instancetypes, &INSTANCETYPES)?,
-        look_up(machine, machine.preference.as_ref(), &around.preferences, &PREFERENCES)?,
+        look_up(machine, machine.instancetype.as_ref(), &objects.instancetypes, &INSTANCETYPES)?,
+        look_up(machine, machine.preference.as_ref(), &objects.preferences, &PREFERENCES)?,
     ))
 }
 

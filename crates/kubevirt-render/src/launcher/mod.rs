@@ -9,217 +9,30 @@
 //! ranges), and pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
 
 mod amounts;
+mod cluster_objects;
 mod compute;
 pub mod configuration;
 mod containers;
 mod defaults;
-pub mod existing;
+pub mod existing_pod;
 mod instancetype;
 mod instancetype_spec;
 mod invalid;
 mod machine;
 mod namespace;
 mod overhead;
+mod predict;
 mod selector;
 mod spec;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 mod version;
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
-
-use berth_kubelet_admission::pod::{Pod, Resources};
+pub use cluster_objects::{ClusterObjects, RESOURCE_NAME};
 pub use configuration::Configuration;
-pub use existing::{Existing, kubelet_uid};
+pub use existing_pod::{ExistingPod, kubelet_uid};
 pub use invalid::Invalid;
 pub(crate) use invalid::without_nulls;
 pub use machine::Machine;
-pub use surroundings::RESOURCE_NAME;
-pub use surroundings::Surroundings;
+pub use predict::{Launcher, predict};
 pub use version::{ParseVersionError, Version};
-
-/// A predicted launcher pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Launcher {
-    /// Requests and limits of the pod's containers. The pod has no uid yet.
-    pub pod: Pod,
-    /// Requested bytes of the node's disk. They belong to no NUMA zone and therefore are not in `pod`.
-    pub ephemeral_storage: u64,
-    /// Memory of the guest in bytes.
-    pub guest_memory: u64,
-    /// Memory overhead in bytes, as `KubeVirt` calculates it.
-    pub memory_overhead: u64,
-    /// vCPUs of the guest.
-    pub vcpus: u32,
-    /// True if the guest's CPUs are dedicated CPUs of the host.
-    pub is_dedicated: bool,
-    /// True if the guest has the NUMA zones of the host (`guestMappingPassthrough`). The guest's memory is split
-    /// evenly over these zones.
-    pub numa_passthrough: bool,
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
-    /// Required labels of a node.
-    pub node_selector: BTreeMap<String, String>,
-    /// Affinity to nodes and pods.
-    pub affinity: Option<Affinity>,
-    /// Tolerations of the pod.
-    pub tolerations: Vec<Toleration>,
-    /// Topology spread constraints of the pod.
-    pub spread: Vec<TopologySpreadConstraint>,
-    /// Scheduler of the pod.
-    pub scheduler_name: String,
-    /// Priority class of the pod, if the pod has one.
-    pub priority_class: Option<String>,
-    /// Claims of dynamic resource allocation, by their name in the pod. The devices of the claims are unknown.
-    pub resource_claims: Vec<String>,
-}
-
-/// Predicts the launcher pod of a machine.
-///
-/// # Errors
-///
-/// Returns the machine, the field and the value that `KubeVirt` would reject.
-pub fn predict(
-    machine: &Machine,
-    configuration: &Configuration,
-    around: &Surroundings,
-) -> Result<Launcher, Invalid> {
-    let mut machine = machine.clone();
-    let (instancetype, preference) = instancetype::find(&machine, around)?;
-    if let Some(preference) = preference {
-        instancetype::apply_autoattach_preferences(preference, &mut machine.spec);
-    }
-    if machine.at != "spec" {
-        // For a VirtualMachine, the controller adds the network before the instance type is applied.
-        defaults::add_network(&mut machine.spec);
-    }
-    if let Some(instancetype) = instancetype {
-        instancetype::apply_instancetype(&mut machine, instancetype, preference)?;
-    }
-    if let Some(preference) = preference {
-        instancetype::apply_preference(&mut machine, preference);
-    }
-    defaults::apply(&mut machine, configuration);
-    defaults::check(&machine)?;
-    render(&machine, configuration, around)
-}
-
-/// Renders the pod of a machine whose defaults are set.
-fn render(
-    machine: &Machine,
-    configuration: &Configuration,
-    around: &Surroundings,
-) -> Result<Launcher, Invalid> {
-    let spec = &machine.spec;
-    let version = configuration.version;
-    let policy = spec.domain.io_threads_policy.as_deref();
-    let pools = policy == Some("supplementalPool") || spec.pool_threads() > 0;
-    if pools && version.since(5, 0) && !version.since(5, 2) {
-        let message = format!(
-            "{version} counts the CPUs of the supplemental pool wrongly, which cannot be predicted"
-        );
-        return Err(machine.invalid("domain.ioThreads", message));
-    }
-    let overhead = overhead::memory(spec, configuration);
-    let compute = compute::render(machine, configuration, around, overhead)?;
-    let others = containers::other_containers(machine, configuration)?;
-
-    let invalid = |error: amounts::AmountError| {
-        machine.invalid(&format!("domain.resources.{}", error.field), error.problem.to_string())
-    };
-    let (compute, mut storage) =
-        amounts::container("compute", compute.requests, &compute.limits).map_err(invalid)?;
-    let mut pod = Pod { containers: vec![compute], ..Pod::default() };
-    let mut storage_of_init = 0;
-    for (list, into, is_init) in [
-        (others.init, &mut pod.init_containers, true),
-        (others.concurrent, &mut pod.containers, false),
-    ] {
-        for spec in list {
-            let name = spec.name;
-            let (mut container, disk) = amounts::container(&name, spec.requests, &spec.limits)
-                .map_err(|error| {
-                    let field =
-                        format!("spec.configuration.supportContainerResources.{}", error.field);
-                    Invalid::new("KubeVirt", field, error.problem.to_string())
-                })?;
-            container.is_sidecar = spec.is_sidecar;
-            into.push(container);
-            // Init containers run one after the other, before the other containers.
-            if is_init {
-                storage_of_init = disk.max(storage_of_init)
-            } else {
-                storage = storage.saturating_add(disk)
-            }
-        }
-    }
-    pod.overhead = runtime_overhead(configuration, around)?;
-    let bytes = |quantity: Option<berth_api::Quantity>| {
-        u64::try_from(quantity.unwrap_or_default().units()).unwrap_or(0)
-    };
-    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let cpu = spec.domain.cpu.clone().unwrap_or_default();
-    let default_scheduler = || "default-scheduler".to_owned();
-    Ok(Launcher {
-        pod,
-        ephemeral_storage: storage.max(storage_of_init),
-        guest_memory: bytes(spec.domain.memory.guest),
-        memory_overhead: bytes(Some(overhead)),
-        vcpus: u32::try_from(cpu.vcpus()).unwrap_or(u32::MAX).max(1),
-        is_dedicated: cpu.dedicated_cpu_placement,
-        numa_passthrough: cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
-        namespace: machine.namespace.clone(),
-        labels: labels(machine, version),
-        node_selector: selector::labels(machine, configuration, around),
-        affinity: selector::affinity(machine, configuration),
-        tolerations: spec.tolerations.clone(),
-        spread: spec.topology_spread_constraints.clone(),
-        scheduler_name: text(&spec.scheduler_name).unwrap_or_else(default_scheduler),
-        priority_class: text(&spec.priority_class_name),
-        resource_claims: spec.resource_claims.iter().map(|claim| claim.name.clone()).collect(),
-    })
-}
-
-/// Returns the overhead of the pod's runtime class.
-fn runtime_overhead(
-    configuration: &Configuration,
-    around: &Surroundings,
-) -> Result<Resources, Invalid> {
-    let Some(class) = &configuration.runtime_class else { return Ok(Resources::default()) };
-    around.runtime_classes.get(class).cloned().ok_or_else(|| {
-        let field = "spec.configuration.defaultRuntimeClass";
-        Invalid::new("KubeVirt", field, format!("there is no RuntimeClass `{class}`"))
-    })
-}
-
-/// Maximum length of a label's value.
-const MAX_LABEL: usize = 63;
-
-/// Returns the labels of the pod (`podLabels`).
-fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
-    let mut labels = machine.labels.clone();
-    labels.insert("kubevirt.io".to_owned(), "virt-launcher".to_owned());
-    labels.extend(machine.uid.clone().map(|uid| ("kubevirt.io/created-by".to_owned(), uid)));
-    let first = machine.name.split('.').next().unwrap_or_default();
-    let host = if machine.spec.hostname.is_empty() {
-        first.chars().take(MAX_LABEL).collect()
-    } else {
-        machine.spec.hostname.clone()
-    };
-    labels.insert("vm.kubevirt.io/name".to_owned(), host);
-    // KubeVirt truncates a longer name and appends a hash. No selector uses the shortened name.
-    if version.since(7, 0) && machine.name.len() <= MAX_LABEL {
-        labels.insert("vmi.kubevirt.io/id".to_owned(), machine.name.clone());
-    }
-    if version.since(7, 0)
-        && let Some(inject) = machine.annotations.get("sidecar.istio.io/inject")
-    {
-        labels.insert("sidecar.istio.io/inject".to_owned(), inject.clone());
-    }
-    labels
-}

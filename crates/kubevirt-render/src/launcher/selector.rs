@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{
     PreferredSchedulingTerm,
 };
 
+use super::cluster_objects::ClusterObjects;
 use super::configuration::{Configuration, Gate};
 use super::machine::Machine;
 use super::spec::{Cpu, Spec};
-use super::surroundings::Surroundings;
 
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
@@ -18,7 +18,7 @@ const ARCHITECTURE: &str = "kubernetes.io/arch";
 pub(super) fn labels(
     machine: &Machine,
     configuration: &Configuration,
-    around: &Surroundings,
+    objects: &ClusterObjects,
 ) -> BTreeMap<String, String> {
     let (spec, version) = (&machine.spec, configuration.version);
     let mut all = BTreeMap::from([("kubevirt.io/schedulable".to_owned(), "true".to_owned())]);
@@ -52,7 +52,7 @@ pub(super) fn labels(
         format!("machine-type.node.kubevirt.io/{kind}"),
     );
     let frequency =
-        configuration.tsc_frequency.or(around.lowest_tsc_frequency).filter(|hz| *hz > 0);
+        configuration.tsc_frequency.or(objects.lowest_tsc_frequency).filter(|hz| *hz > 0);
     if let Some(hz) = frequency.filter(|_| needs_fixed_tsc(spec)) {
         require(true, format!("scheduling.node.kubevirt.io/tsc-frequency-{hz}"));
     }

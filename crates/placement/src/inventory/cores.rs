@@ -12,7 +12,8 @@ pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<Cor
     let Some(cpus) = &zone.cpus else { return Vec::new() };
     let cpus: Vec<u32> = cpus.iter().collect();
     let socket = zone.socket.unwrap_or_else(|| socket(status, at));
-    let grouped = reported_threads(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
+    let grouped =
+        reported_threads(zone, &cpus).unwrap_or_else(|| inferred_threads(status, zone, &cpus));
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
@@ -47,7 +48,7 @@ fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
 
 /// Returns the numbering with which the kubelet's reserved and pinned CPUs form whole cores: with the option
 /// `full-pcpus-only`, the kubelet allocates no partial cores on hosts with sibling threads.
-fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
+fn inferred_threads(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let each = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
     let Some(threads) = usize::try_from(threads).ok().filter(|threads| (2..=8).contains(threads))
@@ -66,7 +67,7 @@ fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>>
         [&zone.reserved_cpus, &zone.pinned_cpus]
             .into_iter()
             .flatten()
-            .map(|set| halves(cores, set))
+            .map(|set| partial_cores(cores, set))
             .sum()
     };
     let is_one_run = cpus.windows(2).all(|pair| pair[1] == pair[0] + 1);
@@ -79,7 +80,7 @@ fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>>
 }
 
 /// Counts the cores that have some, but not all, of their threads in the set.
-fn halves(cores: &[Vec<u32>], set: &CpuSet) -> usize {
+fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     let is_half = |core: &&Vec<u32>| {
         let inside = core.iter().filter(|cpu| set.contains(**cpu)).count();
         inside > 0 && inside < core.len()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 
 use super::compiled::{Rules, Spread, Template};
-use super::counter::{Counted, What};
+use super::counter::{Counted, CounterKind};
 use super::counts::Counts;
 use super::fit::requests;
 use super::groups::{Group, Term};
@@ -78,12 +78,12 @@ impl Template {
         let node_rule = (!rule.is_empty()).then(|| counts.hosts.rule(&counts.symbols, rule));
         let preference =
             (!preference.is_empty()).then(|| counts.hosts.preference(&counts.symbols, preference));
-        let seen = Seen { namespace, node_rule, tolerations };
+        let properties = PodProperties { namespace, node_rule, tolerations };
         let (hard, soft): (Vec<_>, Vec<_>) = constraints.into_iter().partition(|one| one.is_hard);
-        let spread = seen.constraints(counts, &hard);
+        let spread = properties.constraints(counts, &hard);
         let spread = spread.into_iter().zip(hard).map(|(spread, one)| (spread, one.selector));
         let spread = spread.collect();
-        let soft_spread = seen.constraints(counts, &soft).into();
+        let soft_spread = properties.constraints(counts, &soft).into();
         let (affinity, anti_affinity, preferred, contributions) = near.intern(counts);
         Ok(Self {
             namespace,
@@ -165,26 +165,26 @@ impl PodAffinityTerms {
     fn intern(self, counts: &mut Counts) -> CompiledAffinity {
         /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
         const OF_REQUIRED: i64 = 1;
-        let counter = |counts: &mut Counts, term: &Term, key: Symbol, what: What| {
+        let counter = |counts: &mut Counts, term: &Term, key: Symbol, kind: CounterKind| {
             let group = counts.group(Group::new(vec![term.clone()], false));
             let topology = counts.hosts.topology(key);
-            counts.counter(Counted { group, topology, what })
+            counts.counter(Counted { group, topology, kind })
         };
         let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
-            contributions.push((counter(counts, term, *key, What::Weights), OF_REQUIRED));
+            contributions.push((counter(counts, term, *key, CounterKind::Weights), OF_REQUIRED));
         }
         let mut anti_affinity = Vec::new();
         for (term, key) in &self.anti_affinity {
-            contributions.push((counter(counts, term, *key, What::ExistingAntiAffinity), 1));
+            contributions.push((counter(counts, term, *key, CounterKind::ExistingAntiAffinity), 1));
             let own = own_view(counts, term);
-            anti_affinity.push(counter(counts, &own, *key, What::Members));
+            anti_affinity.push(counter(counts, &own, *key, CounterKind::Members));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
-            contributions.push((counter(counts, term, *key, What::Weights), *weight));
+            contributions.push((counter(counts, term, *key, CounterKind::Weights), *weight));
             let own = own_view(counts, term);
-            preferred.push((counter(counts, &own, *key, What::Members), *weight));
+            preferred.push((counter(counts, &own, *key, CounterKind::Members), *weight));
         }
         // A pod counts for any term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
@@ -194,7 +194,7 @@ impl PodAffinityTerms {
             let group = counts.group(Group::new(terms, false));
             let counters = keys.into_iter().map(|key| {
                 let topology = counts.hosts.topology(key);
-                counts.counter(Counted { group, topology, what: What::Members })
+                counts.counter(Counted { group, topology, kind: CounterKind::Members })
             });
             let counters = counters.collect();
             (group, counters)
@@ -354,13 +354,13 @@ impl Constraint {
 }
 
 /// Properties of the pod on which constraints depend.
-struct Seen {
+struct PodProperties {
     namespace: Symbol,
     node_rule: Option<u32>,
     tolerations: u32,
 }
 
-impl Seen {
+impl PodProperties {
     /// Compiles the constraints with the same `whenUnsatisfiable`.
     fn constraints(&self, counts: &mut Counts, all: &[Constraint]) -> Vec<Spread> {
         let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
@@ -383,7 +383,11 @@ impl Seen {
                 tolerations: one.honours_taints.then_some(self.tolerations),
             });
             Spread {
-                counter: counts.counter(Counted { group, topology, what: What::Spread(eligible) }),
+                counter: counts.counter(Counted {
+                    group,
+                    topology,
+                    kind: CounterKind::Spread(eligible),
+                }),
                 max_skew: one.max_skew,
                 min_domains: one.min_domains,
                 is_by_host: one.is_by_host,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::symbols::{NumberMap, Symbol, index};
 
 /// Domain of a host that lacks the label.
-pub(super) const NOWHERE: u32 = u32::MAX;
+pub(super) const NO_DOMAIN: u32 = u32::MAX;
 
 /// Domains of hosts, by the value of one label.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ impl Topology {
     pub(super) fn put(&mut self, host: u32, value: Option<Symbol>) {
         let at = index(host);
         if self.of_host.len() <= at {
-            self.of_host.resize(at + 1, NOWHERE);
+            self.of_host.resize(at + 1, NO_DOMAIN);
         }
-        let domain = value.map_or(NOWHERE, |value| {
+        let domain = value.map_or(NO_DOMAIN, |value| {
             *self.numbers.entry(value).or_insert_with(|| {
                 self.values.push(value);
-                u32::try_from(self.values.len() - 1).unwrap_or(NOWHERE)
+                u32::try_from(self.values.len() - 1).unwrap_or(NO_DOMAIN)
             })
         });
         if let Some(of_host) = self.of_host.get_mut(at) {
@@ -38,9 +38,9 @@ impl Topology {
         }
     }
 
-    /// Returns the domain of a host; [`NOWHERE`] if the host does not have the label.
+    /// Returns the domain of a host; [`NO_DOMAIN`] if the host does not have the label.
     pub(super) fn domain_of(&self, host: u32) -> u32 {
-        self.of_host.get(index(host)).copied().unwrap_or(NOWHERE)
+        self.of_host.get(index(host)).copied().unwrap_or(NO_DOMAIN)
     }
 
     pub(super) fn value(&self, domain: u32) -> Option<Symbol> {
@@ -53,11 +53,12 @@ impl Topology {
 pub(super) struct Counted {
     pub(super) group: u32,
     pub(super) topology: u32,
-    pub(super) what: What,
+    pub(super) kind: CounterKind,
 }
 
+/// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum CounterKind {
     /// Pods of the group.
     Members,
     /// Pods of the group on eligible hosts, with the minimum over domains.
@@ -99,9 +100,9 @@ impl Counter {
         self.values.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Adds a number to a domain; [`NOWHERE`] is ignored.
+    /// Adds a number to a domain; [`NO_DOMAIN`] is ignored.
     pub(super) fn add(&mut self, domain: u32, by: i64) {
-        if domain == NOWHERE {
+        if domain == NO_DOMAIN {
             return;
         }
         let before = self.get(domain);
@@ -169,7 +170,7 @@ impl EligibleDomains {
 
     /// Adds an eligible host.
     pub(super) fn add_host(&mut self, domain: u32) {
-        if domain == NOWHERE {
+        if domain == NO_DOMAIN {
             return;
         }
         let at = index(domain);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::compile_cache::CompileCache;
 use super::compiled::Rules;
-use super::counter::{Counted, Counter, EligibleDomains, What};
+use super::counter::{Counted, Counter, CounterKind, EligibleDomains};
 use super::fit::Amounts;
 use super::groups::{Group, Groups, IndexKey, Member, PodSet};
 use super::hosts::{Hosts, NodeInfo};
@@ -59,7 +59,7 @@ pub struct Counts {
     pub(super) groups: Groups,
     counters: Vec<(Counted, Counter)>,
     known: NumberMap<Counted, u32>,
-    /// Domains over which the counters of [`What::Spread`] have their minimum.
+    /// Domains over which the counters of [`CounterKind::Spread`] have their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
@@ -322,7 +322,7 @@ impl Counts {
         let Self { hosts, counters, .. } = self;
         let mut add = |number: u32, by: i64| {
             let Some((counted, counter)) = counters.get_mut(index(number)) else { return };
-            if let What::Spread(eligible) = counted.what
+            if let CounterKind::Spread(eligible) = counted.kind
                 && !hosts.is_eligible(eligible, host)
             {
                 return;
@@ -347,21 +347,21 @@ impl Counts {
             return *known;
         }
         let number = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
-        let mut counter = match counted.what {
-            What::Spread(eligible) => {
+        let mut counter = match counted.kind {
+            CounterKind::Spread(eligible) => {
                 Counter::with_levels(self.eligible_domains(counted.topology, eligible))
             }
             _ => Counter::default(),
         };
         // A pod that contributes to a counter has compiled the counter, so counters of contributions start at zero.
-        if matches!(counted.what, What::Members | What::Spread(_)) {
+        if matches!(counted.kind, CounterKind::Members | CounterKind::Spread(_)) {
             self.recount(&counted, &mut counter);
         }
         if let Some(counters) = self.groups.counters_mut(counted.group) {
-            match counted.what {
-                What::Members | What::Spread(_) => counters.members.push(number),
-                What::ExistingAntiAffinity => counters.existing_anti_affinity.push(number),
-                What::Weights => counters.weights.push(number),
+            match counted.kind {
+                CounterKind::Members | CounterKind::Spread(_) => counters.members.push(number),
+                CounterKind::ExistingAntiAffinity => counters.existing_anti_affinity.push(number),
+                CounterKind::Weights => counters.weights.push(number),
             }
         }
         self.regrouped = self.regrouped.saturating_add(1);
@@ -373,8 +373,8 @@ impl Counts {
     fn recount(&self, counted: &Counted, counter: &mut Counter) {
         let Some((group, _)) = self.groups.get(counted.group) else { return };
         let mut look = |pod: &CountedPod| {
-            let here = match counted.what {
-                What::Spread(eligible) => self.hosts.is_eligible(eligible, pod.host),
+            let here = match counted.kind {
+                CounterKind::Spread(eligible) => self.hosts.is_eligible(eligible, pod.host),
                 _ => true,
             };
             if here && group.has(&self.symbols, self.member(&pod.rules)) {

@@ -3,7 +3,7 @@
 
 use super::bits::Bits;
 use super::compiled::{Rules, Spread};
-use super::counter::{Counted, Counter, NOWHERE, Topology};
+use super::counter::{Counted, Counter, NO_DOMAIN, Topology};
 use super::counts::{Counts, HostId};
 use super::hosts::NodeInfo;
 use super::reason::Reason;
@@ -53,7 +53,7 @@ impl<'a> DomainCount<'a> {
     /// Returns the count in the host's domain; `None` if the host is in no domain.
     pub(super) fn at(&self, host: HostId) -> Option<i64> {
         let domain = self.topology.domain_of(host.0);
-        (domain != NOWHERE).then(|| self.counter.get(domain))
+        (domain != NO_DOMAIN).then(|| self.counter.get(domain))
     }
 
     fn key(&self, counts: &Counts) -> String {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::bits::Bits;
-use super::counter::{NOWHERE, Topology};
+use super::counter::{NO_DOMAIN, Topology};
 use super::fit::NodeResources;
 use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
 use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
@@ -201,7 +201,7 @@ impl Hosts {
     }
 
     pub(super) fn domain(&self, topology: u32, host: u32) -> u32 {
-        self.topologies.get(index(topology)).map_or(NOWHERE, |one| one.domain_of(host))
+        self.topologies.get(index(topology)).map_or(NO_DOMAIN, |one| one.domain_of(host))
     }
 }
 

@@ -105,7 +105,7 @@ impl<'a> Scorer<'a> {
             pod_affinity: self.near.iter().fold(0, |sum, (near, weight)| {
                 sum.saturating_add(near.at(host).unwrap_or(0).saturating_mul(*weight))
             }),
-            spread: self.crowd(host),
+            spread: self.spread_score(host),
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Scorer<'a> {
         clippy::cast_precision_loss,
         reason = "counts of pods are far below 2^52; the scheduler rounds here too"
     )]
-    fn crowd(&self, host: HostId) -> Option<i64> {
+    fn spread_score(&self, host: HostId) -> Option<i64> {
         let mut sum = 0.0;
         for (near, rule, weight) in &self.spread {
             sum += near.at(host)? as f64 * weight + (rule.max_skew - 1) as f64;

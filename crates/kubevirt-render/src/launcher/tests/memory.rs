@@ -181,18 +181,18 @@ fn quotas_cause_limits() {
     for (ratio, text) in
         [(2.0, None), (3.2, Some("3.200000")), (2.0, Some("0.5")), (2.0, Some("x"))]
     {
-        let mut around = Surroundings::default();
+        let mut objects = ClusterObjects::default();
         let labels = text
             .map(|text| ("alpha.kubevirt.io/auto-memory-limits-ratio".to_owned(), text.to_owned()));
-        around.namespaces.insert("default".to_owned(), labels.into_iter().collect());
-        around.memory_limited.insert("default".to_owned());
-        let launcher = render(&instance(spec.clone()), &release("main"), &around).unwrap();
+        objects.namespaces.insert("default".to_owned(), labels.into_iter().collect());
+        objects.memory_limited.insert("default".to_owned());
+        let launcher = render(&instance(spec.clone()), &release("main"), &objects).unwrap();
         let request = 64_000_000 + launcher.memory_overhead;
         let limit = launcher.pod.containers[0].limits.memory;
         assert!((limit as f64 - request as f64 * ratio).abs() < 1.0, "{text:?}: {limit}");
         let own =
             with(spec.clone(), json!({"domain": {"resources": {"limits": {"memory": "64M"}}}}));
-        let launcher = render(&instance(own), &release("main"), &around).unwrap();
+        let launcher = render(&instance(own), &release("main"), &objects).unwrap();
         assert_eq!(launcher.pod.containers[0].limits.memory, request);
     }
 }

@@ -2,9 +2,12 @@
 
 mod memory;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::configuration::EVEN_PARITY;
+use super::predict::render;
 use super::*;
 use berth_kubelet_admission::pod::Container;
 
@@ -25,7 +28,7 @@ fn release(version: &str) -> Configuration {
 }
 
 fn rendered(spec: Value, configuration: &Configuration) -> Launcher {
-    render(&instance(spec), configuration, &Surroundings::default()).unwrap()
+    render(&instance(spec), configuration, &ClusterObjects::default()).unwrap()
 }
 
 fn compute(spec: Value, configuration: &Configuration) -> Container {
@@ -52,13 +55,13 @@ fn cpus_are_shared_by_the_ratio() {
     for (cores, ratio, limited, millis) in
         [(5, 1, false, 5000), (5, 10, false, 500), (5, 1, true, 5000), (5, 10, true, 500)]
     {
-        let mut around = Surroundings::default();
+        let mut objects = ClusterObjects::default();
         if limited {
-            around.cpu_limited.insert("default".to_owned());
+            objects.cpu_limited.insert("default".to_owned());
         }
         let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
         let machine = instance(json!({"domain": {"cpu": {"cores": cores}}}));
-        let container = &render(&machine, &configuration, &around).unwrap().pod.containers[0];
+        let container = &render(&machine, &configuration, &objects).unwrap().pod.containers[0];
         assert_eq!(container.requests.cpu_millis, millis);
         assert_eq!(container.limits.cpu_millis, if limited { 5000 } else { 0 });
     }
@@ -103,7 +106,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         if parity {
             machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
         }
-        let launcher = render(&machine, &release("main"), &Surroundings::default()).unwrap();
+        let launcher = render(&machine, &release("main"), &ClusterObjects::default()).unwrap();
         let container = &launcher.pod.containers[0];
         assert_eq!(container.limits.cpu_millis, expected * 1000, "{machine:?}");
         assert_eq!(container.requests.cpu_millis, expected * 1000, "{machine:?}");
@@ -113,9 +116,9 @@ fn pinned_cpus_are_counted_with_their_helpers() {
 /// Covers "`WithNetworkResources`", "`WithHostDevices` / `WithGPU`" and "`getRequiredResources`".
 #[test]
 fn devices_are_counted() {
-    let mut around = Surroundings::default();
-    around.networks.insert("default/net1".to_owned(), "res1".to_owned() + "/vf");
-    around.networks.insert("other/net2".to_owned(), String::new());
+    let mut objects = ClusterObjects::default();
+    objects.networks.insert("default/net1".to_owned(), "res1".to_owned() + "/vf");
+    objects.networks.insert("other/net2".to_owned(), String::new());
     let machine = instance(json!({
         "domain": {
             "devices": {
@@ -135,7 +138,7 @@ fn devices_are_counted() {
             {"name": "b", "multus": {"networkName": "other/net2"}},
         ],
     }));
-    let launcher = render(&machine, &release("main"), &around).unwrap();
+    let launcher = render(&machine, &release("main"), &objects).unwrap();
     let expected: BTreeMap<String, u64> = [
         ("devices.kubevirt.io/kvm", 1),
         ("devices.kubevirt.io/sev", 1),
@@ -259,7 +262,7 @@ fn hook_sidecars_follow_the_configuration() {
         let mut machine = instance(cpu);
         let list = r#"[{"image": "some-image:v1", "imagePullPolicy": "IfNotPresent"}]"#;
         machine.annotations.insert("hooks.kubevirt.io/hookSidecars".to_owned(), list.to_owned());
-        let pod = render(&machine, &configuration, &Surroundings::default()).unwrap().pod;
+        let pod = render(&machine, &configuration, &ClusterObjects::default()).unwrap().pod;
         let hook = &pod.containers[1];
         let amounts = [&hook.requests, &hook.limits].map(|it| [it.cpu_millis, it.memory]).concat();
         assert_eq!((hook.name.as_str(), amounts.as_slice()), ("hook-sidecar-0", &expected[..]));

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::connection::{Answer, Connection};
 use super::filter::Question;
-use super::process::Sidecar;
+use super::process::Extender;
 use crate::memory::Taken;
 
 /// Time limit until the first decision. The API server uses most of this time.
@@ -44,11 +44,11 @@ pub(super) fn measure(
     plane: &ControlPlane,
     question: &Question,
     number: usize,
-) -> Result<(Start, Sidecar)> {
+) -> Result<(Start, Extender)> {
     let body = question.body(number, true);
     let begin = Instant::now();
-    let mut sidecar = Sidecar::start(program, plane, &format!("start-{number}"), "")?;
-    let mut connection = Connection::to(sidecar.port)?;
+    let mut extender = Extender::start(program, plane, &format!("start-{number}"), "")?;
+    let mut connection = Connection::to(extender.port)?;
     loop {
         let (_, Answer { node_names, error }) = connection.filter(&body)?;
         if error.is_empty() {
@@ -57,17 +57,17 @@ pub(super) fn measure(
             break;
         }
         // The extender delays an answer for some seconds.
-        sidecar.must_run(plane)?;
+        extender.must_run(plane)?;
         ensure!(begin.elapsed() < TIMEOUT, "no decision: {error}");
     }
     let (total, now) = (begin.elapsed().as_secs_f64(), Timestamp::now());
-    let taken = sidecar.taken()?;
+    let taken = extender.taken()?;
     let start = Start {
         total,
-        hosts: sidecar.counting("hosts")?,
-        pods: sidecar.counting("pods")?,
-        last: now.as_duration().as_secs_f64() - sidecar.listed()?,
+        hosts: extender.counting("hosts")?,
+        pods: extender.counting("pods")?,
+        last: now.as_duration().as_secs_f64() - extender.listed()?,
         taken,
     };
-    Ok((start, sidecar))
+    Ok((start, extender))
 }

@@ -25,7 +25,7 @@ pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) ->
     let (told, met) = goals(measured);
     let (pods, bytes) = measured.pods;
     let text = format!(
-        "# The scheduler's sidecar with {hosts} hosts, {date}
+        "# The scheduler extender with {hosts} hosts, {date}
 
 - measured on: {host}; everything on this one machine
 - control plane: kube-apiserver and kube-scheduler {version}, one etcd without fsync; Nodes without kubelets, InfraNodes as agents write
@@ -59,10 +59,10 @@ After all calls of `filter`: {resident:.0} MiB resident, at most {most:.0}.
 starts. Pods a second from the first binding to the last one. Both with the configuration of `deploy/`, which has all nodes considered; the
 peer without `extenders`.
 
-| pair | with the sidecar | kube-scheduler alone | ratio |
+| pair | with the extender | kube-scheduler alone | ratio |
 |---|--:|--:|--:|
 {rates}
-Command: `make bench`, or `berth-benches sidecar --controller target/dist/berth-controller{flags}`.
+Command: `make bench`, or `berth-benches extender --controller target/dist/berth-controller{flags}`.
 ",
         hosts = args.hosts,
         version = measured.version,
@@ -138,11 +138,11 @@ fn rates(measured: &Measured) -> String {
         add(&mut rows, format_args!("| {name} | {ours:.1} | {theirs:.1} | {ratio:.2} |\n"));
     };
     let rates = &measured.rates;
-    for (at, (ours, theirs)) in rates.sidecar.iter().zip(&rates.alone).enumerate() {
+    for (at, (ours, theirs)) in rates.extender.iter().zip(&rates.alone).enumerate() {
         row(&(at + 1).to_string(), *ours, *theirs, ours / theirs);
     }
-    let [ours, theirs] = [&rates.sidecar, &rates.alone].map(|all| median(all));
-    row("median", ours, theirs, median_ratio(&rates.sidecar, &rates.alone));
+    let [ours, theirs] = [&rates.extender, &rates.alone].map(|all| median(all));
+    row("median", ours, theirs, median_ratio(&rates.extender, &rates.alone));
     rows
 }
 
@@ -153,7 +153,7 @@ fn goals(measured: &Measured) -> (String, bool) {
     let after: Vec<f64> = measured.starts.iter().map(super::Start::after_lists).collect();
     let resident = measured.starts.iter().map(|start| start.taken.most);
     let most = resident.chain([measured.taken.most]).fold(0.0, f64::max);
-    let ratio = median_ratio(&measured.rates.sidecar, &measured.rates.alone);
+    let ratio = median_ratio(&measured.rates.extender, &measured.rates.alone);
     let goals = [
         (
             format!("99 of 100 calls of `filter` within {FILTER_GOAL:.0} ms, both kinds"),
@@ -206,7 +206,7 @@ mod tests {
         let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 3.0 };
         let measured = Measured {
             version: Version(1, 20),
-            rates: Rates { sidecar: vec![ours], alone: vec![50.0] },
+            rates: Rates { extender: vec![ours], alone: vec![50.0] },
             pods: (50_000, 2_345),
             starts: vec![Start { total: 9.0, hosts, pods: 0.5, last: 0.001, taken }],
             times: Times { pinned: vec![slow], plain: vec![0.5], peer: vec![0.25], bytes: 70_000 },

@@ -14,7 +14,7 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 
 /// A pod of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Existing {
+pub struct ExistingPod {
     /// Requests and limits of the pod's containers, and the pod's uid.
     pub pod: Pod,
     /// Requested bytes of the node's disk.
@@ -29,7 +29,7 @@ pub struct Existing {
     /// Uid of the migration whose target is the pod.
     pub migration_uid: Option<String>,
     /// True for a first-consumer pod, which KubeVirt creates before the launcher pod so that the volumes are bound.
-    pub is_stand_in: bool,
+    pub is_first_consumer: bool,
     /// True if all containers have ended and no longer use resources.
     pub is_terminal: bool,
     /// True if the pod is being deleted.
@@ -40,7 +40,7 @@ pub struct Existing {
     pub nominated_node_name: Option<String>,
 }
 
-impl Existing {
+impl ExistingPod {
     /// Parses a pod.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Existing {
             name,
             vmi_uid: key("kubevirt.io/created-by"),
             migration_uid: key("kubevirt.io/migrationJobUID"),
-            is_stand_in: is_launcher && annotation("kubevirt.io/ephemeral-provisioning"),
+            is_first_consumer: is_launcher && annotation("kubevirt.io/ephemeral-provisioning"),
             is_terminal: matches!(phase.as_str(), "Succeeded" | "Failed"),
             is_deleted: meta.deletion_timestamp.is_some(),
             node_name: given(&spec.node_name),

@@ -3,8 +3,8 @@
 
 mod bound;
 mod connection;
-mod extender;
 mod filter;
+mod peer;
 mod process;
 mod start;
 mod text;
@@ -20,8 +20,8 @@ use jiff::civil::Date;
 use jiff::{Timestamp, tz::TimeZone};
 
 use bound::{Bed, Rates};
-pub(crate) use extender::{ExtenderArgs, extend};
 use filter::{Question, Times};
+pub(crate) use peer::{AcceptAllArgs, accept_all};
 use process::Peer;
 use start::Start;
 
@@ -32,7 +32,7 @@ use crate::program::must_be_there;
 /// Number of parallel requests while the benchmark creates objects.
 const AT_ONCE: usize = 32;
 
-/// Measures the scheduler's sidecar of the controller.
+/// Measures the scheduler extender of the controller.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The controller to measure: the dist build, since that is what is shipped
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
     let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
     write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-sidecar.md"));
+    let path = args.results.join(format!("{date}-extender.md"));
     fs::write(&path, text).with_context(|| path.display().to_string())?;
     Ok(met)
 }
@@ -101,19 +101,19 @@ fn measure(args: &Args) -> Result<Measured> {
     let mut last = None;
     for number in 0..usize::try_from(args.starts)? {
         if let Some(before) = last.take() {
-            process::Sidecar::end(before)?;
+            process::Extender::end(before)?;
         }
         // The numbers of these pods are above the numbers of all later calls.
-        let (start, sidecar) =
+        let (start, extender) =
             start::measure(&args.controller, &plane, &question, 1_000_000 + number)?;
         starts.push(start);
-        last = Some(sidecar);
+        last = Some(extender);
     }
-    let sidecar = last.context("no start")?;
+    let extender = last.context("no start")?;
     let peer = Peer::start()?;
     let requests = usize::try_from(args.requests)?;
-    let times = filter::measure(sidecar.port, peer.port, &question, requests)?;
-    let taken = sidecar.taken()?;
-    sidecar.end()?;
+    let times = filter::measure(extender.port, peer.port, &question, requests)?;
+    let taken = extender.taken()?;
+    extender.end()?;
     Ok(Measured { version: plane.version(), rates, pods, starts, times, taken })
 }

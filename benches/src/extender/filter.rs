@@ -60,7 +60,7 @@ impl Question {
 
 /// Calls `filter` for each kind in turn, so that other load on the machine affects all kinds equally.
 pub(super) fn measure(
-    sidecar: u16,
+    extender: u16,
     peer: u16,
     question: &Question,
     requests: usize,
@@ -72,7 +72,7 @@ pub(super) fn measure(
         question.hosts,
         VMS.len()
     );
-    let (mut ours, mut theirs) = (Connection::to(sidecar)?, Connection::to(peer)?);
+    let (mut ours, mut theirs) = (Connection::to(extender)?, Connection::to(peer)?);
     let mut times = Times::default();
     for number in 0..WARM + requests {
         let (pinned, plain) = (question.body(number, true), question.body(number, false));
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_what_the_sidecar_reads() {
+    fn a_question_is_what_the_extender_reads() {
         let question = Question::of(3);
         let body = question.body(7, false);
         let read = wire::filter(&body).unwrap();

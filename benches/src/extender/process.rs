@@ -20,14 +20,14 @@ const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
 
 /// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
 #[derive(Debug)]
-pub(super) struct Sidecar {
+pub(super) struct Extender {
     controller: Controller,
     name: String,
     /// Port of the extender.
     pub(super) port: u16,
 }
 
-impl Sidecar {
+impl Extender {
     /// Starts the controller. `lease` is the Lease of the scheduler. Without a Lease the extender decides
     /// immediately.
     pub(super) fn start(
@@ -49,7 +49,7 @@ impl Sidecar {
         while self.number(LISTED, "").is_none_or(|at| at <= 0.0) {
             self.must_run(plane)?;
             let said = plane.log(&self.name);
-            ensure!(begin.elapsed() < TIMEOUT, "the sidecar does not list pods; it says: {said}");
+            ensure!(begin.elapsed() < TIMEOUT, "the extender does not list pods; it says: {said}");
             std::thread::sleep(PAUSE * 5);
         }
         Ok(())
@@ -65,13 +65,13 @@ impl Sidecar {
 
     /// Returns the Unix time at which the lists were complete.
     pub(super) fn listed(&self) -> Result<f64> {
-        self.number(LISTED, "").with_context(|| format!("the sidecar has no metric {LISTED}"))
+        self.number(LISTED, "").with_context(|| format!("the extender has no metric {LISTED}"))
     }
 
     /// Returns the seconds that the controller used to count the objects of a kind in the last list.
     pub(super) fn counting(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
-        self.number(name, kind).with_context(|| format!("the sidecar has no {name} of {kind}"))
+        self.number(name, kind).with_context(|| format!("the extender has no {name} of {kind}"))
     }
 
     fn number(&self, name: &str, kind: &str) -> Option<f64> {
@@ -103,7 +103,7 @@ impl Peer {
     pub(super) fn start() -> Result<Self> {
         let port = free_port()?;
         let mut command = Running::command(&std::env::current_exe()?, None);
-        command.args(["extender".to_owned(), format!("--listen=127.0.0.1:{port}")]);
+        command.args(["accept-all".to_owned(), format!("--listen=127.0.0.1:{port}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Self { _running: Running::spawn(command)?, port })
     }

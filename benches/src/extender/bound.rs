@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 
-use super::process::Sidecar;
+use super::process::Extender;
 use super::world::make_namespaces;
 use crate::cluster::{Cluster, New, collection};
 use crate::full::Launcher;
@@ -27,7 +27,7 @@ const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 /// Pods bound per second, one value for each pair of runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    pub(super) sidecar: Vec<f64>,
+    pub(super) extender: Vec<f64>,
     pub(super) alone: Vec<f64>,
 }
 
@@ -47,10 +47,10 @@ impl Bed<'_> {
         let mut rates = Rates::default();
         for pair in 0..pairs {
             let is_first = pair.is_multiple_of(2);
-            for with_sidecar in [is_first, !is_first] {
+            for with_extender in [is_first, !is_first] {
                 let name = format!("pair-{pair}");
-                let rate = self.run(with_sidecar.then_some(name.as_str()));
-                let rates = if with_sidecar { &mut rates.sidecar } else { &mut rates.alone };
+                let rate = self.run(with_extender.then_some(name.as_str()));
+                let rates = if with_extender { &mut rates.extender } else { &mut rates.alone };
                 rates.push(rate.with_context(|| format!("pair {pair}"))?);
             }
         }
@@ -58,31 +58,31 @@ impl Bed<'_> {
     }
 
     /// Measures one run. All pods exist before the scheduler starts, so that the scheduler does not wait for pods.
-    fn run(&mut self, sidecar: Option<&str>) -> Result<f64> {
+    fn run(&mut self, extender: Option<&str>) -> Result<f64> {
         let path = collection("v1", NAMESPACE, "pods");
         let pods: Vec<New> = (0..self.pods).map(|at| New::at(&path, &launcher(at).pod())).collect();
         self.cluster.create(&pods)?;
         let lease = format!("{}/{}", LEASE.0, LEASE.1);
-        let start = |name: &str| -> Result<Sidecar> {
-            let mut sidecar = Sidecar::start(self.controller, self.plane, name, &lease)?;
-            sidecar.await_lists(self.plane)?;
-            Ok(sidecar)
+        let start = |name: &str| -> Result<Extender> {
+            let mut extender = Extender::start(self.controller, self.plane, name, &lease)?;
+            extender.await_lists(self.plane)?;
+            Ok(extender)
         };
-        let sidecar = sidecar.map(start).transpose()?;
+        let extender = extender.map(start).transpose()?;
         // Releases the Lease as a scheduler does at a regular exit.
         let free = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
         let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", free];
         self.plane.kubectl(&patch)?;
         let file =
-            self.plane.scheduler_configuration(sidecar.as_ref().map(|sidecar| sidecar.port))?;
+            self.plane.scheduler_configuration(extender.as_ref().map(|extender| extender.port))?;
         self.plane.start_scheduler(Some(&file))?;
         let rate = self.rate();
         self.plane.stop_scheduler();
         let rate = rate.with_context(|| {
             format!("kube-scheduler says: {}", self.plane.log("kube-scheduler"))
         })?;
-        if let Some(sidecar) = sidecar {
-            sidecar.end()?;
+        if let Some(extender) = extender {
+            extender.end()?;
         }
         self.cluster.delete_all(&path)?;
         self.cluster.until("pods are deleted", TIMEOUT, |cluster| {

@@ -15,7 +15,7 @@ use berth_kubelet_admission::pod::Resources;
 
 /// Objects of a cluster, other than the machines, on which launcher pods depend.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Surroundings {
+pub struct ClusterObjects {
     /// Instance types by namespace (`None` for cluster instance types) and name.
     pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
     pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
@@ -78,7 +78,7 @@ struct Overhead {
 /// one unit of the resource, so that the pod is scheduled to a node with the resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
-impl Surroundings {
+impl ClusterObjects {
     /// Adds an object. Returns false if launcher pods do not depend on its kind.
     ///
     /// # Errors

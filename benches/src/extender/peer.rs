@@ -1,4 +1,4 @@
-//! The peer: an extender that parses requests as the sidecar does and accepts every host.
+//! The peer: an extender that parses requests as the controller's does and accepts every host.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use berth_runtime::exchange::{BodyError, Bytes, Exchange, exchange};
 use berth_runtime::serve::{self, Listen};
 use serde_json::json;
 
-/// Limit for the bytes of a request body, the same as in the sidecar.
+/// Limit for the bytes of a request body, the same as in the controller.
 const MOST: usize = 8 << 20;
 
-/// Arguments of the extender: the listen address.
+/// Arguments of the peer: the listen address.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ExtenderArgs {
+pub(crate) struct AcceptAllArgs {
     #[arg(long)]
     listen: Listen,
 }
@@ -34,7 +34,7 @@ impl Exchange for All {
 }
 
 /// Answers requests until the process is killed.
-pub(crate) fn extend(args: &ExtenderArgs) -> Result<()> {
+pub(crate) fn accept_all(args: &AcceptAllArgs) -> Result<()> {
     // The controller has the same number of threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
