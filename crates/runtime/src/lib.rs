@@ -1,6 +1,10 @@
 //! Shared code of Berth's programs: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and logging.
 
 #[cfg(feature = "cluster")]
+pub mod backoff;
+#[cfg(feature = "cluster")]
+pub mod call;
+#[cfg(feature = "cluster")]
 pub mod certificate;
 pub mod cli;
 #[cfg(feature = "cluster")]

@@ -1,7 +1,7 @@
 //! Errors of calls of kube-scheduler.
 
 use berth_extender::{BindError, LeaseError, NotReady};
-use berth_runtime::client::CallError;
+use berth_runtime::call::CallError;
 
 /// Reason why the extender cannot decide now.
 #[derive(Debug, thiserror::Error)]
