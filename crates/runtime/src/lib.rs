@@ -19,6 +19,8 @@ pub mod events;
 pub mod exchange;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
+#[cfg(feature = "http")]
+pub mod listen;
 pub mod log;
 pub mod pace;
 #[cfg(feature = "cluster")]
