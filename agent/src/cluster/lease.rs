@@ -14,7 +14,8 @@ use serde_json::json;
 use super::objects::owner_reference;
 use super::settings::Settings;
 use super::store::{Observed, Store};
-use berth_runtime::client::{at_least, jittered, within};
+use berth_runtime::backoff::{at_least, jittered};
+use berth_runtime::call::within;
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
 const RENEWAL: Duration = Duration::from_secs(30);

@@ -15,7 +15,8 @@ use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store}
 use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_host_facts::kubelet::MemoryManagerState;
-use berth_runtime::client::{CallError, Pauses, within};
+use berth_runtime::backoff::Pauses;
+use berth_runtime::call::{CallError, within};
 use berth_runtime::refusal::{Refusals, conflicts, remove};
 
 /// Result of a cycle, to be published.

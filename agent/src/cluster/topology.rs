@@ -21,7 +21,8 @@ use super::events::CycleEvent;
 use super::publisher::Report;
 use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
-use berth_runtime::client::{CallError, Pauses, within};
+use berth_runtime::backoff::Pauses;
+use berth_runtime::call::{CallError, within};
 
 /// Debounce: changes within this time are one write.
 const DEBOUNCE: Duration = Duration::from_millis(100);

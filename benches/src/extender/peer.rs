@@ -1,10 +1,11 @@
 //! The peer: an extender that parses requests as the controller's does and accepts every host.
 
-use std::sync::Arc;
-
 use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
 use berth_extender::wire;
-use berth_runtime::exchange::{BodyError, Bytes, Exchange, exchange};
+use berth_runtime::exchange::{JsonText, exchange};
 use berth_runtime::serve::{self, Listen};
 use serde_json::json;
 
@@ -18,19 +19,14 @@ pub(crate) struct AcceptAllArgs {
     listen: Listen,
 }
 
-struct All;
-
-impl Exchange for All {
-    async fn answer(&self, _path: &str, body: Result<Bytes, BodyError>) -> Option<String> {
-        let body = body.ok()?;
-        let answer = match wire::filter(&body) {
-            Ok(read) => {
-                json!({"Nodes": null, "NodeNames": read.names, "FailedNodes": {}, "Error": ""})
-            }
-            Err(error) => json!({"Error": error.to_string()}),
-        };
-        Some(answer.to_string())
-    }
+async fn filter(body: Bytes) -> JsonText {
+    let answer = match wire::filter(&body) {
+        Ok(read) => {
+            json!({"Nodes": null, "NodeNames": read.names, "FailedNodes": {}, "Error": ""})
+        }
+        Err(error) => json!({"Error": error.to_string()}),
+    };
+    JsonText(answer.to_string())
 }
 
 /// Answers requests until the process is killed.
@@ -41,7 +37,7 @@ pub(crate) fn accept_all(args: &AcceptAllArgs) -> Result<()> {
     runtime.block_on(async {
         let server = serve::bind(&args.listen).await;
         let server = server.with_context(|| format!("--listen {}", args.listen))?;
-        exchange(server, MOST, Arc::new(All)).await;
+        exchange(server, MOST, Router::new().route("/filter", post(filter))).await;
         Ok(())
     })
 }

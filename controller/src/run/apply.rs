@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::names::{CONTROLLER, CONTROLLER_STATUS};
-use berth_runtime::client::{CallError, within};
+use berth_runtime::call::{CallError, within};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};

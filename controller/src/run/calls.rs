@@ -1,7 +1,7 @@
 //! Parameters and results of requests that reconcilers share.
 
 use berth_api::names::CONTROLLER;
-pub(super) use berth_runtime::client::found;
+pub(super) use berth_runtime::call::found;
 use kube::api::{PatchParams, PostParams};
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.

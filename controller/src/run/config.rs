@@ -10,15 +10,13 @@ use futures::channel::mpsc::unbounded;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
-use super::Context;
 use super::apply::Target;
+use super::clock::now;
+use super::context::{Context, INFRA_CONFIG};
 use super::reconcile::{Failed, reconcile};
 use crate::profiles::{ConditionUpdate, condition, config_problems};
 use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
-
-/// Name of the InfraConfig that the controller reads.
-pub(super) const NAME: &str = "default";
 
 const OPTIONS: Options =
     Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
@@ -38,7 +36,7 @@ pub(super) async fn run(context: Arc<Context>) {
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
-                    Some(Change::Object(_, None)) => tracing::info!(name = NAME, "InfraConfig is deleted, defaults apply"),
+                    Some(Change::Object(_, None)) => tracing::info!(name = INFRA_CONFIG, "InfraConfig is deleted, defaults apply"),
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
@@ -53,7 +51,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {
     let name = config.name_any();
-    let (status, reason, message) = if name == NAME {
+    let (status, reason, message) = if name == INFRA_CONFIG {
         let claims = context.claims.all();
         let faults = config_problems(&config.spec, context.fleet.get().networks(), &claims);
         if faults.is_empty() {
@@ -62,14 +60,18 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
             ("False", ConditionReason::InvalidSpec, faults.join("; "))
         }
     } else {
-        ("False", ConditionReason::Ignored, format!("only the InfraConfig named {NAME} is read"))
+        (
+            "False",
+            ConditionReason::Ignored,
+            format!("only the InfraConfig named {INFRA_CONFIG} is read"),
+        )
     };
     let is_wrong = status == "False";
     let said = ConditionUpdate { type_: READY, status, reason, message };
     let before =
         config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = config.metadata.generation;
-    let ready = condition(&said, before, generation, &super::now());
+    let ready = condition(&said, before, generation, &now());
     let is_new = !before.iter().any(|one| one.type_ == READY && one.message == ready.message);
     let status = InfraConfigStatus { observed_generation: generation, conditions: vec![ready] };
     if config.status.as_ref() == Some(&status) {

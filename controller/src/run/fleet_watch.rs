@@ -2,7 +2,7 @@
 //! whose result changed.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{HostProfile, InfraNode, TenantCluster};
@@ -13,30 +13,13 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout_at};
 
-use super::Context;
 use super::burst::Burst;
+use super::context::Context;
 use crate::profiles::{HostObjects, ResolvedProfiles};
 use berth_runtime::watch::Change;
 
 /// Time for which changes are collected before the fleet is recomputed.
 const SETTLE: Duration = Duration::from_millis(50);
-
-/// Last computed fleet.
-#[derive(Debug, Default)]
-pub(super) struct FleetStore(Mutex<Arc<ResolvedProfiles>>);
-
-impl FleetStore {
-    /// Returns the last computed fleet.
-    #[must_use]
-    pub(super) fn get(&self) -> Arc<ResolvedProfiles> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn replace(&self, fleet: ResolvedProfiles) -> Arc<ResolvedProfiles> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut known, Arc::new(fleet))
-    }
-}
 
 /// Queues of the reconcilers.
 #[derive(Debug, Clone)]

@@ -18,8 +18,9 @@ use kube::Api;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::Context;
 use super::apply::{Others, Target};
+use super::clock::now;
+use super::context::Context;
 use super::fleet_watch::{Changes, Queues, watch_fleet};
 use super::reconcile::{Failed, reconcile};
 use super::unresponsive::Unresponsive;
@@ -148,7 +149,7 @@ async fn update_conditions(
 ) -> Result<(), Failed> {
     let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
-    let now = super::now();
+    let now = now();
     let said = host_conditions(choice, wanted);
     let mut conditions: Vec<Condition> = said
         .iter()
@@ -231,7 +232,7 @@ async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<
 }
 
 async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(), Failed> {
-    let status = profile_status(&profile, &context.fleet.get(), &super::now());
+    let status = profile_status(&profile, &context.fleet.get(), &now());
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }

@@ -12,15 +12,16 @@ use berth_api::Condition;
 use berth_api::names::CONTROLLER_MALFORMED;
 use berth_api::names::condition::READY;
 use berth_api::{ConditionReason, EventReason};
-use berth_runtime::client::{CallError, within};
+use berth_runtime::call::{CallError, within};
 use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::Context;
 use super::apply::Target;
+use super::clock::now;
+use super::context::Context;
 use crate::profiles::{ConditionUpdate, condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
@@ -95,7 +96,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
             reason: ConditionReason::Malformed,
             message: message.clone(),
         };
-        let ready = condition(&said, &before, metadata.generation, &super::now());
+        let ready = condition(&said, &before, metadata.generation, &now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::named(resource.clone(), namespace, name);
         // A separate field manager applies the condition, so that the rest of the status stays.

@@ -10,9 +10,12 @@ pub mod apply;
 mod assignment_metrics;
 mod burst;
 mod calls;
+mod clock;
 mod config;
+mod context;
 pub mod events;
 pub mod extender;
+mod fleet_store;
 mod fleet_watch;
 mod hosts;
 pub mod machines;
@@ -20,122 +23,34 @@ mod malformed;
 mod metrics;
 mod packed;
 pub mod reconcile;
+mod settings;
 mod site;
 pub mod tenants;
 mod unresponsive;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::Time;
 use berth_api::names::CONTROLLER;
-use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::client;
 use berth_runtime::leader_election::{Election, LeaderElector, LeaderGuard};
-use berth_runtime::serve::{self, Listen};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
-use k8s_openapi::jiff::Timestamp;
-use kube::{Api, Client};
+use berth_runtime::serve;
+use berth_runtime::watch::WatchHealth;
+use kube::Api;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::managed_fields::reduce_to_conditions;
-use apply::Writer;
-use berth_runtime::watch::{Informer, WatchHealth};
-use events::Events;
-use fleet_watch::FleetStore;
+pub use context::Context;
 pub use metrics::Metrics;
+pub use settings::Settings;
 use site::Pages;
-use unresponsive::AgentLeases;
-
-/// Settings from the command line.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Path of a kubeconfig; `None` to use the ServiceAccount of the pod, or `KUBECONFIG`.
-    pub kubeconfig: Option<PathBuf>,
-    /// Namespace of the leader lease and of the agents' Leases.
-    pub lease_namespace: String,
-    /// Time after which another replica takes over from a leader that does not renew the lease.
-    pub lease_duration: Duration,
-    /// Identity of this replica.
-    pub identity: String,
-    /// Addresses of the HTTP server.
-    pub listen: Vec<Listen>,
-    /// Period after which an unchanged object is reconciled again.
-    pub resync: Duration,
-    /// Settings of the scheduler extender, if it is enabled.
-    pub extender: Option<extender::Settings>,
-}
-
-/// State that all reconcilers share.
-pub struct Context {
-    /// Client for reads, and for writes other than apply. The client only writes while this process is the leader.
-    pub client: Client,
-    /// Writes by server-side apply.
-    pub writer: Writer,
-    /// Emits Events.
-    pub events: Arc<Events>,
-    /// All Nodes, without unused fields.
-    pub nodes: Informer<Node>,
-    /// All InfraNodes.
-    pub infra_nodes: Informer<InfraNode>,
-    /// All HostProfiles.
-    pub profiles: Informer<HostProfile>,
-    /// All TenantClusters.
-    pub tenants: Informer<TenantCluster>,
-    /// The InfraConfig, if it exists.
-    pub configs: Informer<InfraConfig>,
-    /// All VlanClaims.
-    pub claims: Informer<VlanClaim>,
-    /// Period after which an unchanged object is reconciled again.
-    pub resync: Duration,
-    watches: Arc<WatchHealth>,
-    metrics: Arc<Metrics>,
-    lease_namespace: String,
-    fleet: FleetStore,
-    agent_leases: AgentLeases,
-    config_changed: Notify,
-}
-
-impl std::fmt::Debug for Context {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").finish_non_exhaustive()
-    }
-}
-
-impl Context {
-    /// Returns the configuration for all tenants; the defaults if there is no InfraConfig.
-    #[must_use]
-    pub fn config(&self) -> Arc<InfraConfig> {
-        let defaults =
-            || Arc::new(InfraConfig::new(config::NAME, berth_api::InfraConfigSpec::default()));
-        self.configs.get(config::NAME).unwrap_or_else(defaults)
-    }
-
-    fn followers(&self) -> tenants::Followers {
-        tenants::Followers {
-            tenants: self.tenants.clone(),
-            claims: self.claims.clone(),
-            configs: self.configs.clone(),
-            infra_nodes: self.infra_nodes.clone(),
-            nodes: self.nodes.clone(),
-        }
-    }
-}
 
 /// Name of the leader lease.
 const LEASE: &str = "berth-controller";
 /// Timeout for the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Returns the current time in whole seconds, for conditions.
-#[must_use]
-pub fn now() -> Time {
-    Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default())
-}
 
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
@@ -174,7 +89,8 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let guard = LeaderGuard::default();
     let mut watch_tasks = JoinSet::new();
     let guarded = client::guarded(client.clone(), guard.clone());
-    let context = Arc::new(context(settings, &guarded, &mut watch_tasks, &watches, &metrics));
+    let context =
+        Arc::new(Context::start(settings, &guarded, &mut watch_tasks, &watches, &metrics));
     if let Some(settings) = &settings.extender {
         let shared = extender::Shared {
             nodes: context.nodes.clone(),
@@ -226,41 +142,6 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     result
 }
 
-fn context(
-    settings: &Settings,
-    client: &Client,
-    tasks: &mut JoinSet<()>,
-    watches: &Arc<WatchHealth>,
-    metrics: &Arc<Metrics>,
-) -> Context {
-    Context {
-        client: client.clone(),
-        writer: Writer::new(client.clone(), Arc::clone(metrics)),
-        events: Arc::new(Events::new(client.clone(), &settings.identity)),
-        nodes: Informer::start(client, tasks, watches, trim_node),
-        infra_nodes: Informer::start(client, tasks, watches, |_| {}),
-        profiles: Informer::start(client, tasks, watches, |profile| {
-            profile.metadata.managed_fields = None
-        }),
-        tenants: Informer::start(client, tasks, watches, |tenant| {
-            reduce_to_conditions(&mut tenant.metadata);
-        }),
-        configs: Informer::start(client, tasks, watches, |config| {
-            config.metadata.managed_fields = None
-        }),
-        claims: Informer::start(client, tasks, watches, |claim| {
-            claim.metadata.managed_fields = None
-        }),
-        resync: settings.resync,
-        watches: Arc::clone(watches),
-        metrics: Arc::clone(metrics),
-        lease_namespace: settings.lease_namespace.clone(),
-        fleet: FleetStore::default(),
-        agent_leases: AgentLeases::default(),
-        config_changed: Notify::new(),
-    }
-}
-
 /// Starts the reconcilers, which never end.
 fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let mut all = JoinSet::new();
@@ -281,27 +162,4 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
 fn unexpected_end(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
     let why = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
     anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{why}")
-}
-
-/// Removes images and conditions of a Node, which are most of the object and change often. The extender reads
-/// taints and resources, and NetworkPolicies use addresses and pod CIDRs, so these fields stay.
-fn trim_node(node: &mut Node) {
-    node.metadata.managed_fields = None;
-    node.metadata.annotations = None;
-    node.spec = node.spec.take().map(|spec| NodeSpec {
-        taints: spec.taints,
-        unschedulable: spec.unschedulable,
-        pod_cidr: spec.pod_cidr,
-        pod_cidrs: spec.pod_cidrs,
-        ..NodeSpec::default()
-    });
-    node.status = node.status.take().map(|status| NodeStatus {
-        addresses: status.addresses,
-        allocatable: status.allocatable,
-        node_info: status.node_info.map(|info| NodeSystemInfo {
-            kubelet_version: info.kubelet_version,
-            ..NodeSystemInfo::default()
-        }),
-        ..NodeStatus::default()
-    });
 }

@@ -4,13 +4,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::client::{CallError, jittered};
+use berth_runtime::backoff::jittered;
+use berth_runtime::call::CallError;
 use berth_runtime::reconcile::{Action, Options, ReconcileError, run};
 use futures::channel::mpsc::UnboundedReceiver;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::Context;
+use super::context::Context;
 
 /// Reason why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_runtime::serve::{Page, Site};
+use berth_runtime::serve::{self, Page, Site};
 use berth_runtime::watch::WatchHealth;
 
 use super::extender::Listed;
@@ -36,20 +36,13 @@ impl Pages {
 }
 
 impl Site for Pages {
-    fn page(&self, path: &str) -> Option<Page> {
-        Some(match path {
-            // The program exits if any task ends, so a response proves that all tasks run.
-            "/healthz" => Page::fine(),
-            "/readyz" => match self.unready() {
-                None => Page::fine(),
-                Some(why) => Page::unavailable(&why),
-            },
-            "/metrics" => Page::metrics(self.metrics.render()),
-            _ => return None,
-        })
-    }
-
-    fn paths(&self) -> &'static [&'static str] {
-        &["/metrics", "/healthz", "/readyz"]
-    }
+    const PAGES: serve::Pages<Self> = &[
+        ("/metrics", |pages| Page::metrics(pages.metrics.render())),
+        // The program exits if any task ends, so a response proves that all tasks run.
+        ("/healthz", |_| Page::fine()),
+        ("/readyz", |pages| match pages.unready() {
+            None => Page::fine(),
+            Some(why) => Page::unavailable(&why),
+        }),
+    ];
 }

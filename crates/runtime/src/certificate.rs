@@ -57,6 +57,15 @@ pub fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     user.auth_info.as_ref()
 }
 
+/// Reads a file of a kubeconfig.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a credential is no file of the host that is observed"
+)]
+pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
 /// Reason that a client certificate cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {

@@ -11,18 +11,13 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapRequestLayer;
 
+use crate::call::NotLeader;
 use crate::certificate::{self, Validity};
-use crate::cli::text;
-use crate::credential;
 use crate::leader_election::LeaderGuard;
-pub use crate::retry_after::Busy;
 use crate::retry_after::RetryAfterLayer;
 
 /// Time limit for a connection to the server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time limit for a call. Watches have separate limits.
-pub const CALL: Duration = Duration::from_secs(20);
-
 /// A client and its configuration.
 #[derive(Clone)]
 pub struct Connected {
@@ -56,7 +51,7 @@ pub async fn connect(
             let name = path.display();
             let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
             // If the certificate cannot be read, the next step fails with this error.
-            certificate = certificate::of(&kubeconfig, credential::read).unwrap_or_default();
+            certificate = certificate::of(&kubeconfig, certificate::read_file).unwrap_or_default();
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
                 .with_context(|| format!("--kubeconfig {name}"))?
@@ -108,170 +103,4 @@ pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
         }
     });
     Client::new(service, namespace)
-}
-
-/// Error of a write while this process may not write.
-#[derive(Debug, thiserror::Error)]
-#[error("not sent: this process is not the leader")]
-pub struct NotLeader;
-
-/// Limits the time of a call.
-///
-/// # Errors
-/// If the call fails, or has no answer in time.
-pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
-    match tokio::time::timeout(CALL, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(CallError::NoAnswer),
-    }
-}
-
-/// Returns `None` in place of an error if the object does not exist (404).
-///
-/// # Errors
-/// Returns any other error.
-pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Error of a call.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The server did not answer in time.
-    #[error("the API server does not answer ({} s)", CALL.as_secs())]
-    NoAnswer,
-    /// The server did not answer within the caller's limit.
-    #[error("no answer in time")]
-    TimedOut,
-    /// The server refused the request with a `Retry-After`.
-    #[error("{0}")]
-    Busy(Busy),
-    /// The request was not sent.
-    #[error("{0}")]
-    NotSent(NotLeader),
-    /// The server's answer, or a failed connection.
-    #[error("{}", chain(.0))]
-    Kube(Box<kube::Error>),
-}
-
-impl From<kube::Error> for CallError {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Service(inner) => match inner.downcast() {
-                Ok(busy) => Self::Busy(*busy),
-                Err(inner) if inner.is::<NotLeader>() => Self::NotSent(NotLeader),
-                Err(inner) => Self::Kube(Box::new(kube::Error::Service(inner))),
-            },
-            error => Self::Kube(Box::new(error)),
-        }
-    }
-}
-
-/// Returns the text of an error with its sources: kube's own text lacks the sources of a failed connection.
-fn chain(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        // kube returns this error for an object of a watch that it cannot parse.
-        if status.code == 0 && status.message.is_empty() {
-            return "the API server sent an object that cannot be understood".to_owned();
-        }
-        return format!("{} ({})", status.message, status.code);
-    }
-    text::chain(error)
-}
-
-impl CallError {
-    /// Returns the server's answer, if there was one.
-    #[must_use]
-    pub fn status(&self) -> Option<&kube::core::Status> {
-        match self {
-            Self::Kube(error) => match error.as_ref() {
-                kube::Error::Api(status) => Some(status),
-                _ => None,
-            },
-            Self::NoAnswer | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
-        }
-    }
-
-    /// Returns the time until `Retry-After` is over.
-    #[must_use]
-    pub fn rest(&self) -> Duration {
-        match self {
-            Self::Busy(busy) => busy.rest(),
-            Self::NoAnswer | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
-        }
-    }
-
-    /// Returns true if the server refused the object as invalid (422) with a message that contains this text.
-    #[must_use]
-    pub fn is_invalid(&self, words: &str) -> bool {
-        self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
-    }
-
-    /// Returns the HTTP status of the server's answer.
-    #[must_use]
-    pub fn code(&self) -> Option<u16> {
-        self.status().map(|status| status.code)
-    }
-}
-
-/// Returns the time until the `Retry-After` of an error is over.
-#[must_use]
-pub fn rest(error: &kube::Error) -> Duration {
-    let busy = match error {
-        kube::Error::Service(error) => error.downcast_ref::<Busy>(),
-        _ => None,
-    };
-    busy.map_or(Duration::ZERO, Busy::rest)
-}
-
-/// Backoff of one loop: the pause doubles with each retry and has jitter, so that a thousand agents do not retry at
-/// the same time.
-#[derive(Debug)]
-pub struct Pauses {
-    next: Duration,
-    most: Duration,
-}
-
-impl Pauses {
-    /// Pause before the first retry.
-    pub const FIRST: Duration = Duration::from_secs(1);
-
-    /// Returns a backoff that grows up to a limit.
-    #[must_use]
-    pub const fn up_to(most: Duration) -> Self {
-        Self { next: Self::FIRST, most }
-    }
-
-    /// Sets the next pause to the first pause.
-    pub const fn reset(&mut self) {
-        self.next = Self::FIRST;
-    }
-
-    /// Sleeps for the next pause, but not for less than `rest`.
-    pub async fn wait(&mut self, rest: Duration) {
-        tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
-        self.next = (self.next * 2).min(self.most);
-    }
-}
-
-/// Returns a time that is at least `time` after jitter is applied.
-#[must_use]
-pub fn at_least(time: Duration) -> Duration {
-    // Both divisions round down, which may lose two nanoseconds.
-    time * 4 / 3 + Duration::from_nanos(2)
-}
-
-/// Returns a random time between 0.75 and 1.25 of a time.
-#[must_use]
-pub fn jittered(time: Duration) -> Duration {
-    // The seeds of the standard library's hash maps are random enough for jitter.
-    let random =
-        std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);
-    let part = u32::try_from(random % 512).unwrap_or_default();
-    time * 3 / 4 + time * part / 1024
 }

@@ -13,7 +13,7 @@ use kube::client::Body;
 use kube::config::Kubeconfig;
 use tower::BoxError;
 
-use crate::certificate::{Validity, user};
+use crate::certificate::{Validity, read_file, user};
 use crate::client::{Connected, connect};
 
 /// Period of the check of the files.
@@ -106,14 +106,5 @@ fn files(path: &Path) -> Vec<Option<String>> {
         let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
         all.extend(clusters.filter_map(|one| Some(one.certificate_authority.as_ref()?.into())));
     }
-    all.iter().map(|path| read(path).ok()).collect()
-}
-
-/// Reads a file of a kubeconfig.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a credential is no file of the host that is observed"
-)]
-pub(crate) fn read(path: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(path)
+    all.iter().map(|path| read_file(path).ok()).collect()
 }

@@ -3,7 +3,7 @@
 use kube::Client;
 use kube::api::ApiResource;
 
-use crate::client::found;
+use crate::call::found;
 
 /// Returns true if the server has a kind; a kind of a CustomResourceDefinition may be added or removed at any time.
 ///

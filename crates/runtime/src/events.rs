@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, Recorder};
 
-use crate::client::{CallError, within};
+use crate::call::{CallError, within};
 
 /// Namespace of the Events of cluster-scoped objects.
 const NAMESPACE: &str = "default";

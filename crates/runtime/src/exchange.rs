@@ -1,91 +1,81 @@
 //! HTTP server for one client program on the same host. The client posts JSON; an answer may take long.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::sync::Arc;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-pub use hyper::body::Bytes;
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use crate::listen::Server;
 
-use crate::serve::Server;
+/// A JSON text as the response to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonText(pub String);
 
-/// Reason that a request has no valid body.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// The body exceeds the limit.
-    #[error("the body is longer than {limit} bytes")]
-    TooLong {
-        /// Maximum length, in bytes.
-        limit: usize,
-    },
-    /// The client ended the request early.
-    #[error("failed to read the body: {0}")]
-    Incomplete(Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// Answers of a daemon to POST requests.
-pub trait Exchange: Send + Sync + 'static {
-    /// Returns the answer to a body or its error; returns `None` if the path does not exist.
-    fn answer(
-        &self,
-        path: &str,
-        body: Result<Bytes, BodyError>,
-    ) -> impl Future<Output = Option<String>> + Send;
-}
-
-/// Serves until the future is dropped. A body has at most `most` bytes. The client is trusted to read its answers, so
-/// connections have no time limit: the client would see a connection that is closed during a request as an error.
-pub async fn exchange(server: Server, most: usize, site: Arc<impl Exchange>) {
-    loop {
-        let (site, stream) = (Arc::clone(&site), server.accept().await);
-        tokio::spawn(async move {
-            let service = service_fn(|request: Request<Incoming>| {
-                let site = Arc::clone(&site);
-                async move { Ok::<_, Infallible>(respond(request, most, site.as_ref()).await) }
-            });
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "the client closed the connection");
-            }
-        });
+impl IntoResponse for JsonText {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
     }
 }
 
-async fn respond(
-    request: Request<Incoming>,
-    most: usize,
-    site: &impl Exchange,
-) -> Response<Full<Bytes>> {
-    if request.method() != Method::POST {
-        let mut response = response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-        return response;
+/// Serves the routes until the future is dropped. A body has at most `most` bytes. The client is trusted to read its
+/// answers, so connections have no time limit: the client would see a connection that is closed during a request as an
+/// error.
+pub async fn exchange(server: Server, most: usize, routes: Router) {
+    // The server ends only with the future.
+    axum::serve(server, router(most, routes)).await.unwrap_or_default();
+}
+
+fn router(most: usize, routes: Router) -> Router {
+    let routes = routes.fallback(async || plain(StatusCode::NOT_FOUND, "no such path\n"));
+    routes.layer(DefaultBodyLimit::max(most)).layer(from_fn(only_post))
+}
+
+async fn only_post(request: Request, next: Next) -> Response {
+    if request.method() == Method::POST {
+        return next.run(request).await;
     }
-    let (head, body) = request.into_parts();
-    let body = match Limited::new(body, most).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLong { limit: most }),
-        Err(error) => Err(BodyError::Incomplete(error)),
-    };
-    match site.answer(head.uri.path(), body).await {
-        Some(answer) => {
-            let mut response = response(StatusCode::OK, answer);
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(CONTENT_TYPE, json);
-            response
+    ([(ALLOW, "POST")], plain(StatusCode::METHOD_NOT_ALLOWED, "only POST\n")).into_response()
+}
+
+/// Returns a response without a content type.
+fn plain(code: StatusCode, text: &'static str) -> Response {
+    (code, Body::from(text)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Bytes, to_bytes};
+    use axum::extract::rejection::BytesRejection;
+    use axum::routing::post;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn answer(body: Result<Bytes, BytesRejection>) -> JsonText {
+        JsonText(if body.is_ok() { "{}" } else { "null" }.to_owned())
+    }
+
+    #[tokio::test]
+    async fn only_post_is_answered_and_a_long_body_is_an_error() {
+        let json = Some("application/json");
+        for (method, path, length, code, kind, allow, text) in [
+            ("POST", "/filter", 8, 200, json, None, "{}"),
+            ("POST", "/filter", 9, 200, json, None, "null"),
+            ("POST", "/nowhere", 8, 404, None, None, "no such path\n"),
+            ("GET", "/filter", 0, 405, None, Some("POST"), "only POST\n"),
+            ("GET", "/nowhere", 0, 405, None, Some("POST"), "only POST\n"),
+        ] {
+            let body = Body::from("x".repeat(length));
+            let request = Request::builder().method(method).uri(path).body(body).unwrap();
+            let routes = Router::new().route("/filter", post(answer));
+            let (head, body) = router(8, routes).oneshot(request).await.unwrap().into_parts();
+            let header = |name| head.headers.get(name).map(|value| value.to_str().unwrap());
+            assert_eq!(head.status.as_u16(), code, "{method} {path}");
+            assert_eq!((header(CONTENT_TYPE), header(ALLOW)), (kind, allow), "{method} {path}");
+            assert_eq!(to_bytes(body, 1 << 10).await.unwrap(), text, "{method} {path}");
         }
-        None => response(StatusCode::NOT_FOUND, "no such path\n".to_owned()),
     }
-}
-
-fn response(code: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = code;
-    response
 }

@@ -16,7 +16,8 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::sync::watch;
 
-use crate::client::{CallError, jittered};
+use crate::backoff::jittered;
+use crate::call::CallError;
 
 /// Time until which this process is certainly the leader.
 #[derive(Debug, Clone, Default)]

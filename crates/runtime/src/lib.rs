@@ -1,6 +1,10 @@
 //! Shared code of Berth's programs: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and logging.
 
 #[cfg(feature = "cluster")]
+pub mod backoff;
+#[cfg(feature = "cluster")]
+pub mod call;
+#[cfg(feature = "cluster")]
 pub mod certificate;
 pub mod cli;
 #[cfg(feature = "cluster")]
@@ -15,6 +19,8 @@ pub mod events;
 pub mod exchange;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
+#[cfg(feature = "http")]
+pub mod listen;
 pub mod log;
 pub mod pace;
 #[cfg(feature = "cluster")]

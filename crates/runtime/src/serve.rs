@@ -1,131 +1,26 @@
 //! HTTP server for `/metrics`, `/healthz`, `/readyz` and other pages of a daemon.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener as _;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Address of an HTTP server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
-    /// A TCP address.
-    Tcp(SocketAddr),
-    /// A unix socket.
-    Unix(PathBuf),
-}
-
-impl FromStr for Listen {
-    type Err = ListenError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            let absolute = path.starts_with('/');
-            return if absolute {
-                Ok(Self::Unix(path.into()))
-            } else {
-                Err(ListenError::RelativePath)
-            };
-        }
-        // An IPv6 address may have no brackets, as in a pod's environment.
-        let plain = || {
-            let (address, port) = text.rsplit_once(':')?;
-            Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
-        };
-        let address = text.parse().ok().or_else(plain);
-        address.map(Self::Tcp).ok_or(ListenError::Invalid)
-    }
-}
-
-/// Reason that a text is not an address to listen on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// The text is neither an address nor a unix socket.
-    #[error("give ADDRESS:PORT or unix:/PATH")]
-    Invalid,
-    /// The unix socket has a relative path.
-    #[error("unix: needs an absolute path")]
-    RelativePath,
-    /// Other hosts can reach the address.
-    #[error(
-        "must be a loopback address: the answers are for this host alone; for other clients run a proxy that \
-         authenticates them"
-    )]
-    NotLoopback,
-}
-
-impl Listen {
-    /// Parses an address that only this host can reach.
-    ///
-    /// # Errors
-    /// If the text is not an address, or if other hosts can reach the address.
-    pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
-        match text.parse()? {
-            Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
-            listen => Ok(listen),
-        }
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => write!(f, "{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// A listening socket.
-#[derive(Debug)]
-pub enum Server {
-    /// A TCP socket.
-    Tcp(TcpListener),
-    /// A unix socket.
-    Unix(UnixListener),
-}
-
-/// A connection to a client.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-impl Server {
-    /// Accepts the next connection; if no file descriptor is free, retries a second later.
-    pub(crate) async fn accept(&self) -> Box<dyn Stream> {
-        loop {
-            let accepted: std::io::Result<Box<dyn Stream>> = match self {
-                Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    // Answers are small, and the client waits for the answer.
-                    stream.set_nodelay(true).unwrap_or_default();
-                    Box::new(stream) as Box<dyn Stream>
-                }),
-                Self::Unix(listener) => {
-                    listener.accept().await.map(|(stream, _)| Box::new(stream) as Box<dyn Stream>)
-                }
-            };
-            match accepted {
-                Ok(stream) => return stream,
-                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
-            }
-        }
-    }
-}
+pub use crate::listen::{Listen, ListenError, Server, bind};
 
 /// Maximum number of open connections; a scraper and a user with curl need two.
 const CONNECTIONS: usize = 16;
@@ -135,31 +30,14 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// client that never reads its answer would keep the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts to listen on an address.
-///
-/// # Errors
-/// If the address is in use, or the socket cannot be created.
-pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
-    Ok(match listen {
-        Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
-        Listen::Unix(path) => {
-            // The socket remains from a crash: the agent's lock proves that no other agent runs.
-            if path.exists() {
-                nix::unistd::unlink(path)?;
-            }
-            Server::Unix(UnixListener::bind(path)?)
-        }
-    })
-}
-
 /// Pages of a daemon.
-pub trait Site: Send + Sync + 'static {
-    /// Returns the page at a path.
-    fn page(&self, path: &str) -> Option<Page>;
-
-    /// Returns the paths of all pages.
-    fn paths(&self) -> &'static [&'static str];
+pub trait Site: Sized + Send + Sync + 'static {
+    /// All pages.
+    const PAGES: Pages<Self>;
 }
+
+/// Path of each page of a site, and the function that returns the page.
+pub type Pages<S> = &'static [(&'static str, fn(&S) -> Page)];
 
 /// A response of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,21 +81,30 @@ impl Page {
     }
 }
 
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (code, [(CONTENT_TYPE, self.kind)], self.body).into_response()
+    }
+}
+
 /// Serves until the future is dropped. If all connections are in use, the oldest connection is closed for the new
 /// one. An answer takes milliseconds, so the client of the oldest connection does not read its answer, and no client
 /// can keep a probe from `/healthz`.
-pub async fn serve(server: Server, site: Arc<impl Site>) {
+pub async fn serve(mut server: Server, site: Arc<impl Site>) {
+    let router = router(site);
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let (site, stream) = (Arc::clone(&site), server.accept().await);
+        let (stream, ()) = server.accept().await;
         open.retain(|connection| !connection.is_finished());
         if open.len() >= CONNECTIONS
             && let Some(oldest) = open.pop_front()
         {
             oldest.abort();
         }
+        let router = router.clone();
         open.push_back(tokio::spawn(async move {
-            if timeout(CONNECTION_TIMEOUT, answer(stream, site)).await.is_err() {
+            if timeout(CONNECTION_TIMEOUT, answer(stream, router)).await.is_err() {
                 tracing::debug!(
                     seconds = CONNECTION_TIMEOUT.as_secs(),
                     "closed a connection whose client did not read its answer in time"
@@ -227,77 +114,55 @@ pub async fn serve(server: Server, site: Arc<impl Site>) {
     }
 }
 
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<impl Site>) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let response = respond(&request, site.as_ref());
-        async move { Ok::<_, Infallible>(response) }
-    });
+/// Serves one connection. `axum::serve` has neither time limits nor connections with a single request.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     // Each connection has one request, so the time limit of the connection is also the time limit of the answer.
     let builder = builder.keep_alive(false);
+    let service = TowerToHyperService::new(router);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "the client closed the connection");
     }
 }
 
-fn respond(request: &Request<Incoming>, site: &impl Site) -> Response<Full<Bytes>> {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut response = sent(Page::text(405, "only GET"));
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+/// Returns the pages of a site, and the list of their paths at `/` and wherever there is no page.
+fn router<S: Site>(site: Arc<S>) -> Router {
+    let paths = S::PAGES.iter().map(|(path, _)| *path).collect::<Vec<_>>().join("\n");
+    let list = |code| {
+        let page = Page::text(code, &paths);
+        move || async move { page }
+    };
+    let mut router = Router::new().route("/", get(list(200))).fallback(list(404));
+    for &(path, page) in S::PAGES {
+        router =
+            router.route(path, get(move |State(site): State<Arc<S>>| async move { page(&site) }));
     }
-    let paths = || site.paths().join("\n");
-    sent(match request.uri().path() {
-        "/" => Page::text(200, &paths()),
-        path => site.page(path).unwrap_or_else(|| Page::text(404, &paths())),
-    })
+    router.with_state(site).layer(from_fn(only_get))
 }
 
-fn sent(page: Page) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(page.body)));
-    *response.status_mut() =
-        StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
-    response
+async fn only_get(request: Request, next: Next) -> Response {
+    if request.method() == Method::GET || request.method() == Method::HEAD {
+        return next.run(request).await;
+    }
+    ([(ALLOW, "GET, HEAD")], Page::text(405, "only GET")).into_response()
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::{Body, to_bytes};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
+    use tower::ServiceExt as _;
 
     use super::*;
-
-    #[test]
-    fn only_loopback_addresses_are_accepted() {
-        for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
-            assert_eq!(Listen::on_this_host(fine).unwrap().to_string(), fine);
-        }
-        for wrong in ["0.0.0.0:80", "10.0.0.1:80", "[::]:1"] {
-            assert!(Listen::on_this_host(wrong).is_err(), "{wrong}");
-            assert_eq!(wrong.parse::<Listen>().unwrap().to_string(), wrong);
-        }
-        for wrong in ["9477", "unix:x", ""] {
-            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
-        }
-    }
 
     /// A site with an answer that is larger than the kernel's socket buffer.
     struct Large;
 
     impl Site for Large {
-        fn page(&self, path: &str) -> Option<Page> {
-            match path {
-                "/healthz" => Some(Page::fine()),
-                "/report" => Some(Page::json("x".repeat(16 << 20))),
-                _ => None,
-            }
-        }
-
-        fn paths(&self) -> &'static [&'static str] {
-            &["/healthz", "/report"]
-        }
+        const PAGES: Pages<Self> =
+            &[("/healthz", |_| Page::fine()), ("/report", |_| Page::json("x".repeat(16 << 20)))];
     }
 
     #[test]
@@ -326,5 +191,25 @@ mod tests {
                 "no answer in 5 s"
             );
         });
+    }
+
+    #[tokio::test]
+    async fn a_path_that_does_not_exist_lists_the_others_and_only_get_is_answered() {
+        for (method, path, code, allow, text) in [
+            ("GET", "/healthz", 200, None, "ok\n"),
+            ("GET", "/", 200, None, "/healthz\n/report\n"),
+            ("GET", "/healthz/", 404, None, "/healthz\n/report\n"),
+            ("HEAD", "/healthz", 200, None, ""),
+            ("POST", "/healthz", 405, Some("GET, HEAD"), "only GET\n"),
+            ("POST", "/nowhere", 405, Some("GET, HEAD"), "only GET\n"),
+        ] {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let response = router(Arc::new(Large)).oneshot(request).await.unwrap();
+            let (head, body) = response.into_parts();
+            let allowed = head.headers.get(ALLOW).map(|allow| allow.to_str().unwrap());
+            assert_eq!((head.status.as_u16(), allowed), (code, allow), "{method} {path}");
+            assert_eq!(head.headers[CONTENT_TYPE], "text/plain; charset=utf-8");
+            assert_eq!(to_bytes(body, 1 << 10).await.unwrap(), text, "{method} {path}");
+        }
     }
 }

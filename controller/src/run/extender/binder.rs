@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use berth_extender::wire::BindingArgs;
 use berth_extender::{BindAnswer, SEND_TIMEOUT};
-use berth_runtime::client::CallError;
+use berth_runtime::call::CallError;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};

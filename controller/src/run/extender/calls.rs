@@ -3,17 +3,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::routing::post;
 use berth_extender::{FilterAnswer, wire};
 use berth_runtime::cli::text::chain;
-use berth_runtime::exchange::{BodyError, Bytes, Exchange};
+use berth_runtime::exchange::JsonText;
 use tracing::Instrument as _;
 
 use super::binder::Binder;
+use super::error::BodyError;
 use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
 use super::service::Service;
 
-/// HTTP paths of the extender.
-pub(super) struct Calls {
+/// State of the calls.
+struct Calls {
     service: Arc<Service>,
     binder: Binder,
 }
@@ -22,7 +28,7 @@ pub(super) struct Calls {
 type Answer = (String, &'static str);
 
 impl Calls {
-    pub(super) fn new(service: &Arc<Service>) -> Self {
+    fn new(service: &Arc<Service>) -> Self {
         Self { service: Arc::clone(service), binder: Binder::new(service) }
     }
 
@@ -113,19 +119,37 @@ impl Calls {
             }
         }
     }
+
+    /// Records an answer in the metrics.
+    fn answered(&self, call: &'static str, (text, result): Answer, began: Instant) -> JsonText {
+        self.service.metrics.assignment.decided(call, result, began.elapsed());
+        JsonText(text)
+    }
 }
 
-impl Exchange for Calls {
-    async fn answer(&self, path: &str, body: Result<Bytes, BodyError>) -> Option<String> {
-        let began = Instant::now();
-        let (call, (answer, result)) = match (path, &body) {
-            ("/filter", Ok(body)) => ("filter", self.filter(body).await),
-            ("/bind", Ok(body)) => ("bind", self.bind(body).await),
-            ("/filter", Err(error)) => ("filter", (wire::filter_error(&chain(error)), "error")),
-            ("/bind", Err(error)) => ("bind", (wire::bound(&chain(error)), "error")),
-            _ => return None,
-        };
-        self.service.metrics.assignment.decided(call, result, began.elapsed());
-        Some(answer)
-    }
+/// Body of a request, or the reason why it cannot be read.
+type RequestBody = Result<Bytes, BytesRejection>;
+
+/// Returns the HTTP routes of the extender.
+pub(super) fn routes(service: &Arc<Service>) -> Router {
+    let calls = Arc::new(Calls::new(service));
+    Router::new().route("/filter", post(filter)).route("/bind", post(bind)).with_state(calls)
+}
+
+async fn filter(State(calls): State<Arc<Calls>>, body: RequestBody) -> JsonText {
+    let began = Instant::now();
+    let answer = match body.map_err(BodyError::from) {
+        Ok(body) => calls.filter(&body).await,
+        Err(error) => (wire::filter_error(&chain(&error)), "error"),
+    };
+    calls.answered("filter", answer, began)
+}
+
+async fn bind(State(calls): State<Arc<Calls>>, body: RequestBody) -> JsonText {
+    let began = Instant::now();
+    let answer = match body.map_err(BodyError::from) {
+        Ok(body) => calls.bind(&body).await,
+        Err(error) => (wire::bound(&chain(&error)), "error"),
+    };
+    calls.answered("bind", answer, began)
 }

@@ -1,7 +1,31 @@
 //! Errors of calls of kube-scheduler.
 
+use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
 use berth_extender::{BindError, LeaseError, NotReady};
-use berth_runtime::client::CallError;
+use berth_runtime::call::CallError;
+
+/// Maximum size of a request body: 50,000 host names, and the largest pod that an API server accepts.
+pub(super) const MAX_BODY: usize = 8 << 20;
+
+/// Reason why a request has no valid body.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    #[error("the body is longer than {MAX_BODY} bytes")]
+    TooLong,
+    #[error("failed to read the body")]
+    Incomplete(#[source] BytesRejection),
+}
+
+impl From<BytesRejection> for BodyError {
+    fn from(rejection: BytesRejection) -> Self {
+        match rejection {
+            BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
+                Self::TooLong
+            }
+            rejection => Self::Incomplete(rejection),
+        }
+    }
+}
 
 /// Reason why the extender cannot decide now.
 #[derive(Debug, thiserror::Error)]

@@ -31,14 +31,13 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
+use error::MAX_BODY;
 pub(super) use listed::Listed;
 use service::Service;
 pub use settings::Settings;
 pub(super) use settings::Shared;
 use waker::Waker;
 
-/// Maximum size of a request body: 50,000 host names, and the largest pod that an API server accepts.
-const MAX_BODY: usize = 8 << 20;
 /// Interval between checks for expired reservations.
 const TICK: Duration = Duration::from_secs(1);
 /// Number of ticks between updates of the metrics of free resources; an update reads all zones.
@@ -63,7 +62,7 @@ pub(super) async fn start(
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
     let service = Arc::new(Service::new(settings, client, metrics, listed));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
-    tasks.spawn(exchange(server, MAX_BODY, Arc::new(calls::Calls::new(&service))));
+    tasks.spawn(exchange(server, MAX_BODY, calls::routes(&service)));
     tasks.spawn(Waker::new(&service).run());
     let gate = Arc::clone(&service);
     tasks.spawn(async move { gate.gate.refresh_lease().await });

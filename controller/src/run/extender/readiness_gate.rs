@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_extender::{LeaseGuard, READ_VALIDITY};
-use berth_runtime::client::found;
+use berth_runtime::call::found;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;

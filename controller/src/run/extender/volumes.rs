@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_extender::node_selector;
 use berth_kubevirt_render::launcher::Configuration;
-use berth_runtime::client::{CallError, within};
+use berth_runtime::call::{CallError, within};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};

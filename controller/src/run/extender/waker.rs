@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::names::CAPACITY_GENERATION;
-use berth_runtime::client::within;
+use berth_runtime::call::within;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;

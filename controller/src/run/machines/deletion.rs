@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use berth_api::names::FINALIZER;
-use berth_runtime::client::jittered;
+use berth_runtime::backoff::jittered;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 

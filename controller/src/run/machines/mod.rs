@@ -26,7 +26,7 @@ mod validated;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_runtime::client::jittered;
+use berth_runtime::backoff::jittered;
 use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
 use futures::stream::poll_fn;
 use kube::Client;

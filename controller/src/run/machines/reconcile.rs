@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
-use berth_runtime::client::jittered;
+use berth_runtime::backoff::jittered;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch};
 use kube::{Api, ResourceExt as _};

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::TenantCluster;
-use berth_runtime::client::jittered;
+use berth_runtime::backoff::jittered;
 use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
 use futures::stream::poll_fn;
 use kube::Client;

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use super::{DesiredObject, Kind};
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
 
 /// Name of all objects in this module.
 pub const NAME: &str = "kubevirt-csi";

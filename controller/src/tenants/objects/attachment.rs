@@ -10,7 +10,8 @@ use berth_api::names::resource;
 use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
-use super::{DesiredObject, Kind};
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;

@@ -3,7 +3,8 @@
 
 use serde_json::json;
 
-use super::{DesiredObject, Kind};
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
 
 /// Name, number of CPUs and memory of each instance type.
 const SIZES: [(&str, u32, &str); 3] =

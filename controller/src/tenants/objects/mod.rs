@@ -2,147 +2,15 @@
 
 pub mod access;
 pub mod attachment;
+mod desired_object;
 mod flavours;
 mod kind;
+mod namespace;
 mod peers;
 pub mod policies;
 mod workloads;
 
-use berth_api::TenantCluster;
-use berth_api::names::{MANAGED_BY, TENANT};
-use kube::ResourceExt as _;
-use serde_json::{Value, json};
-
-use super::claims::hash_of;
+pub use desired_object::{DesiredObject, differs};
 pub use flavours::flavours;
 pub use kind::Kind;
-
-/// Annotation with the hash of the content that was applied.
-const MARK: &str = "berth.dev/applied";
-
-/// An object for server-side apply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DesiredObject {
-    /// Kind of the object.
-    pub kind: Kind,
-    /// Manifest of the object.
-    pub body: Value,
-}
-
-impl DesiredObject {
-    /// Returns the name of the object.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.body["metadata"]["name"].as_str().unwrap_or_default()
-    }
-
-    /// Adds an annotation with the hash of the content. With the hash, a field that is no longer desired is a
-    /// difference, too: the actual object has another hash, and the apply removes the field.
-    #[must_use]
-    pub fn marked(mut self) -> Self {
-        let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
-        self.body["metadata"]["annotations"][MARK] = mark.into();
-        self
-    }
-
-    /// Returns an object in a tenant's namespace, with Berth's labels.
-    fn new(kind: Kind, tenant: &str, name: &str, content: Value) -> Self {
-        let mut body = json!({
-            "apiVersion": kind.api_version(),
-            "kind": kind.name(),
-            "metadata": {
-                "name": name,
-                "namespace": TenantCluster::namespace_of(tenant),
-                "labels": { MANAGED_BY.0: MANAGED_BY.1, TENANT: tenant },
-            },
-        });
-        if let (Some(body), Value::Object(content)) = (body.as_object_mut(), content) {
-            body.extend(content);
-        }
-        Self { kind, body }
-    }
-}
-
-/// Returns a tenant's namespace, with the labels by which the tools of Cluster API and KKP select it. A namespace
-/// that already existed is labelled without [`MANAGED_BY`], so that Berth never deletes it.
-#[must_use]
-pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
-    let id = tenant.name_any();
-    let mut labels = json!({ TENANT: id, "cluster.x-k8s.io/cluster-name": id });
-    if made_by_berth {
-        labels[MANAGED_BY.0] = MANAGED_BY.1.into();
-    }
-    if let Some(project) = &tenant.spec.project_id {
-        labels["kubermatic.k8c.io/project-id"] = project.as_str().into();
-    }
-    let body = json!({
-        "apiVersion": Kind::Namespace.api_version(),
-        "kind": Kind::Namespace.name(),
-        "metadata": { "name": TenantCluster::namespace_of(&id), "labels": labels },
-    });
-    DesiredObject { kind: Kind::Namespace, body }
-}
-
-/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers
-/// are ignored. A list is compared as one value: additional or missing entries are a difference.
-#[must_use]
-pub fn differs(desired: &Value, actual: &Value) -> bool {
-    match (desired, actual) {
-        (Value::Object(desired), Value::Object(actual)) => desired
-            .iter()
-            .any(|(key, value)| actual.get(key).is_none_or(|actual| differs(value, actual))),
-        // The API server omits empty lists and maps.
-        (Value::Object(desired), Value::Null) => !desired.is_empty(),
-        (Value::Array(desired), Value::Array(actual)) => {
-            desired.len() != actual.len()
-                || desired.iter().zip(actual).any(|(desired, actual)| differs(desired, actual))
-        }
-        _ => desired != actual,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn added_fields_are_no_difference_but_added_entries_are() {
-        let desired = json!({"a": {"b": 1}, "l": [{"x": 1}]});
-        assert!(!differs(
-            &desired,
-            &json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 3})
-        ));
-        assert!(differs(&desired, &json!({"a": {"b": 2}, "l": [{"x": 1}]})));
-        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]})));
-        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": []})));
-        assert!(differs(&desired, &json!({"a": {"b": 1}})));
-    }
-
-    #[test]
-    fn a_removed_field_is_a_difference() {
-        let desired = |labels: Value| {
-            DesiredObject { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }
-                .marked()
-        };
-        let (more, less) = (desired(json!({"a": "1", "b": "2"})), desired(json!({"a": "1"})));
-        assert!(!differs(&more.body, &more.body));
-        assert!(differs(&less.body, &more.body));
-    }
-
-    #[test]
-    fn a_namespace_has_the_labels_of_its_tenant() {
-        let spec = serde_json::from_value(json!({"projectID": "p1"})).unwrap();
-        let tenant = TenantCluster::new("abc", spec);
-        let owned = namespace(&tenant, true);
-        assert_eq!(owned.name(), "cluster-abc");
-        assert_eq!(
-            owned.body["metadata"]["labels"],
-            json!({
-                "app.kubernetes.io/managed-by": "berth", "berth.dev/tenant": "abc",
-                "cluster.x-k8s.io/cluster-name": "abc", "kubermatic.k8c.io/project-id": "p1",
-            })
-        );
-        let others = namespace(&tenant, false);
-        assert!(others.body["metadata"]["labels"].get("app.kubernetes.io/managed-by").is_none());
-    }
-}
+pub use namespace::namespace;

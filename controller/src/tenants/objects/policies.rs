@@ -13,8 +13,10 @@ use berth_api::{
 };
 use serde_json::{Value, json};
 
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
 use super::peers::{dns, internet, name_servers, same_namespace, single};
-use super::{DesiredObject, Kind, workloads};
+use super::workloads;
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 

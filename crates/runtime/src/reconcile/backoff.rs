@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 
-use crate::client::{at_least, jittered};
+use crate::backoff::{at_least, jittered};
 
 /// Pause after the first failure; each further failure doubles it.
 const FIRST: Duration = Duration::from_millis(500);

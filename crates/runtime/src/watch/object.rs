@@ -14,7 +14,8 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::client::{CALL, CallError, Pauses, within};
+use crate::backoff::Pauses;
+use crate::call::{CALL, CallError, within};
 
 /// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);

@@ -1,0 +1,138 @@
+//! State that all reconcilers share: the client, the informer stores and what reconcilers tell each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_runtime::watch::{Informer, WatchHealth};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
+use kube::Client;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::apply::Writer;
+use super::events::Events;
+use super::fleet_store::FleetStore;
+use super::metrics::Metrics;
+use super::settings::Settings;
+use super::tenants;
+use super::unresponsive::AgentLeases;
+use crate::managed_fields::reduce_to_conditions;
+
+/// Name of the InfraConfig that the controller reads.
+pub(super) const INFRA_CONFIG: &str = "default";
+
+/// State that all reconcilers share.
+pub struct Context {
+    /// Client for reads, and for writes other than apply. The client only writes while this process is the leader.
+    pub client: Client,
+    /// Writes by server-side apply.
+    pub writer: Writer,
+    /// Emits Events.
+    pub events: Arc<Events>,
+    /// All Nodes, without unused fields.
+    pub nodes: Informer<Node>,
+    /// All InfraNodes.
+    pub infra_nodes: Informer<InfraNode>,
+    /// All HostProfiles.
+    pub profiles: Informer<HostProfile>,
+    /// All TenantClusters.
+    pub tenants: Informer<TenantCluster>,
+    /// The InfraConfig, if it exists.
+    pub configs: Informer<InfraConfig>,
+    /// All VlanClaims.
+    pub claims: Informer<VlanClaim>,
+    /// Period after which an unchanged object is reconciled again.
+    pub resync: Duration,
+    pub(super) watches: Arc<WatchHealth>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) lease_namespace: String,
+    pub(super) fleet: FleetStore,
+    pub(super) agent_leases: AgentLeases,
+    pub(super) config_changed: Notify,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Starts the watches and returns the state. `client` only writes while this process is the leader.
+    pub(super) fn start(
+        settings: &Settings,
+        client: &Client,
+        tasks: &mut JoinSet<()>,
+        watches: &Arc<WatchHealth>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            writer: Writer::new(client.clone(), Arc::clone(metrics)),
+            events: Arc::new(Events::new(client.clone(), &settings.identity)),
+            nodes: Informer::start(client, tasks, watches, trim_node),
+            infra_nodes: Informer::start(client, tasks, watches, |_| {}),
+            profiles: Informer::start(client, tasks, watches, |profile| {
+                profile.metadata.managed_fields = None
+            }),
+            tenants: Informer::start(client, tasks, watches, |tenant| {
+                reduce_to_conditions(&mut tenant.metadata);
+            }),
+            configs: Informer::start(client, tasks, watches, |config| {
+                config.metadata.managed_fields = None
+            }),
+            claims: Informer::start(client, tasks, watches, |claim| {
+                claim.metadata.managed_fields = None
+            }),
+            resync: settings.resync,
+            watches: Arc::clone(watches),
+            metrics: Arc::clone(metrics),
+            lease_namespace: settings.lease_namespace.clone(),
+            fleet: FleetStore::default(),
+            agent_leases: AgentLeases::default(),
+            config_changed: Notify::new(),
+        }
+    }
+
+    /// Returns the configuration for all tenants; the defaults if there is no InfraConfig.
+    #[must_use]
+    pub fn config(&self) -> Arc<InfraConfig> {
+        let defaults =
+            || Arc::new(InfraConfig::new(INFRA_CONFIG, berth_api::InfraConfigSpec::default()));
+        self.configs.get(INFRA_CONFIG).unwrap_or_else(defaults)
+    }
+
+    pub(super) fn followers(&self) -> tenants::Followers {
+        tenants::Followers {
+            tenants: self.tenants.clone(),
+            claims: self.claims.clone(),
+            configs: self.configs.clone(),
+            infra_nodes: self.infra_nodes.clone(),
+            nodes: self.nodes.clone(),
+        }
+    }
+}
+
+/// Removes images and conditions of a Node, which are most of the object and change often. The extender reads
+/// taints and resources, and NetworkPolicies use addresses and pod CIDRs, so these fields stay.
+fn trim_node(node: &mut Node) {
+    node.metadata.managed_fields = None;
+    node.metadata.annotations = None;
+    node.spec = node.spec.take().map(|spec| NodeSpec {
+        taints: spec.taints,
+        unschedulable: spec.unschedulable,
+        pod_cidr: spec.pod_cidr,
+        pod_cidrs: spec.pod_cidrs,
+        ..NodeSpec::default()
+    });
+    node.status = node.status.take().map(|status| NodeStatus {
+        addresses: status.addresses,
+        allocatable: status.allocatable,
+        node_info: status.node_info.map(|info| NodeSystemInfo {
+            kubelet_version: info.kubelet_version,
+            ..NodeSystemInfo::default()
+        }),
+        ..NodeStatus::default()
+    });
+}

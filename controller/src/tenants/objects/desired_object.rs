@@ -1,0 +1,101 @@
+//! One desired object of a tenant, and its difference to the actual object.
+
+use berth_api::TenantCluster;
+use berth_api::names::{MANAGED_BY, TENANT};
+use serde_json::{Value, json};
+
+use super::kind::Kind;
+use crate::tenants::claims::hash_of;
+
+/// Annotation with the hash of the content that was applied.
+const MARK: &str = "berth.dev/applied";
+
+/// An object for server-side apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredObject {
+    /// Kind of the object.
+    pub kind: Kind,
+    /// Manifest of the object.
+    pub body: Value,
+}
+
+impl DesiredObject {
+    /// Returns the name of the object.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.body["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Adds an annotation with the hash of the content. With the hash, a field that is no longer desired is a
+    /// difference, too: the actual object has another hash, and the apply removes the field.
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
+        self.body["metadata"]["annotations"][MARK] = mark.into();
+        self
+    }
+
+    /// Returns an object in a tenant's namespace, with Berth's labels.
+    pub(super) fn new(kind: Kind, tenant: &str, name: &str, content: Value) -> Self {
+        let mut body = json!({
+            "apiVersion": kind.api_version(),
+            "kind": kind.name(),
+            "metadata": {
+                "name": name,
+                "namespace": TenantCluster::namespace_of(tenant),
+                "labels": { MANAGED_BY.0: MANAGED_BY.1, TENANT: tenant },
+            },
+        });
+        if let (Some(body), Value::Object(content)) = (body.as_object_mut(), content) {
+            body.extend(content);
+        }
+        Self { kind, body }
+    }
+}
+
+/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers
+/// are ignored. A list is compared as one value: additional or missing entries are a difference.
+#[must_use]
+pub fn differs(desired: &Value, actual: &Value) -> bool {
+    match (desired, actual) {
+        (Value::Object(desired), Value::Object(actual)) => desired
+            .iter()
+            .any(|(key, value)| actual.get(key).is_none_or(|actual| differs(value, actual))),
+        // The API server omits empty lists and maps.
+        (Value::Object(desired), Value::Null) => !desired.is_empty(),
+        (Value::Array(desired), Value::Array(actual)) => {
+            desired.len() != actual.len()
+                || desired.iter().zip(actual).any(|(desired, actual)| differs(desired, actual))
+        }
+        _ => desired != actual,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn added_fields_are_no_difference_but_added_entries_are() {
+        let desired = json!({"a": {"b": 1}, "l": [{"x": 1}]});
+        assert!(!differs(
+            &desired,
+            &json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 3})
+        ));
+        assert!(differs(&desired, &json!({"a": {"b": 2}, "l": [{"x": 1}]})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": []})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}})));
+    }
+
+    #[test]
+    fn a_removed_field_is_a_difference() {
+        let desired = |labels: Value| {
+            DesiredObject { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }
+                .marked()
+        };
+        let (more, less) = (desired(json!({"a": "1", "b": "2"})), desired(json!({"a": "1"})));
+        assert!(!differs(&more.body, &more.body));
+        assert!(differs(&less.body, &more.body));
+    }
+}

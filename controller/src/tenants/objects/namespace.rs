@@ -1,0 +1,51 @@
+//! Namespace of a tenant.
+
+use berth_api::TenantCluster;
+use berth_api::names::{MANAGED_BY, TENANT};
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
+
+/// Returns a tenant's namespace, with the labels by which the tools of Cluster API and KKP select it. A namespace
+/// that already existed is labelled without [`MANAGED_BY`], so that Berth never deletes it.
+#[must_use]
+pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
+    let id = tenant.name_any();
+    let mut labels = json!({ TENANT: id, "cluster.x-k8s.io/cluster-name": id });
+    if made_by_berth {
+        labels[MANAGED_BY.0] = MANAGED_BY.1.into();
+    }
+    if let Some(project) = &tenant.spec.project_id {
+        labels["kubermatic.k8c.io/project-id"] = project.as_str().into();
+    }
+    let body = json!({
+        "apiVersion": Kind::Namespace.api_version(),
+        "kind": Kind::Namespace.name(),
+        "metadata": { "name": TenantCluster::namespace_of(&id), "labels": labels },
+    });
+    DesiredObject { kind: Kind::Namespace, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_the_labels_of_its_tenant() {
+        let spec = serde_json::from_value(json!({"projectID": "p1"})).unwrap();
+        let tenant = TenantCluster::new("abc", spec);
+        let owned = namespace(&tenant, true);
+        assert_eq!(owned.name(), "cluster-abc");
+        assert_eq!(
+            owned.body["metadata"]["labels"],
+            json!({
+                "app.kubernetes.io/managed-by": "berth", "berth.dev/tenant": "abc",
+                "cluster.x-k8s.io/cluster-name": "abc", "kubermatic.k8c.io/project-id": "p1",
+            })
+        );
+        let others = namespace(&tenant, false);
+        assert!(others.body["metadata"]["labels"].get("app.kubernetes.io/managed-by").is_none());
+    }
+}

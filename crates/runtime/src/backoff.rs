@@ -1,0 +1,50 @@
+//! Pauses between the attempts of a loop.
+
+use std::time::Duration;
+
+/// Backoff of one loop: the pause doubles with each retry and has jitter, so that a thousand agents do not retry at
+/// the same time.
+#[derive(Debug)]
+pub struct Pauses {
+    next: Duration,
+    most: Duration,
+}
+
+impl Pauses {
+    /// Pause before the first retry.
+    pub const FIRST: Duration = Duration::from_secs(1);
+
+    /// Returns a backoff that grows up to a limit.
+    #[must_use]
+    pub const fn up_to(most: Duration) -> Self {
+        Self { next: Self::FIRST, most }
+    }
+
+    /// Sets the next pause to the first pause.
+    pub const fn reset(&mut self) {
+        self.next = Self::FIRST;
+    }
+
+    /// Sleeps for the next pause, but not for less than `rest`.
+    pub async fn wait(&mut self, rest: Duration) {
+        tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
+        self.next = (self.next * 2).min(self.most);
+    }
+}
+
+/// Returns a time that is at least `time` after jitter is applied.
+#[must_use]
+pub fn at_least(time: Duration) -> Duration {
+    // Both divisions round down, which may lose two nanoseconds.
+    time * 4 / 3 + Duration::from_nanos(2)
+}
+
+/// Returns a random time between 0.75 and 1.25 of a time.
+#[must_use]
+pub fn jittered(time: Duration) -> Duration {
+    // The seeds of the standard library's hash maps are random enough for jitter.
+    let random =
+        std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);
+    let part = u32::try_from(random % 512).unwrap_or_default();
+    time * 3 / 4 + time * part / 1024
+}

@@ -1,0 +1,128 @@
+//! Calls of the API server: their time limit and their errors.
+
+use std::time::Duration;
+
+use crate::cli::text;
+use crate::retry_after::Busy;
+
+/// Time limit for a call. Watches have separate limits.
+pub const CALL: Duration = Duration::from_secs(20);
+
+/// Limits the time of a call.
+///
+/// # Errors
+/// If the call fails, or has no answer in time.
+pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
+    match tokio::time::timeout(CALL, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(CallError::NoAnswer),
+    }
+}
+
+/// Returns `None` in place of an error if the object does not exist (404).
+///
+/// # Errors
+/// Returns any other error.
+pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Error of a write while this process may not write.
+#[derive(Debug, thiserror::Error)]
+#[error("not sent: this process is not the leader")]
+pub struct NotLeader;
+
+/// Error of a call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The server did not answer in time.
+    #[error("the API server does not answer ({} s)", CALL.as_secs())]
+    NoAnswer,
+    /// The server did not answer within the caller's limit.
+    #[error("no answer in time")]
+    TimedOut,
+    /// The server refused the request with a `Retry-After`.
+    #[error("{0}")]
+    Busy(Busy),
+    /// The request was not sent.
+    #[error("{0}")]
+    NotSent(NotLeader),
+    /// The server's answer, or a failed connection.
+    #[error("{}", chain(.0))]
+    Kube(Box<kube::Error>),
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Service(inner) => match inner.downcast() {
+                Ok(busy) => Self::Busy(*busy),
+                Err(inner) if inner.is::<NotLeader>() => Self::NotSent(NotLeader),
+                Err(inner) => Self::Kube(Box::new(kube::Error::Service(inner))),
+            },
+            error => Self::Kube(Box::new(error)),
+        }
+    }
+}
+
+/// Returns the text of an error with its sources: kube's own text lacks the sources of a failed connection.
+fn chain(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        // kube returns this error for an object of a watch that it cannot parse.
+        if status.code == 0 && status.message.is_empty() {
+            return "the API server sent an object that cannot be understood".to_owned();
+        }
+        return format!("{} ({})", status.message, status.code);
+    }
+    text::chain(error)
+}
+
+impl CallError {
+    /// Returns the server's answer, if there was one.
+    #[must_use]
+    pub fn status(&self) -> Option<&kube::core::Status> {
+        match self {
+            Self::Kube(error) => match error.as_ref() {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
+            Self::NoAnswer | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
+        }
+    }
+
+    /// Returns the time until `Retry-After` is over.
+    #[must_use]
+    pub fn rest(&self) -> Duration {
+        match self {
+            Self::Busy(busy) => busy.rest(),
+            Self::NoAnswer | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
+        }
+    }
+
+    /// Returns true if the server refused the object as invalid (422) with a message that contains this text.
+    #[must_use]
+    pub fn is_invalid(&self, words: &str) -> bool {
+        self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
+    }
+
+    /// Returns the HTTP status of the server's answer.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+}
+
+/// Returns the time until the `Retry-After` of an error is over.
+#[must_use]
+pub fn rest(error: &kube::Error) -> Duration {
+    let busy = match error {
+        kube::Error::Service(error) => error.downcast_ref::<Busy>(),
+        _ => None,
+    };
+    busy.map_or(Duration::ZERO, Busy::rest)
+}

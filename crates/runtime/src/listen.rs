@@ -1,0 +1,160 @@
+//! Sockets of HTTP servers.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+/// Address of an HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let absolute = path.starts_with('/');
+            return if absolute {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err(ListenError::RelativePath)
+            };
+        }
+        // An IPv6 address may have no brackets, as in a pod's environment.
+        let plain = || {
+            let (address, port) = text.rsplit_once(':')?;
+            Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
+        };
+        let address = text.parse().ok().or_else(plain);
+        address.map(Self::Tcp).ok_or(ListenError::Invalid)
+    }
+}
+
+/// Reason that a text is not an address to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// The text is neither an address nor a unix socket.
+    #[error("give ADDRESS:PORT or unix:/PATH")]
+    Invalid,
+    /// The unix socket has a relative path.
+    #[error("unix: needs an absolute path")]
+    RelativePath,
+    /// Other hosts can reach the address.
+    #[error(
+        "must be a loopback address: the answers are for this host alone; for other clients run a proxy that \
+         authenticates them"
+    )]
+    NotLoopback,
+}
+
+impl Listen {
+    /// Parses an address that only this host can reach.
+    ///
+    /// # Errors
+    /// If the text is not an address, or if other hosts can reach the address.
+    pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
+        match text.parse()? {
+            Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
+            listen => Ok(listen),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub enum Server {
+    /// A TCP socket.
+    Tcp(TcpListener),
+    /// A unix socket.
+    Unix(UnixListener),
+}
+
+/// A connection to a client.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+impl Listener for Server {
+    type Io = Box<dyn Stream>;
+    type Addr = ();
+
+    /// Accepts the next connection; if no file descriptor is free, retries a second later.
+    async fn accept(&mut self) -> (Self::Io, ()) {
+        loop {
+            let accepted: std::io::Result<Self::Io> = match self {
+                Self::Tcp(listener) => TcpListener::accept(listener).await.map(|(stream, _)| {
+                    // Answers are small, and the client waits for the answer.
+                    stream.set_nodelay(true).unwrap_or_default();
+                    Box::new(stream) as Self::Io
+                }),
+                Self::Unix(listener) => UnixListener::accept(listener)
+                    .await
+                    .map(|(stream, _)| Box::new(stream) as Self::Io),
+            };
+            match accepted {
+                Ok(stream) => return (stream, ()),
+                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts to listen on an address.
+///
+/// # Errors
+/// If the address is in use, or the socket cannot be created.
+pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
+    Ok(match listen {
+        Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
+        Listen::Unix(path) => {
+            // The socket remains from a crash: the agent's lock proves that no other agent runs.
+            if path.exists() {
+                nix::unistd::unlink(path)?;
+            }
+            Server::Unix(UnixListener::bind(path)?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_addresses_are_accepted() {
+        for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
+            assert_eq!(Listen::on_this_host(fine).unwrap().to_string(), fine);
+        }
+        for wrong in ["0.0.0.0:80", "10.0.0.1:80", "[::]:1"] {
+            assert!(Listen::on_this_host(wrong).is_err(), "{wrong}");
+            assert_eq!(wrong.parse::<Listen>().unwrap().to_string(), wrong);
+        }
+        for wrong in ["9477", "unix:x", ""] {
+            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+    }
+}
