@@ -8,7 +8,7 @@ use berth_api::ConditionReason;
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
 use berth_api::{Condition, Time};
 use berth_runtime::certificate::{Expiry, Validity};
-use k8s_openapi::jiff::Timestamp;
+use jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};
 use crate::plan::kubelet::{next_start, restart_needed};

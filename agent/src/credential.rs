@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use berth_runtime::certificate::{self, Expiry};
+use berth_runtime::certificate::{CertificateError, CertificateSource, Expiry, Validity};
 use berth_runtime::cli::text::chain;
-use k8s_openapi::jiff::Timestamp;
-use kube::config::Kubeconfig;
+use jiff::Timestamp;
 
 use berth_host_facts::root::Root;
 
@@ -37,17 +36,16 @@ impl From<String> for UnreadableCertificate {
 /// certificate.
 pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertificate>> {
     let text = root.read(KUBECONFIG).ok()?;
-    let kubeconfig =
-        Kubeconfig::from_yaml(&text).map_err(|error| UnreadableCertificate(error.to_string()));
-    let validity = kubeconfig.and_then(|kubeconfig| {
-        let validity = certificate::of(&kubeconfig, |path| {
+    let validity = CertificateSource::of_kubeconfig(&text).and_then(|source| {
+        source.validity(|path| {
             // A relative path is relative to the folder of the kubeconfig.
             let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
             root.read(&path).map_err(|error| error.to_string())
-        });
-        validity.map_err(|error| UnreadableCertificate(chain(&error)))
+        })
     });
-    let certificate = |validity: certificate::Validity| ClientCertificate {
+    let validity =
+        validity.map_err(|error: CertificateError| UnreadableCertificate(chain(&error)));
+    let certificate = |validity: Validity| ClientCertificate {
         end: Timestamp::try_from(validity.not_after)
             .map_or_else(|error| error.to_string(), |end| end.to_string()),
         expiry: root.is_live().then(|| validity.at(SystemTime::now())),

@@ -8,9 +8,12 @@
 pub mod apply;
 pub mod check;
 pub mod cli;
+#[cfg(feature = "daemon")]
 pub mod cluster;
+#[cfg(feature = "daemon")]
 pub mod conditions;
 pub mod credential;
+#[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod document;
 pub mod host_write;
@@ -18,8 +21,10 @@ pub mod manifest;
 pub mod netlink;
 pub mod nftables;
 pub mod observe;
+#[cfg(feature = "daemon")]
 pub mod parsers;
 pub mod plan;
+#[cfg(feature = "daemon")]
 pub mod publish;
 pub mod report;
 pub mod state_folder;

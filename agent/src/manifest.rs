@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_report_is_a_manifest_that_asks_for_nothing() {
-        let node = crate::report::infra_node(&berth_host_facts::HostFacts::default());
+        let node = crate::report::report(&berth_host_facts::HostFacts::default());
         let manifest = Manifest::parse(&serde_saphyr::to_string(&node).unwrap()).unwrap();
         assert_eq!((manifest.spec, manifest.faults), (InfraNodeSpec::default(), Vec::new()));
     }

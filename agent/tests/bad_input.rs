@@ -335,8 +335,8 @@ proptest! {
         let root = berth_host_facts::root::Root::open(tree.path()).unwrap();
         let wanted = berth_host_facts::ObserveOptions::default();
         let facts = berth_agent::observe::observe(&root, &wanted);
-        let node = berth_agent::report::infra_node(&facts);
-        let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));
+        let node = berth_agent::report::report(&facts);
+        let again = berth_agent::report::report(&berth_agent::observe::observe(&root, &wanted));
         prop_assert_eq!(serde_json::to_string(&node).unwrap(), serde_json::to_string(&again).unwrap());
         let table = berth_agent::report::table::render(&node, &facts.links, berth_runtime::cli::style::Style::Plain);
         prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);

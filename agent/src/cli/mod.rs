@@ -6,6 +6,7 @@ mod manifest;
 mod options;
 mod plan;
 mod report;
+#[cfg(feature = "daemon")]
 mod run;
 
 use std::path::PathBuf;
@@ -62,6 +63,7 @@ enum Command {
     Plan(plan::Arguments),
     Apply(apply::Arguments),
     Revert(apply::RevertArguments),
+    #[cfg(feature = "daemon")]
     Run(run::Arguments),
     /// Print a completion script for a shell
     #[command(
@@ -95,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Apply(arguments) => apply::run(&arguments),
+        #[cfg(feature = "daemon")]
         Command::Run(arguments) => run::run(&arguments),
         Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),

@@ -40,7 +40,7 @@ enum Output {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (_, facts) = arguments.host.observe()?;
-    let node = report::infra_node(&facts);
+    let node = report::report(&facts);
     print(&match arguments.output {
         Output::Table => report::table::render(&node, &facts.links, Style::for_stdout()),
         Output::Json => serde_json::to_string_pretty(&node)? + "\n",

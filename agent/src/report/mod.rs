@@ -4,13 +4,16 @@
 mod allocations;
 mod api_name;
 mod devices;
+mod infra_node;
 mod links;
 pub mod table;
 pub mod tree;
 mod zones;
 
+pub use infra_node::Report;
+
 use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, KubeletStart};
-use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
+use berth_api::{CpuSet, InfraNodeStatus};
 
 use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 use berth_host_facts::{HostFacts, devices as pci_devices};
@@ -20,13 +23,11 @@ const NAMELESS: &str = "unknown-host";
 
 /// Returns the host as an InfraNode with its status and an empty spec.
 #[must_use]
-pub fn infra_node(facts: &HostFacts) -> InfraNode {
+pub fn report(facts: &HostFacts) -> Report {
     let name = facts.node_name().unwrap_or(NAMELESS);
-    let mut node = InfraNode::new(name, InfraNodeSpec::default());
     let mut status = status(facts);
     status.fit();
-    node.status = Some(status);
-    node
+    Report::new(name, status)
 }
 
 /// Returns the status of an InfraNode with these facts.

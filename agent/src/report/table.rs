@@ -4,10 +4,11 @@ use berth_api::infra_node::{
     Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmAdvisor, KsmOwner, KvmState,
     Unknown, UnknownReason, Zone,
 };
-use berth_api::{Bytes, CpuSet, InfraNode};
+use berth_api::{Bytes, CpuSet};
 use comfy_table::{ContentArrangement, Table};
 
 use super::api_name::api_name;
+use super::infra_node::Report;
 use super::tree;
 use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
@@ -20,11 +21,10 @@ const INDENT: usize = 11;
 
 /// Renders the whole report.
 #[must_use]
-pub fn render(node: &InfraNode, links: &Links, style: Style) -> String {
-    let empty = InfraNodeStatus::default();
-    let status = node.status.as_ref().unwrap_or(&empty);
+pub fn render(report: &Report, links: &Links, style: Style) -> String {
+    let status = &report.status;
     let mut out = String::new();
-    head(&mut out, node, status, style);
+    head(&mut out, report.name(), status, style);
     group(&mut out, style, "CPU", cpu(&status.capabilities));
     group(&mut out, style, "KVM", kvm(status));
     group(&mut out, style, "Memory", memory(&status.capabilities));
@@ -41,9 +41,8 @@ pub fn render(node: &InfraNode, links: &Links, style: Style) -> String {
     out
 }
 
-fn head(out: &mut String, node: &InfraNode, status: &InfraNodeStatus, style: Style) {
+fn head(out: &mut String, name: &str, status: &InfraNodeStatus, style: Style) {
     let machine = &status.capabilities.machine;
-    let name = node.metadata.name.as_deref().unwrap_or_default();
     let hardware: Vec<&str> =
         [&machine.vendor, &machine.product].into_iter().flatten().map(String::as_str).collect();
     line(out, &style.title(name), "");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::config::{AuthInfo, Kubeconfig};
+use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
@@ -47,28 +47,12 @@ impl Validity {
     }
 }
 
-/// Returns the user of a kubeconfig's current context.
-#[must_use]
-pub fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
-    let current = kubeconfig.current_context.as_ref()?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
-    let name = context.context.as_ref()?.user.as_ref()?;
-    let user = kubeconfig.auth_infos.iter().find(|user| user.name == *name)?;
-    user.auth_info.as_ref()
-}
-
-/// Reads a file of a kubeconfig.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a credential is no file of the host that is observed"
-)]
-pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(path)
-}
-
 /// Reason that a client certificate cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
+    /// The text is not a kubeconfig.
+    #[error("not a kubeconfig: invalid YAML, or a field of another type")]
+    Kubeconfig,
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
     File(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -86,27 +70,86 @@ pub enum CertificateError {
     X509(x509_cert::der::Error),
 }
 
-/// Returns the validity of a kubeconfig's client certificate; `None` if the kubeconfig has no certificate. `read`
-/// reads a file that the kubeconfig names.
-///
-/// # Errors
-/// If the certificate cannot be read.
-pub fn of<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
-    kubeconfig: &Kubeconfig,
-    read: impl FnOnce(&Path) -> Result<String, E>,
-) -> Result<Option<Validity>, CertificateError> {
-    let Some(user) = user(kubeconfig) else { return Ok(None) };
-    let text = match (&user.client_certificate_data, &user.client_certificate) {
-        (Some(data), _) => {
-            let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::Base64)?;
-            String::from_utf8_lossy(&bytes).into_owned()
-        }
-        (None, Some(path)) => {
-            read(Path::new(path)).map_err(|error| CertificateError::File(error.into()))?
-        }
-        (None, None) => return Ok(None),
-    };
-    validity(&text).map(Some)
+/// Client certificate of a kubeconfig's user.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CertificateSource {
+    /// PEM in base64; it takes precedence.
+    pub client_certificate_data: Option<String>,
+    /// Path of a PEM file.
+    pub client_certificate: Option<String>,
+}
+
+/// The fields of a kubeconfig that select the client certificate.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Kubeconfig {
+    current_context: Option<String>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Option<Context>,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    user: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    user: Option<CertificateSource>,
+}
+
+impl std::fmt::Debug for CertificateSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateSource").field("path", &self.client_certificate).finish_non_exhaustive()
+    }
+}
+
+impl CertificateSource {
+    /// Returns the client certificate of the user of a kubeconfig's current context.
+    ///
+    /// # Errors
+    /// If the text is not a kubeconfig.
+    pub fn of_kubeconfig(text: &str) -> Result<Self, CertificateError> {
+        // The parser's error quotes the text, which has credentials.
+        let kubeconfig: Kubeconfig =
+            serde_saphyr::from_str(text).map_err(|_| CertificateError::Kubeconfig)?;
+        let current = kubeconfig.current_context;
+        let context = kubeconfig.contexts.into_iter().find(|one| Some(&one.name) == current.as_ref());
+        let name = context.and_then(|one| one.context?.user);
+        let user = kubeconfig.users.into_iter().find(|one| Some(&one.name) == name.as_ref());
+        Ok(user.and_then(|one| one.user).unwrap_or_default())
+    }
+
+    /// Returns the validity of the certificate; `None` if there is none. `read` reads a file.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read.
+    pub fn validity<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        &self,
+        read: impl FnOnce(&Path) -> Result<String, E>,
+    ) -> Result<Option<Validity>, CertificateError> {
+        let text = match (&self.client_certificate_data, &self.client_certificate) {
+            (Some(data), _) => {
+                let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::Base64)?;
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            (None, Some(path)) => {
+                read(Path::new(path)).map_err(|error| CertificateError::File(error.into()))?
+            }
+            (None, None) => return Ok(None),
+        };
+        validity(&text).map(Some)
+    }
 }
 
 /// Returns the validity of the first certificate in a PEM text: the client's certificate, as intermediate
@@ -163,10 +206,14 @@ mod tests {
                 contexts: [{{name: b, context: {{cluster: c, user: other}}}}, {{name: a, context: {{cluster: c, user: u}}}}],
                 users: [{{name: other, user: {{token: x}}}}, {{name: u, user: {user}}}]}}"
             );
-            of(&Kubeconfig::from_yaml(&text).unwrap(), |path| {
-                (path == Path::new("/pki/agent.crt")).then(|| PEM.to_owned()).ok_or("not there")
-            })
-            .map_err(|error| chain(&error))
+            CertificateSource::of_kubeconfig(&text)
+                .and_then(|source| {
+                    source.validity(|path| {
+                        let exists = path == Path::new("/pki/agent.crt");
+                        exists.then(|| PEM.to_owned()).ok_or("not there")
+                    })
+                })
+                .map_err(|error| chain(&error))
         };
         let known = validity(PEM).unwrap();
         assert_eq!(with("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
@@ -178,5 +225,7 @@ mod tests {
             Err("failed to read the client certificate: not there".to_owned())
         );
         assert!(with("{client-certificate-data: bm8=}").unwrap_err().contains("no certificate"));
+        assert!(with("[SECRET").unwrap_err().starts_with("not a kubeconfig"));
+        assert!(!with("[SECRET").unwrap_err().contains("SECRET"));
     }
 }

@@ -12,7 +12,8 @@ use tower::BoxError;
 use tower::util::MapRequestLayer;
 
 use crate::call::NotLeader;
-use crate::certificate::{self, Validity};
+use crate::certificate::Validity;
+use crate::kubeconfig;
 use crate::leader_election::LeaderGuard;
 use crate::retry_after::RetryAfterLayer;
 
@@ -49,10 +50,10 @@ pub async fn connect(
     let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
-            let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
+            let config = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
             // If the certificate cannot be read, the next step fails with this error.
-            certificate = certificate::of(&kubeconfig, certificate::read_file).unwrap_or_default();
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            certificate = kubeconfig::validity(&config);
+            Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
                 .await
                 .with_context(|| format!("--kubeconfig {name}"))?
         }

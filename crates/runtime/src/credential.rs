@@ -13,8 +13,9 @@ use kube::client::Body;
 use kube::config::Kubeconfig;
 use tower::BoxError;
 
-use crate::certificate::{Validity, read_file, user};
+use crate::certificate::Validity;
 use crate::client::{Connected, connect};
+use crate::kubeconfig::{read_file, user};
 
 /// Period of the check of the files.
 const PERIOD: Duration = Duration::from_secs(20);

@@ -4,7 +4,6 @@
 pub mod backoff;
 #[cfg(feature = "cluster")]
 pub mod call;
-#[cfg(feature = "cluster")]
 pub mod certificate;
 pub mod cli;
 #[cfg(feature = "cluster")]
@@ -17,6 +16,8 @@ pub mod discovery;
 pub mod events;
 #[cfg(feature = "http")]
 pub mod exchange;
+#[cfg(feature = "cluster")]
+mod kubeconfig;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
 #[cfg(feature = "http")]

@@ -1,0 +1,41 @@
+//! InfraNode that a report prints. It needs no API client, and is the same text as the object in the cluster.
+
+use berth_api::{InfraNodeSpec, InfraNodeStatus};
+use serde::Serialize;
+
+/// An InfraNode with its status, and with an empty spec.
+#[derive(Serialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata,
+    spec: InfraNodeSpec,
+    /// Status of the InfraNode.
+    pub status: InfraNodeStatus,
+}
+
+#[derive(Serialize, Clone, Debug)]
+struct Metadata {
+    name: String,
+}
+
+impl Report {
+    /// Returns the InfraNode with a name and a status.
+    #[must_use]
+    pub fn new(name: &str, status: InfraNodeStatus) -> Self {
+        Self {
+            api_version: "berth.dev/v1alpha1",
+            kind: "InfraNode",
+            metadata: Metadata { name: name.to_owned() },
+            spec: InfraNodeSpec::default(),
+            status,
+        }
+    }
+
+    /// Returns the name of the InfraNode.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+}

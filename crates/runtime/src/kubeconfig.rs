@@ -1,0 +1,35 @@
+//! The user of a kubeconfig, and the files that it names.
+
+use std::path::Path;
+
+use kube::config::{AuthInfo, Kubeconfig};
+
+use crate::certificate::{CertificateSource, Validity};
+
+/// Returns the user of a kubeconfig's current context.
+pub(crate) fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
+    let name = context.context.as_ref()?.user.as_ref()?;
+    let user = kubeconfig.auth_infos.iter().find(|user| user.name == *name)?;
+    user.auth_info.as_ref()
+}
+
+/// Reads a file of a kubeconfig.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a credential is no file of the host that is observed"
+)]
+pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
+/// Returns the validity of a kubeconfig's client certificate, if it can be read.
+pub(crate) fn validity(kubeconfig: &Kubeconfig) -> Option<Validity> {
+    let user = user(kubeconfig)?;
+    let source = CertificateSource {
+        client_certificate_data: user.client_certificate_data.clone(),
+        client_certificate: user.client_certificate.clone(),
+    };
+    source.validity(read_file).unwrap_or_default()
+}
