@@ -4,6 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{AllocatedContainer, InfraNodeStatus};
+use crate::VlanRanges;
 
 /// Characters of a message (`maxLength`).
 const MESSAGE: usize = 1024;
@@ -36,6 +37,7 @@ impl InfraNodeStatus {
         for change in &mut self.changes {
             cut(&mut change.what, NAME);
             change.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+            change.removes.iter_mut().flat_map(|one| &mut one.vlans).for_each(VlanRanges::fit);
         }
         for network in &mut self.networks {
             network.not_ready.truncate(ENTRIES);
