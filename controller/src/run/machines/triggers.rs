@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use berth_api::names;
+use berth_runtime::reconcile::ReconcileRequest;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
