@@ -21,6 +21,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
 use berth_controller::run::events::Events;
+use berth_controller::run::machines;
+use berth_controller::run::tenants::Followers;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::repository;
@@ -29,6 +31,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
@@ -67,7 +70,9 @@ impl Controller {
         let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
-            berth_controller::run::machines::run(client, events, Arc::default(), RESYNC).await;
+            let mut tasks = JoinSet::new();
+            let Followers { tenants, configs, .. } = Followers::begin(&client, &mut tasks);
+            machines::run(client, events, Arc::default(), tenants, configs, RESYNC).await;
         });
         Self(Some(runtime))
     }

@@ -9,10 +9,14 @@
 
 #[path = "source/errors.rs"]
 mod errors;
+#[path = "source/harness.rs"]
+mod harness;
 #[path = "source/logs.rs"]
 mod logs;
 #[path = "source/modules.rs"]
 mod modules;
+#[path = "source/texts.rs"]
+mod texts;
 #[path = "source/tree.rs"]
 mod tree;
 #[path = "source/vocabulary.rs"]

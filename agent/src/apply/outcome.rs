@@ -1,10 +1,11 @@
 //! Outcomes of changes.
 
-use berth_api::infra_node::{ChangeResult, ChangeStatus};
+use berth_api::infra_node::{ChangeResult, ChangeStatus, Removal};
 use nix::errno::Errno;
 use serde::Serialize;
 
 use crate::host_write::WriteError;
+use crate::plan::network::id::LinkChangeId;
 use crate::plan::{Change, ChangeId};
 
 /// Outcome of one change.
@@ -88,6 +89,20 @@ impl Outcome {
             what: short(&self.what, 256),
             result: self.result,
             message: self.message.as_ref().map(|message| short(message, 1024)),
+            removes: self.removes(),
+        }
+    }
+
+    /// Returns the tenant networks that the change removes.
+    fn removes(&self) -> Option<Removal> {
+        match &self.id {
+            ChangeId::Links(LinkChangeId::RemoveVlans { vlans, .. }) => {
+                Some(Removal { tenant: None, vlans: Some(vlans.clone().into()) })
+            }
+            ChangeId::Links(LinkChangeId::RemoveLinks { tenant: Some(tenant), .. }) => {
+                Some(Removal { tenant: Some(tenant.clone()), vlans: None })
+            }
+            _ => None,
         }
     }
 }

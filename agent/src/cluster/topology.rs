@@ -23,6 +23,7 @@ use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
 use berth_runtime::backoff::Pauses;
 use berth_runtime::call::{CallError, within};
+use berth_runtime::refusal::FIELD_MANAGER_CONFLICT;
 
 /// Debounce: changes within this time are one write.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -204,7 +205,7 @@ fn conflict(error: &CallError) -> Option<String> {
     let status = error.status().filter(|status| status.code == 409)?;
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let conflicts: Vec<String> = causes
-        .filter(|cause| cause.reason == "FieldManagerConflict")
+        .filter(|cause| cause.reason == FIELD_MANAGER_CONFLICT)
         .map(|cause| format!("{}: {}", cause.field, cause.message))
         .collect();
     (!conflicts.is_empty()).then(|| conflicts.join("; "))

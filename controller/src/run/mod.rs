@@ -150,7 +150,9 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
-    all.spawn(machines::run(client.clone(), Arc::clone(&events), Arc::clone(&metrics), resync));
+    let (tenants, configs) = (context.tenants.clone(), context.configs.clone());
+    let (events_too, metrics_too) = (Arc::clone(&events), Arc::clone(&metrics));
+    all.spawn(machines::run(client.clone(), events_too, metrics_too, tenants, configs, resync));
     let followers = context.followers();
     all.spawn(async move {
         let Err(error) = tenants::run(client, events, metrics, followers, resync).await;

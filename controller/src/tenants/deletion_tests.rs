@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::tenants::hosts::FailedRemoval;
 
 fn tenant(vlan: Option<u16>) -> TenantCluster {
     let spec = serde_json::from_value(json!({"network": {"name": "trunk"}})).unwrap();
@@ -88,19 +89,19 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
         "network is still on rack1-a (its agent has not reported yet)"
     );
     assert!(with(&[host(false, true)]).0);
-    let mut failed_removals = host(false, true);
-    failed_removals.failed_removals = vec![(
-        "remove tn120 and tn120-v of tenant cluster-abc".to_owned(),
-        "tap1 is in use".to_owned(),
-    )];
-    assert!(with(&[failed_removals.clone()]).1.contains("tap1 is in use"));
-    failed_removals.failed_removals =
-        vec![("remove VLAN 120 from eth1 on br-trunk".to_owned(), "busy".to_owned())];
-    assert!(!with(&[failed_removals.clone()]).0);
+    let failed = |message: &str, removes: serde_json::Value| {
+        let removes = serde_json::from_value(removes).unwrap();
+        let (what, message) = ("remove it".to_owned(), message.to_owned());
+        let mut host = host(false, true);
+        host.failed_removals = vec![FailedRemoval { removes, what, message }];
+        with(&[host])
+    };
+    assert!(
+        failed("tap1 is in use", json!({"tenant": "cluster-abc"})).1.contains("tap1 is in use")
+    );
+    assert!(!failed("busy", json!({"vlans": "120"})).0);
     // This failed removal belongs to another tenant.
-    failed_removals.failed_removals =
-        vec![("remove tn7 of tenant cluster-abcd".to_owned(), "busy".to_owned())];
-    assert!(with(&[failed_removals]).0);
+    assert!(failed("busy", json!({"tenant": "cluster-abcd"})).0);
 }
 
 #[test]

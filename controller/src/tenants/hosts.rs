@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_api::infra_node::{ChangeResult, NetworkSpec, TenantNetworkState, UplinkSelector};
-use berth_api::{InfraNode, TenantCluster, TenantHost, TenantHosts};
+use berth_api::infra_node::{
+    ChangeResult, NetworkSpec, Removal, TenantNetworkState, UplinkSelector,
+};
+use berth_api::{InfraNode, TenantCluster, TenantHost, TenantHosts, VlanRanges};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -38,10 +40,21 @@ pub struct HostState {
     pub unnamed: BTreeMap<String, u32>,
     /// Tenants that are not ready, by network and `cluster-<id>`, with the reason.
     pub not_ready: BTreeMap<(String, String), String>,
-    /// Failed removals of links and VLANs, with the reasons.
-    pub failed_removals: Vec<(String, String)>,
+    /// Failed removals of tenant networks.
+    pub failed_removals: Vec<FailedRemoval>,
     /// Time since which the agent is unresponsive.
     pub unresponsive_since: Option<Timestamp>,
+}
+
+/// A change that does not remove a tenant network yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedRemoval {
+    /// What the change removes.
+    pub removes: Removal,
+    /// The change as text.
+    pub what: String,
+    /// Reason why the change failed or is blocked.
+    pub message: String,
 }
 
 impl HostState {
@@ -81,10 +94,11 @@ impl HostState {
                 host.not_ready.insert(key, format!("{state}: {message}"));
             }
         }
-        for change in status.changes.iter().filter(|change| change.what.starts_with("remove ")) {
-            if change.result != ChangeResult::Done {
+        for change in status.changes.iter().filter(|one| one.result != ChangeResult::Done) {
+            if let Some(removes) = change.removes.clone() {
                 let message = change.message.clone().unwrap_or_default();
-                host.failed_removals.push((change.what.clone(), message));
+                let what = change.what.clone();
+                host.failed_removals.push(FailedRemoval { removes, what, message });
             }
         }
         // The reconciler of hosts sets this status when the agent's Lease has expired.
@@ -167,14 +181,15 @@ impl HostState {
         if !self.has_reported {
             return Some("its agent has not reported yet".to_owned());
         }
-        // The text is that of `ChangeId` in agent/src/plan/network/id.rs, which `status.changes` contains.
-        let whose = format!(" of tenant {namespace}");
-        let vlans: Vec<String> = ids.iter().map(|id| format!("remove {id} from ")).collect();
-        let ours = |what: &str| {
-            what.ends_with(&whose) || vlans.iter().any(|vlan| what.starts_with(vlan.as_str()))
+        let has = |vlans: &VlanRanges| {
+            ids.iter().any(|id| matches!(id, NetworkId::Vlan(id) if vlans.ids().contains(*id)))
         };
-        let (what, why) = self.failed_removals.iter().find(|(what, _)| ours(what))?;
-        Some(format!("{what}: {why}"))
+        let ours = |removes: &Removal| {
+            removes.tenant.as_deref() == Some(namespace) || removes.vlans.as_ref().is_some_and(has)
+        };
+        let FailedRemoval { what, message, .. } =
+            self.failed_removals.iter().find(|one| ours(&one.removes))?;
+        Some(format!("{what}: {message}"))
     }
 }
 
@@ -319,6 +334,24 @@ mod tests {
         assert_eq!(not_ready_reason(with("a", 3).with_previous(&answered)), None);
         let why = not_ready_reason(with("b", 3).with_previous(&answered));
         assert_eq!(why.as_deref(), Some("its agent has not reported yet"));
+    }
+
+    #[test]
+    fn a_tenant_waits_for_its_links_and_its_vlans_only() {
+        let change = |result: &str, removes: Value| {
+            let changes =
+                json!([{"what": "a", "result": result, "message": "b", "removes": removes}]);
+            host(json!({}), json!({"observedGeneration": 4, "changes": changes}))
+        };
+        let ids = [NetworkId::Vlan(120.try_into().unwrap()), NetworkId::Vni(121)];
+        let reason = |host: HostState| host.removal_pending_reason("cluster-abc", &ids);
+        let waits = Some("a: b".to_owned());
+        assert_eq!(reason(change("Blocked", json!({"tenant": "cluster-abc"}))), waits);
+        assert_eq!(reason(change("Failed", json!({"vlans": "110-119,120"}))), waits);
+        assert_eq!(reason(change("Done", json!({"tenant": "cluster-abc"}))), None);
+        assert_eq!(reason(change("Failed", json!({"tenant": "cluster-abcd"}))), None);
+        assert_eq!(reason(change("Failed", json!({"vlans": "121"}))), None);
+        assert_eq!(reason(change("Failed", Value::Null)), None);
     }
 
     #[test]

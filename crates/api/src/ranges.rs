@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ParseVlanSetError, VlanSet};
+use crate::{ParseVlanSetError, VlanId, VlanSet};
 
 /// VLAN ids as text: `100-199`, `300`, or several with commas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,10 +14,31 @@ use crate::{ParseVlanSetError, VlanSet};
 pub struct VlanRanges(VlanSet);
 
 impl VlanRanges {
+    /// Maximum length of the text.
+    const LENGTH: usize = 1024;
+
     /// The ids.
     #[must_use]
     pub const fn ids(&self) -> &VlanSet {
         &self.0
+    }
+
+    /// Replaces ranges whose text is too long by one range from the first id to the last.
+    pub fn fit(&mut self) {
+        let ranges = self.0.ranges();
+        if self.0.to_string().len() > Self::LENGTH
+            && let (Some((first, _)), Some((_, last))) = (ranges.first(), ranges.last())
+        {
+            self.0 = (u16::from(*first)..=u16::from(*last))
+                .filter_map(|id| VlanId::try_from(id).ok())
+                .collect();
+        }
+    }
+}
+
+impl From<VlanSet> for VlanRanges {
+    fn from(ids: VlanSet) -> Self {
+        Self(ids)
     }
 }
 
@@ -49,7 +70,7 @@ impl JsonSchema for VlanRanges {
             "type": "string",
             "description": "VLAN ids: 100-199, 300, or several with commas",
             "pattern": "^ *[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)* *$",
-            "maxLength": 1024
+            "maxLength": Self::LENGTH
         })
     }
 }
@@ -170,6 +191,17 @@ mod tests {
         for wrong in ["", "0-5", "5-4", "1-", "-", "a", "1-16777216", "+1-2", "1-2-3"] {
             assert!(wrong.parse::<VniRange>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ranges_that_are_too_long_become_one_range() {
+        let mut few = VlanRanges::try_from("100,102".to_owned()).unwrap();
+        few.fit();
+        assert_eq!(String::from(few), "100,102");
+        let ids = (1..=4001).step_by(2).filter_map(|id: u16| VlanId::try_from(id).ok());
+        let mut many = VlanRanges::from(ids.collect::<VlanSet>());
+        many.fit();
+        assert_eq!(String::from(many), "1-4001");
     }
 
     proptest! {

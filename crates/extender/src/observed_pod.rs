@@ -7,6 +7,9 @@ use berth_kubevirt_render::launcher::{ExistingPod, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
+/// Reason of the condition `PodScheduled` of a pod with scheduling gates (`v1.PodReasonSchedulingGated`).
+const SCHEDULING_GATED: &str = "SchedulingGated";
+
 /// A pod from the watch.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPod {
@@ -110,7 +113,7 @@ impl ObservedPod {
             is_unschedulable: conditions.iter().any(|condition| {
                 condition.type_ == "PodScheduled"
                     && condition.status == "False"
-                    && condition.reason.as_deref() != Some("SchedulingGated")
+                    && condition.reason.as_deref() != Some(SCHEDULING_GATED)
             }),
             kubelet: failed.and_then(|status| {
                 KubeletRefusal::parse(status.reason.as_deref().unwrap_or_default())

@@ -14,6 +14,7 @@ pub struct Refusal {
     pub message: String,
     /// The reason in plain words.
     pub plain: String,
+    short: &'static str,
 }
 
 /// The part of the kubelet that rejects a pod.
@@ -75,14 +76,8 @@ pub(super) enum MemoryReason {
 impl Refusal {
     /// Returns a short text without numbers, the same on all hosts that reject the pod for the same reason.
     #[must_use]
-    pub fn short(&self) -> &'static str {
-        match self.reason.as_str() {
-            "TopologyAffinityError" => "node(s) had no zones with all requested resources",
-            "SMTAlignmentError" => "node(s) had too few whole free cores",
-            "UnexpectedAdmissionError" => "node(s) had too little left in the zones",
-            _ if self.refused_by == RefusedBy::NodeResourcesFit => "node(s) had too little left",
-            _ => "node(s) whose kubelet would refuse the pod",
-        }
+    pub const fn short(&self) -> &'static str {
+        self.short
     }
 }
 
@@ -136,7 +131,19 @@ impl Reason {
         if let Self::Total { name, .. } = self {
             reason.push_str(name);
         }
-        Refusal { refused_by, reason, message, plain }
+        Refusal { refused_by, reason, message, plain, short: self.short() }
+    }
+
+    const fn short(&self) -> &'static str {
+        match self {
+            Self::Topology => "node(s) had no zones with all requested resources",
+            Self::SmtMultiple { .. } | Self::SmtFree { .. } => {
+                "node(s) had too few whole free cores"
+            }
+            Self::Total { .. } => "node(s) had too little left",
+            Self::Crash(_) => "node(s) whose kubelet would refuse the pod",
+            _ => "node(s) had too little left in the zones",
+        }
     }
 
     /// Returns the text of an error that has no type in the kubelet, and the text in plain words.

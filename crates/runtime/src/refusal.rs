@@ -9,11 +9,14 @@ use serde_json::Value;
 /// Time after which Berth tries a field again, as the other manager may have released the field.
 const AGAIN: Duration = Duration::from_secs(600);
 
+/// Reason of each cause of a conflict of an apply (`metav1.CauseTypeFieldManagerConflict`).
+pub const FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
+
 /// Returns the fields of a conflict (409) of an apply, each with the manager that owns it.
 #[must_use]
 pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
-    let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    let conflicts = causes.filter(|cause| cause.reason == FIELD_MANAGER_CONFLICT);
     conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
 }
 
@@ -36,7 +39,7 @@ impl Refusals {
     ) -> Option<String> {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let conflicts = causes.filter(|cause| {
-            cause.reason == "FieldManagerConflict"
+            cause.reason == FIELD_MANAGER_CONFLICT
                 && !may_take(&cause.field, manager(&cause.message))
         });
         let mut new = Vec::new();

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use berth_api::{InfraConfig, TenantCluster};
 use kube::api::DynamicObject;
 use kube::{Client, ResourceExt as _};
 
 use super::triggers::Triggers;
 use crate::run::events::Events;
 use berth_kubevirt_render::machines::rollout::Counts;
-use berth_runtime::watch::OptionalInformer;
+use berth_runtime::watch::{Informer, OptionalInformer};
 
 /// Delay of the next reconcile after a temporary fault.
 pub(super) const RETRY: Duration = Duration::from_secs(30);
@@ -22,8 +23,8 @@ pub(super) struct Context {
     pub(super) deployments: OptionalInformer,
     pub(super) machines: OptionalInformer,
     pub(super) instances: OptionalInformer,
-    pub(super) tenants: OptionalInformer,
-    pub(super) configs: OptionalInformer,
+    pub(super) tenants: Informer<TenantCluster>,
+    pub(super) configs: Informer<InfraConfig>,
     /// Machines of machine-controller, and webhooks, which may include the webhook of machine-controller.
     pub(super) foreign: OptionalInformer,
     pub(super) webhooks: OptionalInformer,

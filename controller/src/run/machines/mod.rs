@@ -26,6 +26,7 @@ mod validated;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::{InfraConfig, TenantCluster};
 use berth_runtime::backoff::jittered;
 use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
 use futures::stream::poll_fn;
@@ -35,8 +36,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::Events;
 use super::metrics::Metrics;
-use crate::managed_fields::reduce_to_conditions;
-use berth_runtime::watch::{OptionalInformer, OptionalKind};
+use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::Error;
 use resources::{
@@ -49,10 +49,19 @@ const OPTIONS: Options =
     Options { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
 /// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each
-/// MachineDeployment is reconciled again after `resync`, in case an event was lost.
-pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, resync: Duration) {
+/// MachineDeployment is reconciled again after `resync`, in case an event was lost. The store of tenants keeps the
+/// managed fields that determine how a status is written (`reduce_to_conditions`).
+pub async fn run(
+    client: Client,
+    events: Arc<Events>,
+    metrics: Arc<Metrics>,
+    tenants: Informer<TenantCluster>,
+    configs: Informer<InfraConfig>,
+    resync: Duration,
+) {
     let (queue, mut requests) = unbounded_channel();
-    let triggers = Arc::new(Triggers::new(queue));
+    let tenant_changes = tenants.changes();
+    let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
     let with = |handle: fn(&Triggers, &DynamicObject, bool)| {
         let triggers = Arc::clone(&triggers);
         move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
@@ -70,18 +79,6 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         OptionalKind { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
     let (instances, follow_instances) =
         OptionalInformer::start(&client, manner, with(Triggers::instance));
-    let berth_kind = |kind, plural| OptionalKind {
-        resource: resource("berth.dev", "v1alpha1", kind, plural),
-        labels: None,
-        trim: without_managers,
-    };
-    // The managed fields determine how the status is written.
-    let trim = |object: &mut DynamicObject| reduce_to_conditions(&mut object.metadata);
-    let manner = OptionalKind { trim, ..berth_kind("TenantCluster", "tenantclusters") };
-    let (tenants, follow_tenants) =
-        OptionalInformer::start(&client, manner, with(Triggers::tenant));
-    let (configs, follow_configs) =
-        OptionalInformer::start(&client, berth_kind("InfraConfig", "infraconfigs"), |_, _| {});
     let manner = OptionalKind { resource: foreign_machines(), labels: None, trim: trim_all };
     let (foreign, follow_foreign) =
         OptionalInformer::start(&client, manner, with(Triggers::foreign));
@@ -96,7 +93,8 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         trim: trim_all,
     };
     let (webhooks, follow_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
-    triggers.set(&deployments, &machines, &tenants);
+    triggers.set(&deployments, &machines);
+    let tenant_triggers = Arc::clone(&triggers);
     let context = Arc::new(Context {
         client,
         events,
@@ -112,16 +110,10 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
     });
     let work = async {
         let store = context.deployments.listed().await;
-        for kind in [
-            &context.machines,
-            &context.instances,
-            &context.tenants,
-            &context.configs,
-            &context.foreign,
-            &context.webhooks,
-        ] {
+        for kind in [&context.machines, &context.instances, &context.foreign, &context.webhooks] {
             kind.ready().await;
         }
+        tokio::join!(context.tenants.ready(), context.configs.ready());
         for object in store.state() {
             context.triggers.deployment(&object, false);
         }
@@ -134,10 +126,9 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         follow_deployments,
         follow_machines,
         follow_instances,
-        follow_tenants,
-        follow_configs,
         follow_foreign,
-        follow_webhooks
+        follow_webhooks,
+        tenant_triggers.follow_tenants(tenant_changes)
     );
 }
 

@@ -1,9 +1,7 @@
 //! Delays machines until the NetworkPolicies of their tenant are in force.
 
-use berth_api::ConditionReason;
+use berth_api::{ConditionReason, TenantCluster};
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
-use serde_json::Value;
 
 use crate::tenants::status::POLICIES_READY;
 
@@ -12,46 +10,49 @@ use crate::tenants::status::POLICIES_READY;
 /// A pod that starts before the policies can reach the whole pod network, and an importer that starts before the
 /// policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API server may run
 /// in these machines.
-pub(super) fn not_in_force(tenant: &DynamicObject) -> Option<String> {
+pub(super) fn not_in_force(tenant: &TenantCluster) -> Option<String> {
     let name = tenant.name_any();
-    let conditions = tenant.data.pointer("/status/conditions").and_then(Value::as_array);
-    match conditions.into_iter().flatten().find(|one| one["type"] == POLICIES_READY) {
+    let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
+    match conditions.find(|one| one.type_ == POLICIES_READY) {
         None => Some(format!("TenantCluster {name} has no condition {POLICIES_READY} yet")),
         Some(one)
-            if one["status"] == "True"
-                || reason(one) == Some(ConditionReason::InvalidKubeconfig) =>
+            if one.status == "True"
+                || one.reason.parse() == Ok(ConditionReason::InvalidKubeconfig) =>
         {
             None
         }
         Some(one) => {
-            let message = one["message"].as_str().unwrap_or_default();
-            Some(format!("{POLICIES_READY} of TenantCluster {name} is false: {message}"))
+            Some(format!("{POLICIES_READY} of TenantCluster {name} is false: {}", one.message))
         }
     }
 }
 
-fn reason(condition: &Value) -> Option<ConditionReason> {
-    condition["reason"].as_str()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    use berth_api::TenantClusterSpec;
 
     use super::*;
 
     #[test]
     fn machines_wait_for_policies_but_not_for_a_kubeconfig() {
-        let tenant = |conditions: Value| -> DynamicObject {
-            serde_json::from_value(json!({
-                "metadata": {"name": "abc"}, "status": {"conditions": conditions},
-            }))
-            .unwrap()
+        let tenant = |conditions: Value| -> TenantCluster {
+            let mut tenant = TenantCluster::new("abc", TenantClusterSpec::default());
+            tenant.status = serde_json::from_value(json!({"conditions": conditions})).unwrap();
+            tenant
         };
         let one = |status: &str, reason: &str| {
-            tenant(json!([{"type": "Ready", "status": "True"}, {
-                "type": "PoliciesReady", "status": status, "reason": reason, "message": "why",
-            }]))
+            let since = "2026-01-01T00:00:00Z";
+            let condition = |type_: &str, status: &str, reason: &str| {
+                json!({
+                    "type": type_, "status": status, "reason": reason, "message": "why", "lastTransitionTime": since,
+                })
+            };
+            tenant(json!([
+                condition("Ready", "True", "Ready"),
+                condition("PoliciesReady", status, reason)
+            ]))
         };
         assert_eq!(not_in_force(&one("True", "Ready")), None);
         assert_eq!(not_in_force(&one("False", "InvalidKubeconfig")), None);

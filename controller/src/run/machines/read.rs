@@ -1,7 +1,6 @@
 //! Reads the input of rendering: defaults and tenants come from stores. When a machine is created, the objects that
 //! its MachineDeployment refers to are read from the API server.
 
-use berth_api::{InfraConfig, TenantCluster};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DynamicObject;
 use kube::{Api, ResourceExt as _};
@@ -12,6 +11,7 @@ use super::errors::{Error, at, found};
 use super::references::References;
 use super::resources::resource;
 use crate::run::calls::forbidden;
+use crate::run::context::INFRA_CONFIG;
 use berth_kubevirt_render::machines::{
     MachineDeployment, RenderContext, Scope, referenced_tenants,
 };
@@ -21,18 +21,11 @@ impl Context {
     pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
         let mut around = RenderContext { is_exhaustive: true, ..RenderContext::default() };
         let named = referenced_tenants(deployment);
-        for tenant in named.iter().filter_map(|name| self.tenants.named(name)) {
-            let value = serde_json::to_value(&*tenant).unwrap_or_default();
-            if let Ok(tenant) = serde_json::from_value::<TenantCluster>(value) {
-                around.tenants.insert(tenant.name_any(), tenant);
-            }
+        for tenant in named.iter().filter_map(|name| self.tenants.get(name)) {
+            around.tenants.insert(tenant.name_any(), (*tenant).clone());
         }
-        let config = self.configs.named("default");
-        let config = config.and_then(|config| serde_json::to_value(&*config).ok());
-        if let Some(config) =
-            config.and_then(|config| serde_json::from_value::<InfraConfig>(config).ok())
-        {
-            around.config = config.spec;
+        if let Some(config) = self.configs.get(INFRA_CONFIG) {
+            around.config = config.spec.clone();
         }
         around
     }

@@ -125,14 +125,14 @@ impl Context {
     /// would recreate the machines that the deletion removes.
     fn deleting_tenant(&self, namespace: &str) -> Option<String> {
         let name = namespace.strip_prefix(TENANT_PREFIX)?;
-        let tenant = self.tenants.get("", name)?;
+        let tenant = self.tenants.get(name)?;
         tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
     }
 
     /// Returns the reason why the NetworkPolicies of a namespace's tenant are not in force; `None` if the policies
     /// are in force, or if the namespace belongs to no tenant.
     fn missing_policies(&self, namespace: &str) -> Option<String> {
-        let tenant = self.tenants.named(namespace.strip_prefix(TENANT_PREFIX)?)?;
+        let tenant = self.tenants.get(namespace.strip_prefix(TENANT_PREFIX)?)?;
         policies::not_in_force(&tenant)
     }
 

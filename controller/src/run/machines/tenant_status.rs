@@ -17,7 +17,7 @@ impl Context {
     pub(super) async fn update_tenant_status(&self, object: &DynamicObject) -> Result<(), Error> {
         let namespace = object.namespace().unwrap_or_default();
         let Some(tenant) = namespace.strip_prefix("cluster-") else { return Ok(()) };
-        let Some(known) = self.tenants.named(tenant) else { return Ok(()) };
+        let Some(known) = self.tenants.get(tenant) else { return Ok(()) };
         let all = self.triggers.deployments_in(&namespace);
         let own = all.iter().filter_map(|(namespace, name)| self.deployments.get(namespace, name));
         let (mut desired, mut current, mut ready, mut wrong) = (0_u64, 0_u64, 0_u64, Vec::new());
@@ -43,7 +43,7 @@ impl Context {
         } else {
             (true, ConditionReason::MachinesReady, format!("{ready} of {desired} machines run"))
         };
-        let before = known.data.get("status").cloned().unwrap_or_default();
+        let before = serde_json::to_value(&known.status).unwrap_or_default();
         let report = Report {
             conditions: vec![("MachinesReady", is_so, reason, message)],
             requeue_after: None,

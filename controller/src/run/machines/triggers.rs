@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use berth_api::names;
+use berth_api::{TenantCluster, names};
+use berth_runtime::reconcile::ReconcileRequest;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::index::{Index, ObjectKey, Ownership, deployment_of, object_key};
 use super::policies;
 use super::resources::deployments;
-use berth_runtime::watch::OptionalInformer;
+use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.
 pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
@@ -21,15 +21,15 @@ pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 /// Indexes, and the queue of reconciles.
 pub(super) struct Triggers {
     queue: Queue,
-    /// Stores of deployments, machines and tenants. The stores call the triggers, so the stores are set after
-    /// construction.
-    stores: OnceLock<[OptionalInformer; 3]>,
+    /// Stores of deployments and machines. The stores call the triggers, so the stores are set after construction.
+    stores: OnceLock<[OptionalInformer; 2]>,
+    tenants: Informer<TenantCluster>,
     by_name: Index<String>,
     by_namespace: Index<String>,
     /// Machines, by namespace and name of their deployment.
     machines: Index<ObjectKey>,
     /// Facts of each tenant at its last change.
-    tenants: Mutex<BTreeMap<String, Facts>>,
+    facts: Mutex<BTreeMap<String, Facts>>,
 }
 
 /// Facts of a tenant that its machines depend on: UID, generation, attachment to its network, and true if its
@@ -37,25 +37,21 @@ pub(super) struct Triggers {
 type Facts = (Option<String>, Option<i64>, Option<String>, bool);
 
 impl Triggers {
-    pub(super) fn new(queue: Queue) -> Self {
+    pub(super) fn new(queue: Queue, tenants: Informer<TenantCluster>) -> Self {
         Self {
             queue,
             stores: OnceLock::new(),
+            tenants,
             by_name: Index::default(),
             by_namespace: Index::default(),
             machines: Index::default(),
-            tenants: Mutex::default(),
+            facts: Mutex::default(),
         }
     }
 
     /// Sets the stores. The caller must do this before the first change.
-    pub(super) fn set(
-        &self,
-        deployments: &OptionalInformer,
-        machines: &OptionalInformer,
-        tenants: &OptionalInformer,
-    ) {
-        let stores = [deployments, machines, tenants].map(Clone::clone);
+    pub(super) fn set(&self, deployments: &OptionalInformer, machines: &OptionalInformer) {
+        let stores = [deployments, machines].map(Clone::clone);
         // The stores are set only once.
         self.stores.set(stores).unwrap_or_default();
     }
@@ -89,7 +85,7 @@ impl Triggers {
 
     /// Handles a change of an instance. An instance without a machine affects no deployment.
     pub(super) fn instance(&self, instance: &DynamicObject, _: bool) {
-        let Some([_, machines, _]) = self.stores.get() else { return };
+        let Some([_, machines]) = self.stores.get() else { return };
         let (namespace, name) = object_key(instance);
         let machine = machines.get(&namespace, &name);
         if let Some((machine, deployment)) =
@@ -114,19 +110,42 @@ impl Triggers {
         }
     }
 
+    /// Handles the changes of tenants; never ends.
+    pub(super) async fn follow_tenants(
+        &self,
+        mut changes: UnboundedReceiver<Change<TenantCluster>>,
+    ) {
+        self.tenants.ready().await;
+        self.all_tenants();
+        while let Some(change) = changes.recv().await {
+            match change {
+                Change::Relisted => self.all_tenants(),
+                Change::Object(_, Some(tenant)) => self.tenant(&tenant, false),
+                Change::Object(Some(tenant), None) => self.tenant(&tenant, true),
+                Change::Object(None, None) => {}
+            }
+        }
+        // The watch has ended, and so has the program.
+        std::future::pending().await
+    }
+
+    fn all_tenants(&self) {
+        self.tenants.all().iter().for_each(|tenant| self.tenant(tenant, false));
+    }
+
     /// Handles a change of a tenant. The status of a tenant changes with every machine, but the facts that machines
     /// depend on change seldom.
-    pub(super) fn tenant(&self, tenant: &DynamicObject, is_gone: bool) {
-        let Some([_, _, tenants]) = self.stores.get() else { return };
+    fn tenant(&self, tenant: &TenantCluster, is_gone: bool) {
         let name = tenant.name_any();
-        let field = |pointer: &str| tenant.data.pointer(pointer)?.as_str().map(str::to_owned);
+        let status = tenant.status.as_ref();
         // The status contains the namespace after the first reconcile.
-        let attachment = field("/status/networkAttachmentDefinition");
-        let attachment = attachment.or_else(|| field("/status/namespace"));
+        let attachment = status.and_then(|status| {
+            status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
+        });
         let is_isolated = policies::not_in_force(tenant).is_none();
         let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
         let is_same = {
-            let mut known = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
             if is_gone {
                 known.remove(&name);
                 false
@@ -139,7 +158,7 @@ impl Triggers {
         }
         // A deployment in a namespace without a tenant names its tenant explicitly.
         let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
-            Some(other) => other == name || tenants.named(other).is_none(),
+            Some(other) => other == name || self.tenants.get(other).is_none(),
             None => true,
         };
         self.trigger_all(self.by_namespace.matching(is_affected));
@@ -158,7 +177,7 @@ impl Triggers {
     /// Returns the namespaces that contain machines of a deployment, by the deployment's UID. The function searches
     /// all namespaces, so it is for rare use.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
-        let Some([_, machines, _]) = self.stores.get() else { return Vec::new() };
+        let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();
         let all = self.machines.matching(|(_, deployment)| *deployment == name);
         let is_its = |(namespace, name): &ObjectKey| {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use berth_api::names::{MANAGED_BY, TENANT};
 use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::DynamicObject;
-use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, Resource, ResourceExt as _};
 use tokio::sync::Notify;

@@ -2,7 +2,7 @@
 //! another program) must not have the API server refuse all that a host says.
 
 use super::{AllocatedContainer, InfraNodeStatus};
-use crate::Condition;
+use crate::{Condition, VlanRanges};
 
 /// Characters of a message (`maxLength`).
 const MESSAGE: usize = 1024;
@@ -35,6 +35,7 @@ impl InfraNodeStatus {
         for change in &mut self.changes {
             cut(&mut change.what, NAME);
             change.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+            change.removes.iter_mut().flat_map(|one| &mut one.vlans).for_each(VlanRanges::fit);
         }
         for network in &mut self.networks {
             network.not_ready.truncate(ENTRIES);

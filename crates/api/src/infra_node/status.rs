@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Capabilities;
-use crate::{Bytes, Condition, CpuSet, PageSize, VlanId};
+use crate::{Bytes, Condition, CpuSet, PageSize, VlanId, VlanRanges};
 
 /// What the host is, by its own agent.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -331,6 +331,21 @@ pub struct ChangeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
+    /// The tenant networks that it removes from the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removes: Option<Removal>,
+}
+
+/// Tenant networks that a change removes from the host.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Removal {
+    /// The tenant whose links are removed, as `spec.tenantNetworks` names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// The VLANs that are removed from an uplink.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<VlanRanges>,
 }
 
 /// What became of a change.

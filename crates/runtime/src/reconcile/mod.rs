@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use futures::future::ready;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use kube::Resource;
-pub use kube::runtime::controller::Action;
-use kube::runtime::controller::{Config, ReconcileRequest, applier};
+pub use kube::runtime::controller::{Action, ReconcileRequest};
+use kube::runtime::controller::{Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use tracing::Instrument as _;
 

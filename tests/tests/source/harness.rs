@@ -1,0 +1,77 @@
+//! All reconcilers run on the harness of berth-runtime, which owns backoff, jitter and the span.
+
+use std::collections::BTreeSet;
+
+use syn::visit::{self, Visit};
+use syn::{ItemUse, Path, UseTree};
+
+use crate::tree::rust;
+
+/// The only folder that uses kube-runtime's scheduler.
+const HARNESS: &str = "crates/runtime/src/reconcile/";
+
+#[derive(Default)]
+struct Schedulers(BTreeSet<String>);
+
+impl Schedulers {
+    fn path(&mut self, names: &[String]) {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let rest = match names.as_slice() {
+            ["kube", "runtime", rest @ ..] | ["kube_runtime" | "runtime", rest @ ..] => rest,
+            _ => return,
+        };
+        if matches!(rest.first(), Some(&("controller" | "Controller" | "applier"))) {
+            self.0.insert(names.join("::"));
+        }
+    }
+
+    fn tree(&mut self, tree: &UseTree, before: &[String]) {
+        let mut path = before.to_vec();
+        match tree {
+            UseTree::Path(step) => {
+                path.push(step.ident.to_string());
+                self.tree(&step.tree, &path);
+            }
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, &path)),
+            UseTree::Name(name) => {
+                path.push(name.ident.to_string());
+                self.path(&path);
+            }
+            UseTree::Rename(name) => {
+                path.push(name.ident.to_string());
+                self.path(&path);
+            }
+            UseTree::Glob(_) => self.path(&path),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Schedulers {
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.tree(&item.tree, &[]);
+    }
+
+    fn visit_path(&mut self, path: &'ast Path) {
+        let names: Vec<String> =
+            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.path(&names);
+        visit::visit_path(self, path);
+    }
+}
+
+#[test]
+fn there_is_one_reconcile_harness() {
+    let (mut found, mut used) = (Vec::new(), false);
+    for file in rust() {
+        let parsed = syn::parse_file(&file.text);
+        let mut schedulers = Schedulers::default();
+        schedulers.visit_file(&parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path)));
+        if file.path.starts_with(HARNESS) {
+            used |= !schedulers.0.is_empty();
+        } else {
+            found.extend(schedulers.0.iter().map(|path| format!("{}: {path}", file.path)));
+        }
+    }
+    assert!(used, "{HARNESS} does not use kube-runtime's scheduler");
+    assert!(found.is_empty(), "use berth_runtime::reconcile instead:\n{}", found.join("\n"));
+}
