@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use berth_api::Class;
+use fixedbitset::FixedBitSet;
 
 use super::request::Request;
 use super::request_classes::{FitScores, RequestClass, RequestClassKey};
@@ -80,8 +81,13 @@ impl Engine {
             listed.sort_unstable();
             listed.dedup();
         }
-        let allowed =
-            few.map_or(among, |_| None).map(|among| Allowed::new(among, self.entries.len()));
+        let allowed = few.map_or(among, |_| None).map(|among| {
+            let mut allowed = FixedBitSet::with_capacity(self.entries.len());
+            allowed.extend(
+                among.iter().map(|host| host.index()).filter(|at| *at < self.entries.len()),
+            );
+            allowed
+        });
         let mut listed = listed.into_iter();
         let mut ascending = match few {
             Some(_) => None,
@@ -93,7 +99,7 @@ impl Engine {
             None => listed.next(),
         });
         let is_out = |at: usize| {
-            allowed.as_ref().is_some_and(|allowed| !allowed.has(at))
+            allowed.as_ref().is_some_and(|allowed| !allowed.contains(at))
                 || !filter.allows_by_pods(HostId::at(at))
         };
         for (score, at) in all {
@@ -198,23 +204,4 @@ fn together(base: &[Score], left: &[Score], host: usize) -> Score {
     let of = |points: &[Score]| points.get(host).copied().unwrap_or(NEVER);
     let (base, left) = (of(base), of(left));
     if base == NEVER || left == NEVER { NEVER } else { base.saturating_add(left).min(NEVER - 1) }
-}
-
-/// Hosts that the search may choose, one bit per host.
-struct Allowed(Vec<u64>);
-
-impl Allowed {
-    fn new(among: &[HostId], hosts: usize) -> Self {
-        let mut words = vec![0_u64; hosts.div_ceil(64)];
-        for host in among {
-            if let Some(word) = words.get_mut(host.index() / 64) {
-                *word |= 1 << (host.index() % 64);
-            }
-        }
-        Self(words)
-    }
-
-    fn has(&self, at: usize) -> bool {
-        self.0.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
-    }
 }

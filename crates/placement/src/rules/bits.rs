@@ -1,56 +1,38 @@
 //! Sets of hosts, one bit per host.
 
+use fixedbitset::FixedBitSet;
+
 use super::symbols::index;
 
-/// A set of small numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bits(Vec<u64>);
+/// A set of host numbers that grows with the largest number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bits(FixedBitSet);
 
 impl Bits {
     pub(super) fn has(&self, number: u32) -> bool {
-        self.0.get(index(number / 64)).is_some_and(|word| word >> (number % 64) & 1 == 1)
+        self.0.contains(index(number))
     }
 
     pub(super) fn set(&mut self, number: u32, to: bool) {
-        let at = index(number / 64);
-        if at >= self.0.len() {
-            if !to {
-                return;
-            }
-            self.0.resize(at + 1, 0);
-        }
-        if let Some(word) = self.0.get_mut(at) {
-            let bit = 1 << (number % 64);
-            *word = if to { *word | bit } else { *word & !bit };
+        let at = index(number);
+        if to {
+            self.0.grow_and_insert(at);
+        } else if at < self.0.len() {
+            self.0.remove(at);
         }
     }
 
-    /// Removes the numbers that the other set does not contain (intersection).
-    pub(super) fn keep(&mut self, other: &Self) {
-        self.0.truncate(other.0.len());
-        for (word, others) in self.0.iter_mut().zip(&other.0) {
-            *word &= others;
-        }
+    pub(super) fn intersect_with(&mut self, other: &Self) {
+        self.0.intersect_with(&other.0);
     }
 
-    /// Removes the numbers that the other set contains (difference).
-    pub(super) fn drop_all(&mut self, other: &Self) {
-        for (word, others) in self.0.iter_mut().zip(&other.0) {
-            *word &= !others;
-        }
+    pub(super) fn difference_with(&mut self, other: &Self) {
+        self.0.difference_with(&other.0);
     }
 
     /// Returns the numbers in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let words = (0u32..).step_by(64).zip(&self.0);
-        words.flat_map(|(first, word)| {
-            let mut left = *word;
-            std::iter::from_fn(move || {
-                let bit = left.trailing_zeros();
-                left &= left.wrapping_sub(1);
-                (bit < 64).then(|| first + bit)
-            })
-        })
+        self.0.ones().filter_map(|number| u32::try_from(number).ok())
     }
 }
 
@@ -76,7 +58,7 @@ mod tests {
             let [one, two, gone] = [one, two, gone].map(|set| set.into_iter().map(u32::from).collect::<BTreeSet<u32>>());
             let mut set = bits(&one);
             prop_assert_eq!(set.iter().collect::<BTreeSet<_>>(), one.clone());
-            set.keep(&bits(&two));
+            set.intersect_with(&bits(&two));
             for number in &gone {
                 set.set(*number, false);
             }

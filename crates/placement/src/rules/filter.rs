@@ -169,10 +169,10 @@ impl<'a> PodFilter<'a> {
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
         let mut hosts = self.matching.unwrap_or(&self.counts.hosts.present).clone();
         if let Some(tolerated) = self.tolerated {
-            hosts.keep(tolerated);
+            hosts.intersect_with(tolerated);
         }
         if !self.rules.template.tolerates_unschedulable {
-            hosts.drop_all(&self.counts.hosts.cordoned);
+            hosts.difference_with(&self.counts.hosts.cordoned);
         }
         let hosts: Vec<u32> = hosts.iter().collect();
         hosts.into_iter().map(HostId)

@@ -139,7 +139,7 @@ impl Hosts {
             let mut possible = self.present.clone();
             let none = Bits::default();
             for pair in rule.wanted() {
-                possible.keep(self.by_pair.get(&pair).unwrap_or(&none));
+                possible.intersect_with(self.by_pair.get(&pair).unwrap_or(&none));
             }
             for number in possible.iter() {
                 if let Some(host) = self.slots.get(index(number))
