@@ -1,6 +1,6 @@
 //! Sets of small numbers, one bit each.
 
-/// Numbers in ascending order; as large as the highest of them.
+/// A set of numbers in ascending order. Its size in memory grows with the highest number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Bits {
     /// Never ends in a zero word, so that derived equality is set equality.
@@ -12,12 +12,12 @@ impl Bits {
         Self { words: Vec::new() }
     }
 
-    /// Lowest first.
+    /// Returns the words, lowest first.
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Adds one; `false` if it was there.
+    /// Adds a number; returns `false` if the set already contained it.
     pub(crate) fn insert(&mut self, number: u32) -> bool {
         let (word, bit) = place(number);
         if self.words.len() <= word {
@@ -54,7 +54,7 @@ impl Bits {
         })
     }
 
-    /// First and last of each run of neighbours.
+    /// Returns the first and the last number of each run of consecutive numbers.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let mut numbers = self.iter().peekable();
         std::iter::from_fn(move || {

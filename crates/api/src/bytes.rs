@@ -7,36 +7,36 @@ use crate::quantity::{BINARY, split};
 
 /// A number of bytes, written as a Kubernetes quantity (`64Gi`, `47925628Ki`, `0`).
 ///
-/// Read by the rules of `k8s.io/apimachinery/pkg/api/resource`: binary (`Ki`..`Ei`) and decimal
-/// (`k`..`E`, `m`) suffixes, decimal fractions and exponents; a fraction of a byte is rounded up.
-/// Printed with the largest binary suffix that loses nothing.
+/// Parsed by the rules of `k8s.io/apimachinery/pkg/api/resource`: binary (`Ki`..`Ei`) and decimal (`k`..`E`, `m`)
+/// suffixes, decimal fractions and exponents; a fraction of a byte is rounded up. Printed with the largest binary
+/// suffix without loss of precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
-/// Why a text is not an amount of bytes.
+/// Error when parsing an amount of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseBytesError {
-    /// Not a quantity at all.
+    /// The text is not a quantity.
     #[error("`{0}` is not a quantity such as 64Gi or 500M")]
     Malformed(String),
-    /// More than fits 64 bits, or less than zero.
+    /// The amount does not fit into 64 bits, or is less than zero.
     #[error("`{0}` is out of range for an amount of bytes")]
     OutOfRange(String),
 }
 
 impl Bytes {
-    /// From the kernel's `kB`, which are units of 1,024 bytes. Absurd values saturate.
+    /// Converts the kernel's `kB`, which are units of 1,024 bytes. Values that are too large saturate.
     #[must_use]
     pub const fn from_kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1024))
     }
 
-    /// For people: three digits and a binary unit (`45.7 GiB`).
+    /// Returns a human-readable amount: three digits and a binary unit (`45.7 GiB`).
     #[must_use]
     pub fn human(self) -> String {
         let unit = BINARY.iter().find(|(_, shift)| self.0 >> shift != 0 && *shift > 0);
         let Some((suffix, shift)) = unit else { return format!("{} B", self.0) };
-        // Tenths in integers: a float would print 16 digits or need a cast.
+        // Tenths are computed in integers: a float would print 16 digits or need a cast.
         let tenths = (u128::from(self.0) * 10 + (1u128 << shift) / 2) >> shift;
         if tenths.is_multiple_of(10) || tenths >= 1000 {
             format!("{} {suffix}B", (tenths + 5) / 10)
@@ -90,7 +90,7 @@ impl serde::Serialize for Bytes {
 }
 
 impl<'de> serde::Deserialize<'de> for Bytes {
-    /// Accepts a number too, as Kubernetes does (`x-kubernetes-int-or-string`).
+    /// Also accepts a number, as Kubernetes does (`x-kubernetes-int-or-string`).
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         #[serde(untagged)]

@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Condition {
     /// Time of the last change of `status`.
     pub last_transition_time: Time,
-    /// Message for people. May be empty.
+    /// Human-readable message. May be empty.
     pub message: String,
     /// `metadata.generation` that the condition was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Reason of the current status, for programs, in CamelCase.
+    /// Machine-readable reason of the current status, in CamelCase.
     pub reason: String,
     /// True, False or Unknown.
     pub status: String,

@@ -20,105 +20,105 @@ string_in_yaml!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-
     "pattern": "^([0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?(,[0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?)*)?$"
 });
 
-/// Why a text is not a set of CPUs.
+/// Error when parsing a set of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseCpuSetError {
     /// An element is neither a number nor a range.
     #[error("`{0}` is not a CPU or a range of CPUs such as 0-3")]
     Element(String),
-    /// A range that runs backwards.
+    /// A range whose end is before its start.
     #[error("the range `{0}` ends before it starts")]
     Backwards(String),
-    /// A stride of zero, or a group smaller than what is taken of it.
+    /// A stride of zero, or a group smaller than the number of CPUs that are used from it.
     #[error("the stride in `{0}` takes nothing or more than there is")]
     Stride(String),
-    /// A CPU number no kernel can have.
+    /// A CPU number that no kernel can have.
     #[error("CPU {0} is above {max}, the highest Berth accepts", max = CpuSet::MAX_CPU)]
     TooLarge(u64),
-    /// A mask with something else than hexadecimal digits.
+    /// A mask with characters other than hexadecimal digits.
     #[error("`{0}` is not a hexadecimal CPU mask")]
     Mask(String),
 }
 
 impl CpuSet {
-    /// The highest CPU number accepted. Linux on x86 stops at 8,191 (`CONFIG_NR_CPUS`); the bound
-    /// keeps `0-4294967295` in a garbled file from taking half a gigabyte.
+    /// The highest accepted CPU number. Linux on x86 stops at 8,191 (`CONFIG_NR_CPUS`). The limit prevents
+    /// `0-4294967295` in a malformed file from taking half a gigabyte of memory.
     pub const MAX_CPU: u32 = 65_535;
 
-    /// The empty set.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self(Bits::new())
     }
 
-    /// Adds one CPU; numbers above [`Self::MAX_CPU`] are ignored, as no kernel has them.
+    /// Adds a CPU. Numbers above [`Self::MAX_CPU`] are ignored, because no kernel has them.
     pub fn insert(&mut self, cpu: u32) {
         if cpu <= Self::MAX_CPU {
             self.0.insert(cpu);
         }
     }
 
-    /// Whether the CPU is in the set.
+    /// Returns true if the set contains the CPU.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(cpu)
     }
 
-    /// How many CPUs are in the set.
+    /// Returns the number of CPUs in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no CPU in the set.
+    /// Returns true if the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lowest CPU of the set.
+    /// Returns the lowest CPU of the set.
     #[must_use]
     pub fn first(&self) -> Option<u32> {
         self.iter().next()
     }
 
-    /// The CPUs in ascending order.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter()
     }
 
-    /// CPUs that are in either set.
+    /// Returns the CPUs that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0))
     }
 
-    /// CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0))
     }
 
-    /// CPUs of this set that are not in the other.
+    /// Returns the CPUs of this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0))
     }
 
-    /// Whether every CPU of this set is in the other.
+    /// Returns true if every CPU of this set is in the other.
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()
     }
 
-    /// Whether the sets share a CPU.
+    /// Returns true if the sets share a CPU.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
         self.0.intersects(&other.0)
     }
 
-    /// For people: as [`fmt::Display`], with even spacing as a stride (`0-78:2`), which `FromStr`,
-    /// taskset and lscpu read too. On many servers zones interleave, and a plain list fills lines.
+    /// Returns a compact text for users: like [`fmt::Display`], with evenly spaced CPUs as a stride (`0-78:2`), which
+    /// `FromStr`, taskset and lscpu also read. On many servers zones interleave, and a plain list fills lines.
     #[must_use]
     pub fn compact(&self) -> String {
         let cpus: Vec<u32> = self.iter().collect();
@@ -133,7 +133,7 @@ impl CpuSet {
                     parts.push(format!("{first}-{last}"));
                     taken
                 }
-                // A few CPUs are clearer one by one, and the second may begin a range.
+                // A few CPUs are more readable one by one, and the second may start a range.
                 (2.., 6..) => {
                     parts.push(format!("{first}-{last}:{step}"));
                     taken
@@ -148,8 +148,8 @@ impl CpuSet {
         parts.join(",")
     }
 
-    /// Reads the kernel's mask format: comma-separated 32-bit words, highest first
-    /// (`00000000,0000ffff`); the first word may be short when `NR_CPUS` is no multiple of 32.
+    /// Parses the kernel's mask format: comma-separated 32-bit words, highest first (`00000000,0000ffff`). The first
+    /// word may be short if `NR_CPUS` is not a multiple of 32.
     ///
     /// # Errors
     /// If a word is not hexadecimal or the mask reaches above [`Self::MAX_CPU`].
@@ -170,8 +170,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// The kernel's mask format, as `/proc/irq/default_smp_affinity` takes it: comma-separated 32-bit
-    /// words, highest first. The empty set is `0`.
+    /// Returns the kernel's mask format, as `/proc/irq/default_smp_affinity` accepts it: comma-separated 32-bit words,
+    /// highest first. The empty set is `0`.
     #[must_use]
     pub fn to_mask(&self) -> String {
         let halves = |word: &u64| [word & 0xffff_ffff, word >> 32];
@@ -192,8 +192,7 @@ impl CpuSet {
         if text.is_empty() { "0".to_owned() } else { text.join(",") }
     }
 
-    /// One bit per CPU, lowest first, as systemd's `AllowedCPUs` property has it on D-Bus
-    /// (`cpu_set_to_dbus`).
+    /// Returns one bit per CPU, lowest first, as in systemd's `AllowedCPUs` property on D-Bus (`cpu_set_to_dbus`).
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> =
@@ -204,7 +203,7 @@ impl CpuSet {
         bytes
     }
 
-    /// From one bit per CPU, lowest first; bits above [`Self::MAX_CPU`] are ignored.
+    /// Creates a set from one bit per CPU, lowest first; bits above [`Self::MAX_CPU`] are ignored.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let bits = bytes.iter().zip((0u32..).step_by(8));
@@ -222,7 +221,7 @@ fn checked(cpu: u64) -> Result<u32, ParseCpuSetError> {
         .ok_or(ParseCpuSetError::TooLarge(cpu))
 }
 
-/// Error messages quote what was read, but not a megabyte of it.
+/// Truncates a text for error messages, so that they do not quote a megabyte of input.
 fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -256,7 +255,7 @@ struct Range {
 }
 
 impl Range {
-    /// `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
+    /// Parses `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
     fn parse(element: &str) -> Result<Self, ParseCpuSetError> {
         let wrong = || ParseCpuSetError::Element(shorten(element));
         let number = |text: &str| -> Result<u64, ParseCpuSetError> {

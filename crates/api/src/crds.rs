@@ -5,7 +5,7 @@ use kube::CustomResourceExt;
 
 use crate::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 
-/// Every CRD Berth owns, in the order they are applied.
+/// Returns all CRDs of Berth in the order in which they are applied.
 #[must_use]
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
     let all = [
@@ -18,8 +18,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all.into_iter().map(for_servers).collect()
 }
 
-/// The API server knows the formats `int32` and `int64` alone and warns of others, and takes any number
-/// where it knows no limit: Rust's unsigned types become bounds that it does check.
+/// Adapts a CRD to API servers. They know only the formats `int32` and `int64` and warn of others, and they accept any
+/// number without an explicit limit. The formats of Rust's unsigned types become limits that API servers check.
 fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn walk(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
@@ -41,8 +41,8 @@ fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
             _ => {}
         }
     }
-    /// Nothing in a status is ever null, and `kubectl explain` of servers before 1.27 leaves out the fields of what
-    /// may be.
+    /// Removes `nullable`. No field of a status is ever null, and `kubectl explain` of servers before 1.27 omits the
+    /// fields of nullable objects.
     fn never_null(schema: &mut serde_json::Value) {
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("nullable");
@@ -61,10 +61,10 @@ fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     serde_json::from_value(tree).unwrap_or(crd)
 }
 
-/// One CRD as the YAML that is kept in `deploy/crds/`.
+/// Returns a CRD as the YAML in `deploy/crds/`.
 ///
 /// # Errors
-/// If the schema has something YAML cannot say, which would be a bug in the types.
+/// If YAML cannot represent the schema, which would be a bug in the types.
 pub fn crd_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser_error::Error> {
     let yaml = serde_saphyr::to_string(crd)?;
     Ok(format!("# Generated from the Rust types by `make crds`. Do not edit.\n{yaml}"))

@@ -1,4 +1,4 @@
-//! HostProfile: what the hosts that it selects are asked to be, and what they are for.
+//! HostProfile: desired state of the hosts that it selects, and the class of VMs that they are for.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::Condition;
 use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, TransparentHugepages};
 
-/// What the hosts that it selects are asked to be. The highest priority that selects a Node wins; a tie is a conflict and
-/// applied by neither.
+/// Desired state of the hosts that the profile selects. The profile with the highest priority that selects a Node
+/// applies. Profiles of the same priority that select a Node conflict, and none of them is applied to it.
 #[derive(
     CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
 )]
@@ -29,24 +29,24 @@ use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, Transparen
     category = "berth",
     status = "HostProfileStatus",
     derive = "PartialEq",
-    doc = "What a kind of host is asked to be, and what it is for.",
+    doc = "Desired state of a kind of host, and the class of VMs that it is for.",
     printcolumn(
         name = "Class",
         type_ = "string",
         json_path = ".spec.class",
-        description = "Which VMs its hosts are for"
+        description = "Class of VMs that the hosts are for"
     ),
     printcolumn(
         name = "Priority",
         type_ = "integer",
         json_path = ".spec.priority",
-        description = "The highest that selects a Node wins"
+        description = "The profile with the highest priority that selects a Node applies"
     ),
     printcolumn(
         name = "Hosts",
         type_ = "integer",
         json_path = ".status.hosts",
-        description = "Hosts that are as it says"
+        description = "Number of hosts to which the profile is applied"
     ),
     printcolumn(
         name = "Ready",
@@ -58,26 +58,26 @@ use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, Transparen
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HostProfileSpec {
-    /// Labels that a Node must have; without any, all Nodes are selected.
+    /// Labels that a Node must have. Default: all Nodes are selected.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The highest that selects a Node wins. Default 0.
+    /// Priority of the profile. The profile with the highest priority that selects a Node applies. Default 0.
     #[serde(default)]
     pub priority: i32,
-    /// Which VMs its hosts are for. Default Standard.
+    /// Class of VMs that the hosts are for. Default Standard.
     #[serde(default)]
     pub class: Class,
-    /// CPUs kept for the host itself, and how strictly.
+    /// CPUs reserved for the host itself, and the enforcement of this reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
     /// Huge pages to reserve at runtime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub hugepages: Vec<HugepagesSpec>,
-    /// Kernel samepage merging.
+    /// Configuration of kernel samepage merging (KSM).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ksm: Option<KsmSpec>,
-    /// The kernel's transparent huge page mode.
+    /// Transparent huge page mode of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
     /// Host networks that can carry tenants.
@@ -86,23 +86,24 @@ pub struct HostProfileSpec {
     pub networks: Vec<NetworkSpec>,
 }
 
-/// What became of a profile.
+/// Observed state of a profile.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HostProfileStatus {
-    /// Generation of the spec that this answers.
+    /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Hosts that it is applied to.
+    /// Number of hosts to which the profile is applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<u32>,
-    /// Ready: `False` names the other profile and the Nodes that both select.
+    /// Conditions of the profile: Ready. If a conflict makes Ready `False`, its message names the other profile and the
+    /// Nodes that both select.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// What a host is for, and what a VM is.
+/// Class of hosts and of VMs.
 #[derive(
     JsonSchema,
     Serialize,
@@ -118,17 +119,17 @@ pub struct HostProfileStatus {
     Ord,
 )]
 pub enum Class {
-    /// VMs with CPUs and memory of their own. They stay off hosts that merge pages.
+    /// VMs with exclusive CPUs and memory. They are not placed on hosts that merge pages.
     Performance,
-    /// More VMs than there is memory for, which live by merged pages.
+    /// VMs that overcommit memory and depend on merged pages.
     Density,
-    /// Neither.
+    /// Neither Performance nor Density.
     #[default]
     Standard,
 }
 
 impl HostProfile {
-    /// Whether it selects a Node with these labels.
+    /// Returns true if the profile selects a Node with these labels.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))

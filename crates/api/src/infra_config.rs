@@ -1,6 +1,6 @@
-//! InfraConfig: what holds for all tenants of one infra cluster. Read live: no change needs a restart.
+//! InfraConfig: configuration for all tenants of one infra cluster. Changes take effect without a restart.
 //!
-//! Fields that KKP has in its datacenter's `spec.kubevirt` are named as there.
+//! Fields that also exist in `spec.kubevirt` of a KKP datacenter have the same names.
 
 #![expect(
     unreachable_pub,
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
 
-/// What holds for all tenants of this infra cluster.
+/// Configuration for all tenants of this infra cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "berth.dev",
@@ -28,132 +28,135 @@ use crate::{Condition, CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
     category = "berth",
     status = "InfraConfigStatus",
     derive = "PartialEq",
-    doc = "What holds for all tenants of this infra cluster. There is one, named `default`.",
+    doc = "Configuration for all tenants of this infra cluster. There is only one, named `default`.",
     validation = Rule::new("self.metadata.name == 'default'")
         .message("there is one InfraConfig, and it is named default"),
     printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-        description = "Whether all of it makes sense"
+        description = "True if the whole configuration is valid"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigSpec {
-    /// Labels of infra Nodes that tenants' Nodes get: keys, and prefixes that end in `*`. Looked over, and not carried out
-    /// yet.
+    /// Labels of infra Nodes to copy to tenants' Nodes: keys, and prefixes that end in `*`. Berth validates this list
+    /// but does not apply it yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub replicated_node_labels: Vec<String>,
-    /// VLANs that tenants may get, by host network.
+    /// VLANs for allocation to tenants, by host network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["network".to_string()]))]
     pub vlan_pools: Vec<VlanPool>,
-    /// Which host networks share a wire. Two networks are taken to share one unless two different segments name them:
-    /// then a VLAN is given to one tenant on all of them, and pools that overlap are a fault.
+    /// Host networks that share a layer 2 segment. Two networks are assumed to share a segment unless two different
+    /// segments list them. In networks that share a segment, a VLAN is allocated to one tenant only, and overlapping
+    /// pools are an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub segments: Vec<Segment>,
-    /// VXLAN network identifiers that tenants may get, as `10000-19999`.
+    /// VXLAN network identifiers for allocation to tenants, such as `10000-19999`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni_range: Option<VniRange>,
-    /// Seconds for which a VLAN or VNI stays unused after its tenant is gone, so that nothing that still speaks on it
-    /// meets the next one. Default 3600.
+    /// Seconds for which a VLAN or VNI stays unused after its tenant is deleted, so that remaining traffic does not
+    /// reach the next tenant. Default 3600.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 31_536_000))]
     pub vlan_quarantine_seconds: Option<u32>,
-    /// DNS policy of VMs that name none: ClusterFirst, ClusterFirstWithHostNet, Default or None.
+    /// DNS policy of VMs that do not specify one: ClusterFirst, ClusterFirstWithHostNet, Default or None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_policy: Option<DnsPolicy>,
-    /// DNS settings of VMs that have none.
+    /// DNS settings of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_config: Option<PodDNSConfig>,
-    /// NetworkPolicies for the namespace of every tenant. One that is taken away here goes there too.
+    /// NetworkPolicies for the namespace of every tenant. A NetworkPolicy that is removed from this list is deleted
+    /// from the namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub custom_network_policies: Vec<CustomNetworkPolicy>,
-    /// Pods that answer DNS queries of the cluster, for tenants' NetworkPolicies. Default: those of the Services labelled
-    /// `k8s-app: kube-dns` in namespace kube-system.
+    /// Pods that answer DNS queries of the cluster, for tenants' NetworkPolicies. Default: the pods of the Services
+    /// with the label `k8s-app: kube-dns` in namespace kube-system.
     #[serde(rename = "clusterDNS", skip_serializing_if = "Option::is_none")]
     pub cluster_dns: Option<ClusterDns>,
-    /// Networks of this cluster that isolated tenants do not reach although their addresses are public: pods, Services,
-    /// storage, management. Private, shared and link-local addresses, Nodes and the API server are excluded without it.
+    /// Networks of this cluster that isolated tenants cannot reach although their addresses are public: pods, Services,
+    /// storage, management. Private, shared and link-local addresses, Nodes and the API server are always excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 64), inner(length(max = 43)))]
     pub cluster_networks: Vec<IpNet>,
-    /// Where images may be imported from, beside ports 80 and 443 of the internet.
+    /// Addresses from which images may be imported, in addition to ports 80 and 443 of the internet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub image_sources: Vec<ImageSource>,
-    /// Images of VMs that name only an operating system, or a version of it.
+    /// Images of VMs that specify only an operating system, or a version of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
-    /// Storage classes of this cluster that tenants may use. The one that is default is that of disks that name none.
+    /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub infra_storage_classes: Vec<InfraStorageClass>,
-    /// Eviction strategy of VMs that name none. Default External.
+    /// Eviction strategy of VMs that do not specify one. Default External.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm_eviction_strategy: Option<EvictionStrategy>,
-    /// Sizes of VMs that name none.
+    /// Sizes of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_defaults: Option<NodeDefaults>,
-    /// Secondary disks a VM may have. Default 3.
+    /// Maximum number of secondary disks of a VM. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 32))]
     pub max_secondary_disks: Option<u32>,
-    /// Secrets and ConfigMaps that every MachineDeployment and TenantCluster may refer to, beside those of its own
-    /// namespace and of its machines' namespace. The controller also needs the right to read them: docs/security.md.
+    /// Secrets and ConfigMaps that every MachineDeployment and TenantCluster may refer to, in addition to those of its
+    /// own namespace and of its machines' namespace. The controller also needs permission to read them:
+    /// docs/security.md.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".to_string(), "name".to_string()]))]
     pub secret_references: Vec<SecretReference>,
-    /// Prefixes of annotations that templates of machines may set, as `example.com/`, beside annotations without a prefix
-    /// and a few of CDI. Annotations of KubeVirt, Multus and container runtimes change how a pod runs: list them for
-    /// tenants that you trust like administrators.
+    /// Prefixes of annotations that templates of machines may set, such as `example.com/`, in addition to annotations
+    /// without a prefix and a few of CDI. Annotations of KubeVirt, Multus and container runtimes change how a pod runs:
+    /// list them only for tenants that you trust like administrators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub annotation_prefixes: Vec<String>,
 }
 
-/// A Secret or ConfigMap that may be referred to from other namespaces.
+/// Reference to a Secret or ConfigMap that objects in other namespaces may use.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// Its namespace.
+    /// Namespace of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// VLANs of one host network that tenants may get.
+/// VLANs of one host network for allocation to tenants.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VlanPool {
-    /// The host network, as HostProfiles name it.
+    /// Name of the host network, as in HostProfiles.
     #[schemars(length(min = 1, max = 63))]
     pub network: String,
-    /// Ranges and single ids: `100-199`, `300`.
+    /// Ranges of VLAN ids and single VLAN ids: `100-199`, `300`.
     #[schemars(length(min = 1, max = 256))]
     pub ranges: Vec<VlanRanges>,
 }
 
-/// Host networks that share a wire.
+/// Host networks that share a layer 2 segment.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Segment {
-    /// A name for people.
+    /// Name of the segment, for information only.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// The host networks, as HostProfiles name them. A network is in one segment.
+    /// Names of the host networks, as in HostProfiles. A host network is in at most one segment.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 63)))]
     pub networks: Vec<String>,
 }
@@ -162,7 +165,7 @@ pub struct Segment {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterDns {
-    /// Labels of their namespace, for instance `kubernetes.io/metadata.name: openshift-dns`.
+    /// Labels of the pods' namespace, for example `kubernetes.io/metadata.name: openshift-dns`.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 16))]
     pub namespace_labels: BTreeMap<String, String>,
     /// Labels of the pods.
@@ -174,11 +177,11 @@ pub struct ClusterDns {
     pub ports: Vec<u16>,
 }
 
-/// Addresses that images are imported from.
+/// Addresses from which images may be imported.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageSource {
-    /// The addresses, as `10.20.0.0/24` or `10.20.0.7/32`; of an image server, a registry or a proxy.
+    /// Addresses of an image server, a registry or a proxy in CIDR notation, such as `10.20.0.0/24` or `10.20.0.7/32`.
     #[schemars(with = "String", length(max = 43))]
     pub cidr: IpNet,
     /// TCP ports. Default 80 and 443.
@@ -187,16 +190,16 @@ pub struct ImageSource {
     pub ports: Vec<u16>,
 }
 
-/// Where images of operating systems are.
+/// Sources of images of operating systems.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Images {
-    /// Images that are fetched by HTTP.
+    /// Images that are downloaded by HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpImages>,
 }
 
-/// Images that are fetched by HTTP.
+/// Images that are downloaded by HTTP.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpImages {
@@ -212,39 +215,39 @@ pub struct InfraStorageClass {
     /// Name of the StorageClass in this cluster.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Whether disks that name no class are of this one.
+    /// True if disks that do not specify a class use this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_default_class: Option<bool>,
 }
 
-/// Sizes of VMs that name none.
+/// Sizes of VMs that do not specify any.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDefaults {
-    /// CPUs.
+    /// Number of CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 32))]
     pub cpus: Option<Quantity>,
-    /// Memory.
+    /// Amount of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 32))]
     pub memory: Option<Quantity>,
-    /// Size of the first disk.
+    /// Size of the primary disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 32))]
     pub primary_disk_size: Option<Quantity>,
 }
 
-/// DNS policy of a VM's launcher pod, as of pods.
+/// DNS policy of a VM's launcher pod, as in a pod's spec.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsPolicy {
-    /// The cluster's DNS first, also on the host's network.
+    /// Use the cluster's DNS first, also on the host's network.
     ClusterFirstWithHostNet,
-    /// The cluster's DNS first.
+    /// Use the cluster's DNS first.
     ClusterFirst,
-    /// The host's.
+    /// Use the host's DNS settings.
     Default,
-    /// Only what dnsConfig says.
+    /// Use only the settings of `dnsConfig`.
     None,
 }
 
@@ -257,7 +260,7 @@ impl InfraConfigSpec {
 }
 
 impl DnsPolicy {
-    /// As it stands in a VirtualMachine.
+    /// Returns the value as in a VirtualMachine.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -269,18 +272,18 @@ impl DnsPolicy {
     }
 }
 
-/// What happens to a VM when its host is drained.
+/// Handling of a VM when its host is drained.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
-    /// A controller outside KubeVirt handles it: the machine is replaced.
+    /// A controller outside KubeVirt handles the eviction: the machine is replaced.
     #[default]
     External,
-    /// It moves to another host while it runs.
+    /// The VM is migrated to another host while it runs.
     LiveMigrate,
 }
 
 impl EvictionStrategy {
-    /// As it stands in a VirtualMachine.
+    /// Returns the value as in a VirtualMachine.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -290,14 +293,14 @@ impl EvictionStrategy {
     }
 }
 
-/// What the controller says of the configuration.
+/// Observed state of the configuration, reported by the controller.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigStatus {
-    /// Generation of the spec that this answers.
+    /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready: `False` says which part cannot be followed.
+    /// Conditions of the configuration: Ready. If Ready is `False`, its message names the part that cannot be applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,8 +1,8 @@
-//! Berth's Kubernetes objects (API group `berth.dev/v1alpha1`) and the value types they are made of.
+//! Kubernetes objects of Berth (API group `berth.dev/v1alpha1`) and their value types.
 //!
-//! Text is parsed at the door: inside Berth a CPU list is a [`CpuSet`], a huge page size a
-//! [`PageSize`], a VLAN a [`VlanId`]. Strings live only in `FromStr`, `Display` and serde.
-//! This crate has no client, no I/O and no clock, so agent, controller and tools can all share it.
+//! Text is parsed at the boundary: inside Berth a CPU list is a [`CpuSet`], a huge page size a [`PageSize`], a VLAN a
+//! [`VlanId`]. Strings exist only in `FromStr`, `Display` and serde. This crate has no client, no I/O and no clock, so
+//! agent, controller and tools can all share it.
 
 mod bits;
 mod bytes;

@@ -18,13 +18,13 @@ string_in_yaml!(LinkName, "The name of a network link, at most 15 bytes.", {
     "pattern": "^[^/:\\s]+$"
 });
 
-/// Why a text is not a link name.
+/// Error when parsing a link name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a link name: 1 to 15 bytes, no `/`, `:` or white space")]
 pub struct ParseLinkNameError(String);
 
 impl LinkName {
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -15,7 +15,7 @@ string_in_yaml!(MacAddress, "An Ethernet address, for example `ac:1f:6b:8a:5f:c8
     "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"
 });
 
-/// Why a text is not an Ethernet address.
+/// Error when parsing an Ethernet address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an Ethernet address such as ac:1f:6b:8a:5f:c8")]
 pub struct ParseMacAddressError(String);

@@ -1,4 +1,4 @@
-//! The Node's labels `host.berth.dev/*`: coarse and stable, so that people and schedulers can lean on them.
+//! Labels `host.berth.dev/*` of the Node. They are coarse and stable, so that users and schedulers can depend on them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::infra_node::{KvmState, Zone};
 use crate::names::label;
 use crate::{InfraNodeStatus, PageSize};
 
-/// Each label with its value; `None` where the fact is not known.
+/// Returns each label with its value, or with `None` if the fact is not known.
 #[must_use]
 pub fn node_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option<String>> {
     let has = &status.capabilities;
@@ -45,13 +45,14 @@ fn yes(fact: Option<bool>) -> Option<String> {
     fact.map(|fact| fact.to_string())
 }
 
-/// Whether any zone has pages of that size; `None` without zones.
+/// Returns true if a zone has huge pages of this size, or `None` without zones.
 fn pool(zones: &[Zone], size: PageSize) -> Option<bool> {
     let pools = || zones.iter().flat_map(|zone| &zone.hugepages);
     (!zones.is_empty()).then(|| pools().any(|pool| pool.size == size && pool.total > 0))
 }
 
-/// `GenuineIntel` is `intel`; makers without a word of their own keep what CPUID or the device tree says.
+/// Returns the label's value for a CPU vendor, such as `intel` for `GenuineIntel`. Other vendors keep their name from
+/// CPUID or the device tree.
 fn vendor(name: &str) -> String {
     match name {
         "GenuineIntel" => "intel".to_owned(),
@@ -61,10 +62,10 @@ fn vendor(name: &str) -> String {
     }
 }
 
-/// Longest value of a label.
+/// Maximum length of a label's value.
 const LONGEST: usize = 63;
 
-/// As a label's value may be: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
+/// Converts a text to a valid label value: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
 fn word(text: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let word: String =

@@ -20,7 +20,7 @@ string_in_yaml!(PageSize, "The size of a huge page as in the resource name `huge
     "pattern": "^[0-9]+(Ki|Mi|Gi)$"
 });
 
-/// Why a text is not a huge page size.
+/// Error when parsing a huge page size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a huge page size such as 2Mi or 1Gi (a power of two from 64Ki to 16Gi)")]
 pub struct ParsePageSizeError(String);
@@ -31,7 +31,7 @@ impl PageSize {
     /// 1 GiB, the gigantic page of x86-64.
     pub const GIB_1: Self = Self { bytes: 1 << 30 };
 
-    /// From the kernel's `hugepages-<n>kB`. `None` if no hardware has such a page.
+    /// Converts the size in the kernel's `hugepages-<n>kB`. `None` if no hardware has such a page.
     #[must_use]
     pub fn from_kib(kib: u64) -> Option<Self> {
         let bytes = kib.checked_mul(1024)?;
@@ -39,19 +39,19 @@ impl PageSize {
         possible.then_some(Self { bytes })
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// The resource by which Kubernetes counts such pages, as `hugepages-2Mi`.
+    /// Returns the Kubernetes resource of huge pages of this size, such as `hugepages-2Mi`.
     #[must_use]
     pub fn resource(self) -> String {
         format!("hugepages-{self}")
     }
 
-    /// The size in KiB, as in the kernel's file names.
+    /// Returns the size in KiB, as in the kernel's file names.
     #[must_use]
     pub const fn kib(self) -> u64 {
         self.bytes / 1024

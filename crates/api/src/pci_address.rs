@@ -26,7 +26,7 @@ string_in_yaml!(PciAddress, "A PCI function, for example `0000:3b:00.1`.", {
     "pattern": "^([0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[01]?[0-9a-fA-F]\\.[0-7]$"
 });
 
-/// Why a text is not a PCI address.
+/// Error when parsing a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a PCI address such as 0000:3b:00.1")]
 pub struct ParsePciAddressError(String);

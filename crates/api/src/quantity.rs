@@ -3,23 +3,23 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An amount as Kubernetes writes it (`1500m`, `64Gi`, `1e3`, `-2`), exact to a thousand-millionth.
+/// An amount as a Kubernetes quantity (`1500m`, `64Gi`, `1e3`, `-2`), exact to a thousand-millionth.
 ///
-/// Read by the rules of `k8s.io/apimachinery/pkg/api/resource/quantity.go`: decimal (`n` to `E`) and binary (`Ki` to
-/// `Ei`) suffixes, decimal fractions, exponents and a sign; what is finer than `n` is rounded away from zero. Unlike
-/// there, an amount beyond 2^63-1 is an error and not silently cut, and 24 digits are the most.
+/// Parsed by the rules of `k8s.io/apimachinery/pkg/api/resource/quantity.go`: decimal (`n` to `E`) and binary (`Ki` to
+/// `Ei`) suffixes, decimal fractions, exponents and a sign. Fractions smaller than `n` are rounded away from zero.
+/// Unlike in Kubernetes, an amount beyond 2^63-1 is an error and not silently truncated, and the maximum is 24 digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity {
     nanos: i128,
 }
 
-/// Why a text is not a quantity.
+/// Error when parsing a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
-    /// Not a quantity at all.
+    /// The text is not a quantity.
     #[error("`{0}` is not a quantity such as 500m, 2 or 64Gi")]
     Malformed(String),
-    /// Beyond 2^63-1, or with more digits than anybody means.
+    /// The amount is beyond 2^63-1 or has too many digits.
     #[error("`{0}` is out of range for a quantity")]
     OutOfRange(String),
 }
@@ -38,7 +38,7 @@ const DECIMAL: [(&str, i32); 9] = [
     ("E", 18),
 ];
 
-/// A quantity's text, taken apart: ±`whole`.`fraction` × 2^`shift` × 10^`ten`.
+/// Parts of the text of a quantity: ±`whole`.`fraction` × 2^`shift` × 10^`ten`.
 pub(crate) struct Parts<'a> {
     pub(crate) negative: bool,
     pub(crate) whole: &'a str,
@@ -47,7 +47,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) ten: i32,
 }
 
-/// Takes a text apart; `None` if it is not a quantity.
+/// Splits a text into its parts; `None` if it is not a quantity.
 pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -68,56 +68,56 @@ pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
 
 const NANOS: i128 = 1_000_000_000;
 const MAX: i128 = 0x7fff_ffff_ffff_ffff * NANOS;
-/// 10^24 times 2^46, the most that a fraction with so many digits needs, fits 128 bits.
+/// Maximum number of digits. 10^24 times 2^46, the maximum for a fraction with so many digits, fits into 128 bits.
 const MAX_DIGITS: usize = 24;
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nanos: 0 };
 
-    /// Whole units: bytes, devices, CPUs.
+    /// Creates a quantity from whole units: bytes, devices, CPUs.
     #[must_use]
     pub fn from_units(units: u64) -> Self {
         Self { nanos: i128::from(units).saturating_mul(NANOS).min(MAX) }
     }
 
-    /// Whole units, rounded away from zero as `Value()` does.
+    /// Returns the whole units, rounded away from zero like `Value()`.
     #[must_use]
     pub const fn units(self) -> i128 {
         rounded_up(self.nanos, NANOS)
     }
 
-    /// Thousandths, rounded away from zero as `MilliValue()` does.
+    /// Returns the thousandths, rounded away from zero like `MilliValue()`.
     #[must_use]
     pub const fn millis(self) -> i128 {
         rounded_up(self.nanos, NANOS / 1000)
     }
 
-    /// Thousands, rounded away from zero as `ScaledValue(resource.Kilo)` does.
+    /// Returns the thousands, rounded away from zero like `ScaledValue(resource.Kilo)`.
     #[must_use]
     pub const fn kilos(self) -> i128 {
         rounded_up(self.nanos, NANOS * 1000)
     }
 
-    /// Whether it is nothing.
+    /// Returns true if the quantity is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether it is less than nothing.
+    /// Returns true if the quantity is less than zero.
     #[must_use]
     pub const fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    /// Both together; never beyond the largest quantity.
+    /// Returns the sum, limited to the range of quantities.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX, MAX) }
     }
 
-    /// This without the other; never beyond the smallest quantity.
+    /// Returns the difference, limited to the range of quantities.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX, MAX) }
@@ -129,20 +129,20 @@ const fn rounded_up(nanos: i128, unit: i128) -> i128 {
     whole + rest.signum()
 }
 
-/// `digits` × 2^`shift` × 10^`ten`, rounded up. `None` if that is beyond any quantity.
+/// Returns `digits` × 2^`shift` × 10^`ten`, rounded up; `None` if the result is beyond the range of quantities.
 fn scaled(digits: u128, shift: u32, ten: i32) -> Option<u128> {
     let by = ten.unsigned_abs();
     if ten >= 0 {
         return digits.checked_mul(1 << shift)?.checked_mul(10u128.checked_pow(by)?);
     }
-    // 10^n is 2^n 5^n, and the twos cancel against the suffix: without that, fractions of `Ei` would not fit.
+    // 10^n is 2^n 5^n, and the factors of two cancel against the suffix. Otherwise fractions of `Ei` would not fit.
     let twos = shift.min(by);
     let above = digits.checked_mul(1 << (shift - twos))?;
     let below = 5u128.checked_pow(by).and_then(|fives| {
         let rest = 1u128.checked_shl(by - twos)?;
         fives.checked_mul(rest)
     });
-    // So small a fraction that it does not fit is less than the smallest step, and rounded up to it.
+    // A fraction whose divisor does not fit is less than the smallest step, and is rounded up to that step.
     Some(below.map_or(1, |below| above.div_ceil(below)))
 }
 
@@ -164,7 +164,7 @@ impl FromStr for Quantity {
         }
         let digits: u128 = digits.parse().map_err(|_| out_of_range())?;
         let places = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
-        // To nanos: nine more places.
+        // Conversion to nanos: nine more decimal places.
         let ten = parts.ten.checked_sub(places).and_then(|ten| ten.checked_add(9));
         let nanos = scaled(digits, parts.shift, ten.ok_or_else(out_of_range)?);
         let nanos = nanos.and_then(|nanos| i128::try_from(nanos).ok()).filter(|n| *n <= MAX);
@@ -196,7 +196,7 @@ impl serde::Serialize for Quantity {
 }
 
 impl<'de> serde::Deserialize<'de> for Quantity {
-    /// Accepts a number too, as Kubernetes does (`x-kubernetes-int-or-string`).
+    /// Also accepts a number, as Kubernetes does (`x-kubernetes-int-or-string`).
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Visitor)
     }
@@ -326,7 +326,7 @@ mod tests {
 
         #[test]
         fn agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
-            // Bytes go to 2^64, quantities, as in Kubernetes, to 2^63.
+            // The limit of bytes is 2^64, and that of quantities is 2^63, as in Kubernetes.
             let bytes: Option<Bytes> = text.parse().ok();
             let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
             prop_assert_eq!(bytes, text.parse().map(Quantity::units).ok());

@@ -1,4 +1,4 @@
-//! Ranges of VLAN ids and of VXLAN network identifiers, as pools of InfraConfig have them.
+//! Ranges of VLAN ids and of VXLAN network identifiers, as in the pools of InfraConfig.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ParseVlanSetError, VlanId, VlanSet};
 
-/// VLAN ids as text: `100-199`, `300`, or several with commas.
+/// VLAN ids as text: `100-199`, `300`, or a comma-separated list of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VlanRanges(VlanSet);
@@ -17,7 +17,7 @@ impl VlanRanges {
     /// Maximum length of the text.
     const LENGTH: usize = 1024;
 
-    /// The ids.
+    /// Returns the ids.
     #[must_use]
     pub const fn ids(&self) -> &VlanSet {
         &self.0
@@ -78,7 +78,7 @@ impl JsonSchema for VlanRanges {
 /// The largest VXLAN network identifier (RFC 7348: 24 bits).
 pub const VNI_MAX: u32 = (1 << 24) - 1;
 
-/// VXLAN network identifiers, as `10000-19999`.
+/// A range of VXLAN network identifiers, such as `10000-19999`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VniRange {
@@ -86,7 +86,7 @@ pub struct VniRange {
     last: u32,
 }
 
-/// Why a text is not a range of VXLAN network identifiers.
+/// Error when parsing a range of VXLAN network identifiers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a range of VXLAN network identifiers such as 10000-19999: they go from 1 to 16777215"
@@ -94,25 +94,25 @@ pub struct VniRange {
 pub struct ParseVniRangeError(String);
 
 impl VniRange {
-    /// All, in ascending order.
+    /// Returns all identifiers in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.first..=self.last
     }
 
-    /// How many.
+    /// Returns the number of identifiers.
     #[must_use]
     pub const fn count(self) -> u32 {
-        // Never empty: `first` is at least 1 and at most `last`.
+        // A range is never empty: `first` is at least 1 and at most `last`.
         self.last.saturating_sub(self.first).saturating_add(1)
     }
 
-    /// The one at this place, from 0.
+    /// Returns the identifier at this position, starting at 0.
     #[must_use]
     pub fn at(self, place: u32) -> Option<u32> {
         self.first.checked_add(place).filter(|vni| self.contains(*vni))
     }
 
-    /// Whether it is one of them.
+    /// Returns true if the range contains the identifier.
     #[must_use]
     pub const fn contains(self, vni: u32) -> bool {
         self.first <= vni && vni <= self.last

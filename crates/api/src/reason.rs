@@ -21,7 +21,7 @@ use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 )]
 #[allow(missing_docs, reason = "docs/troubleshooting.md describes each of them")]
 pub enum ConditionReason {
-    // InfraNode, by the agent.
+    // InfraNode, set by the agent.
     Applied,
     PartiallyApplied,
     NoManifest,
@@ -47,7 +47,7 @@ pub enum ConditionReason {
     Valid,
     ExpiresSoon,
     Expired,
-    // InfraNode, HostProfile and InfraConfig, by the controller.
+    // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
     FieldsOwnedByOthers,
     PriorityConflict,
@@ -97,7 +97,7 @@ pub enum ConditionReason {
 }
 
 impl ConditionReason {
-    /// Returns the text that stands in `metav1.Condition.reason`.
+    /// Returns the value of `metav1.Condition.reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -134,7 +134,7 @@ pub enum EventReason {
 }
 
 impl EventReason {
-    /// Returns the text that stands in `Event.reason`.
+    /// Returns the value of `Event.reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()

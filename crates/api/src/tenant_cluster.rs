@@ -1,4 +1,4 @@
-//! TenantCluster: one tenant's cluster, and what the infra cluster keeps for it.
+//! TenantCluster: a tenant's cluster and its resources in the infra cluster.
 
 #![expect(
     unreachable_pub,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, VlanId};
 
-/// One tenant cluster; its id is its name, its namespace `cluster-<id>`.
+/// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "berth.dev",
@@ -25,20 +25,20 @@ use crate::{Condition, VlanId};
     category = "berth",
     status = "TenantClusterStatus",
     derive = "PartialEq",
-    doc = "One tenant cluster: its id is its name, its machines are in namespace cluster-<id>.",
+    doc = "One tenant cluster. Its id is its name, and its machines are in namespace cluster-<id>.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,53}[a-z0-9])?$')")
         .message("the name is a DNS label of at most 55 characters: its namespace is cluster-<name>"),
     printcolumn(
         name = "VLAN",
         type_ = "integer",
         json_path = ".status.vlan",
-        description = "VLAN of its network"
+        description = "VLAN of the tenant's network"
     ),
     printcolumn(
         name = "Machines",
         type_ = "integer",
         json_path = ".status.machines.ready",
-        description = "Machines that run"
+        description = "Number of running machines"
     ),
     printcolumn(
         name = "Ready",
@@ -50,7 +50,7 @@ use crate::{Condition, VlanId};
         name = "Reason",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
-        description = "Why, or why not"
+        description = "Reason of the condition Ready"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -66,85 +66,85 @@ use crate::{Condition, VlanId};
         .message("a tenant cannot move to another host network: delete it and create it again")
 )]
 pub struct TenantClusterSpec {
-    /// The network of its own. Without one its machines have the pod network only.
+    /// Network of the tenant. Without it, the tenant's machines have the pod network only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<TenantNetwork>,
-    /// Labels of the infra Nodes that carry its network; without any, all that have the host network.
+    /// Labels of the infra Nodes that carry the tenant's network. Default: all Nodes that have the host network.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// What its machines may reach on the pod network.
+    /// Network policies of the tenant's machines on the pod network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_policies: Option<NetworkPolicies>,
-    /// A kubeconfig for its own API server.
+    /// Secret with a kubeconfig for the tenant's own API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretRef>,
-    /// The project that it belongs to, for the label `kubermatic.k8c.io/project-id`.
+    /// Project of the tenant, for the label `kubermatic.k8c.io/project-id`.
     #[serde(rename = "projectID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub project_id: Option<String>,
-    /// User data of machines whose MachineDeployment names none.
+    /// Secret with the user data of machines whose MachineDeployment does not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_data_secret_ref: Option<SecretRef>,
-    /// Scheduler of its machines, as berth-scheduler. Default: the one of their instance type. An instance type that names
-    /// another scheduler is refused.
+    /// Scheduler of the tenant's machines, such as berth-scheduler. Default: the scheduler of their instance type. An
+    /// instance type with another scheduler is rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub scheduler_name: Option<String>,
-    /// Other namespaces whose MachineDeployments may name this tenant, as `kube-system`. Its own, `cluster-<id>`, always may.
-    /// Machines of the tenant get its network and its user data.
+    /// Other namespaces whose MachineDeployments may refer to this tenant, such as `kube-system`. The tenant's own
+    /// namespace, `cluster-<id>`, is always allowed. Machines of the tenant get its network and its user data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub machine_namespaces: Vec<String>,
 }
 
-/// A tenant's own layer 2.
+/// Layer 2 network of a tenant.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!(has(self.vlan) && has(self.vni))")
         .message("vlan and vni exclude each other"),
     validation = Rule::new("!has(oldSelf.vlan) || (has(self.vlan) && self.vlan == oldSelf.vlan)")
-        .message("a VLAN that was asked for cannot be changed: delete the tenant and create it again"),
+        .message("vlan cannot be changed once it is set: delete the tenant and create it again"),
     validation = Rule::new("!has(oldSelf.vni) || (has(self.vni) && self.vni == oldSelf.vni)")
-        .message("a VNI that was asked for cannot be changed: delete the tenant and create it again")
+        .message("vni cannot be changed once it is set: delete the tenant and create it again")
 )]
 pub struct TenantNetwork {
-    /// Which host network carries it, as HostProfiles name it.
+    /// Name of the host network that carries the tenant's network, as in HostProfiles.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// This VLAN, inside a pool or not. Default: one from the pools of InfraConfig.
+    /// VLAN of the network, inside or outside a pool. Default: allocated from the pools of InfraConfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// This VXLAN network identifier. Default: one from the range of InfraConfig.
+    /// VXLAN network identifier of the network. Default: allocated from the range of InfraConfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
-    /// Addresses that are used on it.
+    /// IP addresses of the network, in CIDR notation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 43))]
     pub cidr: Option<String>,
-    /// How VMs are attached. Default: as the host network's scenario has it.
+    /// Binding of VMs to the network. Default: the binding of the host network's scenario.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<NetworkBinding>,
-    /// Frames from other Ethernet addresses than the VM's own are dropped. Default true; virtual addresses
-    /// (keepalived, nested bridges) need false.
+    /// True if frames from Ethernet addresses other than the VM's own are dropped. Default true; virtual addresses
+    /// (keepalived, nested bridges) require false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_spoof_check: Option<bool>,
-    /// The resource of the SR-IOV device plugin that allocates virtual functions, as `openshift.io/tenantvfs`.
+    /// Resource of the SR-IOV device plugin that allocates virtual functions, such as `openshift.io/tenantvfs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 317))]
     pub sriov_resource: Option<String>,
 }
 
-/// How VMs are attached to a tenant's network.
+/// Binding of VMs to a tenant's network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkBinding {
     /// A port of the bridge.
     Bridge,
     /// A virtual function of the uplink.
     Sriov,
-    /// A macvtap device; needs KubeVirt's binding plugin of that name.
+    /// A macvtap device; requires KubeVirt's binding plugin of that name.
     Macvtap,
 }
 
@@ -160,30 +160,32 @@ impl NetworkBinding {
     }
 }
 
-/// What a tenant's machines may reach on the pod network.
+/// Network policies of a tenant's machines on the pod network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicies {
-    /// Default InCluster.
+    /// Isolation of the machines. Default InCluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// More NetworkPolicies for its namespace. One that is taken away here goes there too.
+    /// Additional NetworkPolicies for the tenant's namespace. A NetworkPolicy that is removed from this list is deleted
+    /// from the namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub custom: Vec<CustomNetworkPolicy>,
 }
 
-/// How a tenant's machines are kept apart on the pod network.
+/// Isolation of a tenant's machines on the pod network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Only what is in the same namespace, in both directions. Outbound also the cluster's DNS, name servers and the
-    /// tenant's own API server, and for CDI's importers sources of images; inbound also CDI and KubeVirt's API.
+    /// Allow only traffic within the same namespace, in both directions. Also allow outbound traffic to the cluster's
+    /// DNS, name servers and the tenant's own API server, and from CDI's importers to sources of images. Also allow
+    /// inbound traffic from CDI and KubeVirt's API.
     #[default]
     InCluster,
-    /// Anything inbound; outbound the same namespace, public addresses that are not the infra cluster's own, its DNS, name
-    /// servers and the tenant's own API server.
+    /// Allow all inbound traffic. Allow outbound traffic to the same namespace, public addresses that are not the infra
+    /// cluster's own, the infra cluster's DNS, name servers and the tenant's own API server.
     Egress,
-    /// Not at all.
+    /// No isolation.
     Off,
 }
 
@@ -191,57 +193,58 @@ pub enum Isolation {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CustomNetworkPolicy {
-    /// Its name.
+    /// Name of the NetworkPolicy.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// What it says.
+    /// Spec of the NetworkPolicy.
     pub spec: NetworkPolicySpec,
 }
 
-/// A Secret.
+/// Reference to an entry of a Secret.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretRef {
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its namespace. Default: the tenant's, `cluster-<id>`. Any other must be listed in InfraConfig's `secretReferences`.
+    /// Namespace of the Secret. Default: the tenant's namespace, `cluster-<id>`. Any other namespace must be listed in
+    /// InfraConfig's `secretReferences`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
-    /// Which of its entries. Default `kubeconfig` or `userdata`.
+    /// Key of the entry. Default `kubeconfig` or `userdata`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub key: Option<String>,
 }
 
-/// What the infra cluster keeps for a tenant.
+/// Observed state of a tenant cluster in the infra cluster.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClusterStatus {
-    /// Generation of the spec that this answers.
+    /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Its namespace, `cluster-<id>`.
+    /// Namespace of the tenant, `cluster-<id>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// VLAN of its network.
+    /// VLAN of the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// VXLAN network identifier of its network.
+    /// VXLAN network identifier of the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub vni: Option<u32>,
-    /// NetworkAttachmentDefinition that machines use, as namespace/name.
+    /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,
-    /// Hosts that carry its network.
+    /// Hosts that carry the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<TenantHosts>,
-    /// Its machines.
+    /// Numbers of the tenant's machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
-    /// Ready, NetworkReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
+    /// Conditions of the tenant cluster: Ready, NetworkReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -251,11 +254,11 @@ pub struct TenantClusterStatus {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantHosts {
-    /// Hosts that are to carry it.
+    /// Number of hosts that are selected for the network.
     pub selected: u32,
-    /// Hosts on which it is ready.
+    /// Number of hosts on which the network is ready.
     pub ready: u32,
-    /// Others, the first sixteen by name.
+    /// Hosts on which the network is not ready, the first sixteen by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub not_ready: Vec<TenantHost>,
@@ -265,32 +268,32 @@ pub struct TenantHosts {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantHost {
-    /// The host.
+    /// Name of the host.
     pub name: String,
-    /// Why not.
+    /// Reason why the network is not ready.
     pub message: String,
 }
 
-/// How many machines a tenant has.
+/// Numbers of a tenant's machines.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantMachines {
-    /// That its MachineDeployments ask for.
+    /// Desired number of machines of its MachineDeployments.
     pub desired: u32,
-    /// That there are.
+    /// Current number of machines.
     pub current: u32,
-    /// That run.
+    /// Number of running machines.
     pub ready: u32,
 }
 
 impl TenantCluster {
-    /// The namespace of a tenant, and the name of its network on the hosts: `cluster-<id>`.
+    /// Returns the namespace of a tenant, which is also the name of its network on the hosts: `cluster-<id>`.
     #[must_use]
     pub fn namespace_of(id: &str) -> String {
         format!("cluster-{id}")
     }
 
-    /// Whether MachineDeployments of a namespace may name it.
+    /// Returns true if MachineDeployments of a namespace may refer to the tenant.
     #[must_use]
     pub fn takes_machines_of(&self, namespace: &str) -> bool {
         let own = self.metadata.name.as_deref().map(Self::namespace_of);
@@ -298,7 +301,8 @@ impl TenantCluster {
             || self.spec.machine_namespaces.iter().any(|one| one == namespace)
     }
 
-    /// Whether an infra Node with these labels is to carry its network, if it has that network.
+    /// Returns true if an infra Node with these labels is selected for the tenant's network, if the Node has the host
+    /// network.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))

@@ -1,7 +1,7 @@
-//! One way for every value type to be a string in YAML and in a CRD schema.
+//! Representation of value types as strings in YAML and in CRD schemas.
 
-/// Serde and JSON schema for a type with `FromStr` and `Display`: a string with a pattern that the
-/// API server checks before any of our code sees the value.
+/// Implements serde and the JSON schema for a type with `FromStr` and `Display`: a string with a pattern. The API
+/// server checks the pattern before Berth reads the value.
 macro_rules! string_in_yaml {
     ($type:ident, $description:literal, $schema:tt) => {
         impl serde::Serialize for $type {

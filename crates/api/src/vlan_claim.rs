@@ -1,4 +1,5 @@
-//! VlanClaim: who has a VLAN. To create one is the lock, so two tenants never have the same.
+//! VlanClaim: allocation of a VLAN to a tenant. The creation of the object is the lock, so two tenants never have the
+//! same VLAN.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Time, VlanId};
 
-/// A VLAN or VNI of a host network that a tenant has. It outlives its tenant for a quarantine.
+/// A VLAN or VNI of a host network that is allocated to a tenant. The claim outlives its tenant for a quarantine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",
@@ -23,7 +24,7 @@ use crate::{Time, VlanId};
     category = "berth",
     status = "VlanClaimStatus",
     derive = "PartialEq",
-    doc = "A VLAN or VNI that a tenant has. Named <network>-<vlan> or <network>-vni-<vni>: creating it is the lock.",
+    doc = "A VLAN or VNI that is allocated to a tenant. Its name is <network>-<vlan> or <network>-vni-<vni>; its creation is the lock.",
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "VLAN", type_ = "integer", json_path = ".spec.vlan"),
     printcolumn(name = "VNI", type_ = "integer", json_path = ".spec.vni"),
@@ -32,7 +33,7 @@ use crate::{Time, VlanId};
         name = "Released",
         type_ = "date",
         json_path = ".status.releasedAt",
-        description = "Since when it is in quarantine"
+        description = "Start of the quarantine"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -41,46 +42,46 @@ use crate::{Time, VlanId};
     validation = Rule::new("has(self.vlan) != has(self.vni)")
         .message("exactly one of vlan and vni must be set"),
     validation = Rule::new("self.network == oldSelf.network && self.tenant == oldSelf.tenant && has(self.vlan) == has(oldSelf.vlan) && (!has(self.vlan) || self.vlan == oldSelf.vlan) && has(self.vni) == has(oldSelf.vni) && (!has(self.vni) || self.vni == oldSelf.vni)")
-        .message("of a claim only tenantUID may change, to a later TenantCluster of the same name")
+        .message("only tenantUID of a claim may change, to the UID of a later TenantCluster of the same name")
 )]
 pub struct VlanClaimSpec {
-    /// The host network.
+    /// Name of the host network.
     #[schemars(length(min = 1, max = 63))]
     pub network: String,
-    /// The VLAN.
+    /// Allocated VLAN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// The VXLAN network identifier.
+    /// Allocated VXLAN network identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
-    /// The TenantCluster that has it.
+    /// TenantCluster to which the VLAN or VNI is allocated.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// That TenantCluster's uid. A later one of the same name does not have it, but may take it over while it is in
-    /// quarantine.
+    /// UID of that TenantCluster. A later TenantCluster of the same name does not own the claim, but may take it over
+    /// while it is in quarantine.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]
     pub tenant_uid: String,
 }
 
-/// What became of a claim.
+/// Observed state of a claim.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VlanClaimStatus {
-    /// When its tenant was gone. The claim goes when the quarantine is over.
+    /// Time at which the deletion of the tenant was complete. The claim is deleted at the end of the quarantine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
 }
 
 impl VlanClaim {
-    /// The name of the claim of a VLAN.
+    /// Returns the name of the claim of a VLAN.
     #[must_use]
     pub fn name_of_vlan(network: &str, vlan: VlanId) -> String {
         format!("{network}-{vlan}")
     }
 
-    /// The name of the claim of a VXLAN network identifier.
+    /// Returns the name of the claim of a VXLAN network identifier.
     #[must_use]
     pub fn name_of_vni(network: &str, vni: u32) -> String {
         format!("{network}-vni-{vni}")

@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// A VLAN id that may carry frames, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
 ///
-/// VLAN 1 exists on hosts, as every bridge's default; tenants never get it: [`VlanId::for_tenants`].
+/// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants: [`VlanId::for_tenants`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct VlanId(u16);
 
-/// Why a number is not a VLAN id.
+/// Error when parsing a VLAN id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a VLAN id: it must be a number from 1 to 4094")]
 pub struct ParseVlanIdError(String);
 
 impl VlanId {
-    /// Whether a tenant network may use it: every id but 1, which switches and bridges use untagged.
+    /// Returns true if a tenant network may use the id: every id except 1, which switches and bridges use untagged.
     #[must_use]
     pub const fn for_tenants(self) -> bool {
         self.0 != 1
@@ -73,7 +73,7 @@ impl JsonSchema for VlanId {
         true
     }
 
-    /// The schema is the tenants' range: the object holds no other VLANs than tenants'.
+    /// Returns a schema with the range for tenants, because the objects contain only VLANs of tenants.
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "description": "An 802.1Q VLAN id, 2 to 4094. VLAN 1 is every bridge's default and never a tenant's.",

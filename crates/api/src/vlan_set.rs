@@ -6,57 +6,57 @@ use std::str::FromStr;
 use crate::VlanId;
 use crate::bits::Bits;
 
-/// VLAN ids, written as ranges: `100-119,150`.
+/// A set of VLAN ids, written as ranges: `100-119,150`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VlanSet(Bits);
 
-/// Why a text is not a set of VLAN ids.
+/// Error when parsing a set of VLAN ids.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a list of VLAN ids such as 100-119,150")]
 pub struct ParseVlanSetError(String);
 
 impl VlanSet {
-    /// Adds one; `false` if it was there.
+    /// Adds an id; returns `false` if the set already contained it.
     pub fn insert(&mut self, id: VlanId) -> bool {
         self.0.insert(u16::from(id).into())
     }
 
-    /// Whether it is in the set.
+    /// Returns true if the set contains the id.
     #[must_use]
     pub fn contains(&self, id: VlanId) -> bool {
         self.0.contains(u16::from(id).into())
     }
 
-    /// How many there are.
+    /// Returns the number of ids.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All, in ascending order.
+    /// Returns all ids in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
         self.0.iter().filter_map(id)
     }
 
-    /// Those that are not in the other.
+    /// Returns the ids of this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0))
     }
 
-    /// Those that are in both.
+    /// Returns the ids that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0))
     }
 
-    /// First and last of each run of neighbours.
+    /// Returns the first and the last id of each run of consecutive ids.
     #[must_use]
     pub fn ranges(&self) -> Vec<(VlanId, VlanId)> {
         let ranges = self.0.ranges();
@@ -64,7 +64,7 @@ impl VlanSet {
     }
 }
 
-/// A number of the set: each came from an id.
+/// Converts a number of the set to an id. Every number was added as an id.
 fn id(number: u32) -> Option<VlanId> {
     u16::try_from(number).ok()?.try_into().ok()
 }

@@ -1,16 +1,18 @@
-//! Names of bridges on the hosts, by one rule for the agent that makes them and the controller that points VMs to them.
+//! Names of bridges on the hosts. The agent that creates the bridges and the controller that attaches VMs to them use
+//! the same rule.
 
 use super::{NetworkScenario, NetworkSpec, VxlanSpec};
 use crate::{LinkName, ParseLinkNameError};
 
-/// What tenants' bridges begin with where the spec does not say.
+/// Default prefix of the names of tenants' bridges.
 const PREFIX: &str = "tn";
 
 impl NetworkSpec {
-    /// The bridge that VMs of a tenant with this VLAN or VNI are attached to; `None` where there is none (`SriovVf`).
+    /// Returns the bridge for VMs of a tenant with this VLAN or VNI, or `None` if the scenario has no bridge
+    /// (`SriovVf`).
     ///
     /// # Errors
-    /// If the name is longer than a link's may be.
+    /// If the name is too long for a link.
     pub fn bridge_of(&self, id: u32) -> Result<Option<LinkName>, ParseLinkNameError> {
         match self.scenario {
             NetworkScenario::VlanAwareBridge => self.shared_bridge().map(Some),
@@ -21,21 +23,22 @@ impl NetworkSpec {
         }
     }
 
-    /// The bridge of all tenants (`VlanAwareBridge`): as named, or `br-` and the network's name.
+    /// Returns the bridge of all tenants (`VlanAwareBridge`). Its default name is `br-` and the network's name.
     ///
     /// # Errors
-    /// If it is not named, and that is longer than a link's name may be.
+    /// If the spec has no name for the bridge, and the default name is too long for a link.
     pub fn shared_bridge(&self) -> Result<LinkName, ParseLinkNameError> {
         self.bridge.clone().map_or_else(|| format!("br-{}", self.name).parse(), Ok)
     }
 
-    /// What the bridges of single tenants begin with, before the VLAN id or VNI.
+    /// Returns the prefix of the names of single-tenant bridges, before the VLAN id or VNI.
     #[must_use]
     pub fn bridge_prefix(&self) -> &str {
         self.bridge.as_ref().map_or(PREFIX, LinkName::as_str)
     }
 
-    /// Where its tunnels end; with a scenario other than Vxlan the block may stand there, and says nothing.
+    /// Returns the tunnel settings. With a scenario other than Vxlan the spec may contain them, but they have no
+    /// effect.
     #[must_use]
     pub fn tunnels(&self) -> Option<&VxlanSpec> {
         self.vxlan.as_ref().filter(|_| self.scenario == NetworkScenario::Vxlan)

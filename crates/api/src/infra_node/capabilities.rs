@@ -1,4 +1,4 @@
-//! What a host can do: the facts the agent observes.
+//! Capabilities of a host, as the agent observes them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Bytes, CpuSet, PageSize};
 
-/// What the host can do.
+/// Capabilities of the host.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
@@ -30,27 +30,28 @@ pub struct Capabilities {
     /// Control groups.
     #[serde(default)]
     pub cgroup: Cgroup,
-    /// Physical network links and bonds; virtual functions and their representors left out. Bounded.
+    /// Physical network links and bonds, without virtual functions and their representors. At most 128.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub uplinks: Vec<Uplink>,
-    /// Bridges and VLAN links that Berth did not make. Bounded.
+    /// Bridges and VLAN links that Berth did not create. At most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub links: Vec<VirtualLink>,
     /// NVMe drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<Nvme>,
-    /// SR-IOV physical functions of every class, network cards or not.
+    /// SR-IOV physical functions of all device classes, not only of network cards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sriov: Vec<PhysicalFunction>,
     /// Graphics and compute accelerators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Gpu>,
-    /// Paths that hold images or volumes, and whether they support O_DIRECT.
+    /// Paths that contain images or volumes, with their support for O_DIRECT.
     #[serde(rename = "directIO", default, skip_serializing_if = "Vec::is_empty")]
     pub direct_io: Vec<DirectIo>,
-    /// The configuration that the kubelet was started with; absent if no kubelet is installed, or if that is not known.
+    /// Configuration that the kubelet was started with. Absent if no kubelet is installed or if the configuration is
+    /// not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<Kubelet>,
 }
@@ -59,10 +60,10 @@ pub struct Capabilities {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
-    /// Maker, as DMI has it.
+    /// Manufacturer according to DMI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
-    /// Product name, as DMI has it.
+    /// Product name according to DMI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
     /// Kernel release (`uname -r`).
@@ -71,12 +72,12 @@ pub struct Machine {
     /// Operating system (`PRETTY_NAME` of os-release).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<String>,
-    /// The hypervisor this host is itself a guest of (`KVM`, `VMware`, ..., `Other`); `None` on bare metal.
+    /// Hypervisor of which this host is a guest (`KVM`, `VMware`, ..., `Other`); `None` on bare metal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<Hypervisor>,
 }
 
-/// What a host that is itself a guest runs on.
+/// Hypervisor of a host that is itself a guest.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hypervisor {
     /// Bare metal.
@@ -98,39 +99,39 @@ pub enum Hypervisor {
     Xen,
     /// IBM PowerVM.
     PowerVM,
-    /// A hypervisor Berth has no name for.
+    /// Another hypervisor.
     Other,
 }
 
-/// Processors of the host. Counts are of what is online.
+/// Processors of the host. Counts include online CPUs only.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Cpu {
-    /// `GenuineIntel`, `AuthenticAMD`, ...
+    /// Vendor: `GenuineIntel`, `AuthenticAMD`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
     /// Model name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Physical packages.
+    /// Number of physical packages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
-    /// Physical cores. Rule: distinct sets of thread siblings, as lscpu counts.
+    /// Number of physical cores. Rule: distinct sets of thread siblings, as lscpu counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Logical CPUs.
+    /// Number of logical CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Threads of the core that has most of them.
+    /// Number of threads of the core that has the most threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads_per_core: Option<u32>,
-    /// Logical CPUs that run.
+    /// Online logical CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub online: Option<CpuSet>,
-    /// Logical CPUs that are there but do not run.
+    /// Logical CPUs that are present but offline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<CpuSet>,
-    /// Logical CPUs taken from the scheduler's domains at boot (`isolcpus=`).
+    /// Logical CPUs isolated from the kernel's scheduling domains at boot (`isolcpus=`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<CpuSet>,
     /// Logical CPUs without a periodic tick (`nohz_full=`).
@@ -142,10 +143,10 @@ pub struct Cpu {
     /// Frequency governor; `mixed` if CPUs differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// Whether cores are of more than one kind.
+    /// True if the cores are of more than one kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hybrid: Option<bool>,
-    /// The kinds of cores, on a hybrid machine.
+    /// Kinds of cores of a hybrid machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub core_kinds: Vec<CoreKind>,
 }
@@ -154,9 +155,9 @@ pub struct Cpu {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CoreKind {
-    /// Which kind.
+    /// Kind of the cores.
     pub kind: CoreKindName,
-    /// Its logical CPUs.
+    /// Logical CPUs of this kind.
     pub cpus: CpuSet,
 }
 
@@ -167,7 +168,7 @@ pub struct CoreKind {
 pub enum CoreKindName {
     /// Fast cores (Intel P-cores, the highest `cpu_capacity` on Arm).
     Performance,
-    /// Frugal cores (Intel E-cores, anything below on Arm).
+    /// Efficient cores (Intel E-cores, any lower `cpu_capacity` on Arm).
     Efficiency,
 }
 
@@ -175,61 +176,61 @@ pub enum CoreKindName {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Kvm {
-    /// Whether virtual machines can run, or what stands in the way.
+    /// State of KVM; if VMs cannot run, the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<KvmState>,
     /// `KVM_GET_API_VERSION`; 12 on every kernel since 2.6.22.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_version: Option<u32>,
-    /// Most vCPUs a VM can have (`KVM_CAP_MAX_VCPUS`).
+    /// Maximum number of vCPUs of a VM (`KVM_CAP_MAX_VCPUS`).
     #[serde(rename = "maxVCPUs", skip_serializing_if = "Option::is_none")]
     pub max_vcpus: Option<u32>,
-    /// vCPUs the kernel recommends as a limit (`KVM_CAP_NR_VCPUS`).
+    /// Maximum number of vCPUs of a VM that the kernel recommends (`KVM_CAP_NR_VCPUS`).
     #[serde(rename = "recommendedVCPUs", skip_serializing_if = "Option::is_none")]
     pub recommended_vcpus: Option<u32>,
-    /// Highest vCPU id plus one (`KVM_CAP_MAX_VCPU_ID`).
+    /// Maximum vCPU id plus one (`KVM_CAP_MAX_VCPU_ID`).
     #[serde(rename = "maxVCPUID", skip_serializing_if = "Option::is_none")]
     pub max_vcpu_id: Option<u32>,
-    /// Memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`): a limit on hot-plugged memory and devices.
+    /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`). It limits hot-plugged memory and devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_slots: Option<u32>,
-    /// Whether guests can run VMs themselves.
+    /// True if guests can run VMs themselves (nested virtualisation).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nested: Option<bool>,
-    /// Whether second level address translation (EPT, NPT) is used.
+    /// True if KVM uses second level address translation (EPT, NPT).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub second_level_translation: Option<bool>,
-    /// Whether interrupts are virtualised in hardware (APICv, AVIC).
+    /// True if interrupts are virtualised in hardware (APICv, AVIC).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_virtualization: Option<bool>,
-    /// Kinds of confidential VMs that can run here; absent if that is not known.
+    /// Kinds of confidential VMs that this host can run; absent if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidential: Option<Vec<Confidential>>,
-    /// In-kernel virtio-net (`/dev/vhost-net`).
+    /// True if in-kernel virtio-net (`/dev/vhost-net`) is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vhost_net: Option<bool>,
-    /// In-kernel virtio-vsock (`/dev/vhost-vsock`).
+    /// True if in-kernel virtio-vsock (`/dev/vhost-vsock`) is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vhost_vsock: Option<bool>,
-    /// TUN/TAP links (`/dev/net/tun`).
+    /// True if TUN/TAP links (`/dev/net/tun`) are available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tun: Option<bool>,
 }
 
-/// Whether KVM can run virtual machines, or what stands in the way.
+/// State of KVM; if VMs cannot run, the reason.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvmState {
-    /// A VM was made and thrown away again.
+    /// VMs can run: a test VM was created and removed.
     Ready,
-    /// The CPU (or the hypervisor below) offers neither VMX nor SVM.
+    /// The CPU (or the underlying hypervisor) supports neither VMX nor SVM.
     NoCpuSupport,
-    /// The CPU could, but the firmware has switched it off.
+    /// The CPU supports virtualisation, but the firmware has disabled it.
     DisabledInFirmware,
-    /// The CPU can, but no KVM module is loaded.
+    /// The CPU supports virtualisation, but no KVM module is loaded.
     ModuleNotLoaded,
-    /// `/dev/kvm` is there, but this user may not open it.
+    /// `/dev/kvm` exists, but this user has no permission to open it.
     NoPermission,
-    /// `/dev/kvm` opens, but a VM cannot be made.
+    /// `/dev/kvm` can be opened, but a test VM cannot be created.
     SmokeTestFailed,
 }
 
@@ -256,25 +257,25 @@ pub enum Confidential {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
-    /// Memory the kernel manages (`MemTotal`).
+    /// Memory that the kernel manages (`MemTotal`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<Bytes>,
     /// Swap space of all devices and files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Bytes>,
-    /// Whether any of the swap is compressed memory (zram).
+    /// True if any of the swap space is compressed memory (zram).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zram: Option<bool>,
-    /// Whether zswap compresses pages before they are swapped.
+    /// True if zswap compresses pages before they are swapped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zswap: Option<bool>,
     /// Transparent huge page mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
-    /// Size of a huge page where none is named (`default_hugepagesz=`).
+    /// Default size of a huge page (`default_hugepagesz=`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_hugepage_size: Option<PageSize>,
-    /// Huge page pools of the whole host, one per size the kernel supports.
+    /// Huge page pools of the whole host, one per size that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hugepages: Vec<HugepagePool>,
     /// Kernel samepage merging.
@@ -282,28 +283,28 @@ pub struct Memory {
     pub ksm: Option<Ksm>,
 }
 
-/// Kernel samepage merging. Its counters change all the time and are metrics instead.
+/// State of kernel samepage merging (KSM). Its counters change continuously and are exported as metrics instead.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Ksm {
-    /// Whether ksmd merges pages (`run` is 1).
+    /// True if ksmd merges pages (`run` is 1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<bool>,
-    /// Who steers it.
+    /// Program that controls KSM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<KsmOwner>,
-    /// The kernel's advisor; absent on kernels before 6.8, which have none.
+    /// Advisor of the kernel. Absent on kernels before 6.8, which have no advisor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advisor: Option<KsmAdvisor>,
-    /// Whether pages that rarely merge are skipped (kernel 6.7 and later).
+    /// True if ksmd skips pages that rarely merge (kernel 6.7 and later).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smart_scan: Option<bool>,
-    /// Whether pages of different zones are merged.
+    /// True if pages of different zones are merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_across_nodes: Option<bool>,
 }
 
-/// Who steers kernel samepage merging.
+/// Program that controls kernel samepage merging (KSM).
 #[derive(
     JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
@@ -314,18 +315,18 @@ pub enum KsmOwner {
     KubeVirt,
     /// The ksmtuned daemon.
     Ksmtuned,
-    /// It is off and no known manager runs.
+    /// KSM is off, and no known manager runs.
     Nobody,
-    /// It runs, and nothing says who started it.
+    /// KSM is on, and the program that started it is not known.
     Unknown,
 }
 
 /// The kernel's KSM advisor (`advisor_mode`).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KsmAdvisor {
-    /// `none`: `pages_to_scan` is as written.
+    /// `none`: `pages_to_scan` keeps the written value.
     None,
-    /// `scan-time`: the kernel sets `pages_to_scan`, which is then unwritable.
+    /// `scan-time`: the kernel sets `pages_to_scan`, which is then not writable.
     ScanTime,
 }
 
@@ -333,13 +334,13 @@ pub enum KsmAdvisor {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Iommu {
-    /// Whether the kernel uses an IOMMU, so that devices can be passed through.
+    /// True if the kernel uses an IOMMU, so that devices can be passed through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// Number of IOMMU groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<u32>,
-    /// The firmware table that describes an IOMMU: DMAR (Intel), IVRS (AMD), IORT (Arm).
+    /// Firmware table that describes an IOMMU: DMAR (Intel), IVRS (AMD), IORT (Arm).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware_table: Option<String>,
 }
@@ -348,53 +349,53 @@ pub struct Iommu {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Cgroup {
-    /// 2 for the unified hierarchy, 1 for legacy or hybrid.
+    /// Version of the cgroup hierarchy: 2 for unified, 1 for legacy or hybrid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Controllers the kernel offers, sorted.
+    /// Controllers that the kernel provides, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controllers: Vec<String>,
 }
 
-/// The configuration that the running kubelet was started with: file, drop-ins, then command line. Where no kubelet runs,
-/// the one that the next would be started with.
+/// Configuration that the running kubelet was started with: file, drop-ins, then command line. If no kubelet runs, the
+/// configuration that the next start would use.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Kubelet {
-    /// `none` or `static`.
+    /// Policy of the CPU manager: `none` or `static`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_manager_policy: Option<String>,
-    /// Options of the CPU manager that are on, sorted (`full-pcpus-only`).
+    /// Enabled options of the CPU manager, sorted (`full-pcpus-only`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpu_manager_policy_options: Vec<String>,
-    /// `none`, `best-effort`, `restricted` or `single-numa-node`.
+    /// Policy of the topology manager: `none`, `best-effort`, `restricted` or `single-numa-node`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_manager_policy: Option<String>,
-    /// `container` or `pod`.
+    /// Scope of the topology manager: `container` or `pod`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_manager_scope: Option<String>,
-    /// Options of the topology manager that are on, sorted, `name=value` where the value is not true.
+    /// Enabled options of the topology manager, sorted; `name=value` if the value is not true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_manager_policy_options: Vec<String>,
-    /// `None` or `Static`.
+    /// Policy of the Memory Manager: `None` or `Static`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_manager_policy: Option<String>,
-    /// CPUs kept for the system (`reservedSystemCPUs`).
+    /// CPUs reserved for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedSystemCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_system_cpus: Option<CpuSet>,
-    /// The start of the kubelet that the other fields describe; absent where none runs.
+    /// Start of the kubelet that the other fields describe. Absent if no kubelet runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_with: Option<KubeletStart>,
 }
 
-/// What has happened to the kubelet's configuration since it was started.
+/// Changes of the kubelet's configuration since its start.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletStart {
-    /// Whether its files still say what it was started with.
+    /// True if the kubelet's files still contain the configuration that it was started with.
     pub current: bool,
-    /// Fields that have another value in its files by now, which takes effect when the kubelet starts again
-    /// (`reservedSystemCPUs`).
+    /// Fields whose values in the kubelet's files have changed since its start (`reservedSystemCPUs`). The new values
+    /// take effect at its next start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub pending_restart: Vec<String>,

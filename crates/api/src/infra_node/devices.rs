@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, LinkName, PciAddress};
 
-/// A physical network link or a bond of them.
+/// A physical network link or a bond of such links.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Uplink {
@@ -16,7 +16,7 @@ pub struct Uplink {
     /// Hardware address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Addresses with prefix length, link-local ones left out.
+    /// IP addresses with prefix length, without link-local addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
     /// Kernel driver.
@@ -40,16 +40,16 @@ pub struct Uplink {
     /// IOMMU group of the PCI function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// The bond it is a port of.
+    /// Bond that the link is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bond: Option<LinkName>,
-    /// The bridge it is a port of.
+    /// Bridge that the link is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<LinkName>,
-    /// Whether a default route leaves through this link (or through one stacked on it).
+    /// True if a default route uses this link (or a link stacked on it).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
-    /// Virtual functions, if it is an SR-IOV physical function.
+    /// Virtual functions, if the link is an SR-IOV physical function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sriov: Option<Sriov>,
 }
@@ -59,30 +59,30 @@ pub struct Uplink {
 pub enum UplinkKind {
     /// A port of a network card.
     Physical,
-    /// Several physical links as one, by the bonding or the team driver.
+    /// Several physical links aggregated by the bonding or the team driver.
     Bond,
 }
 
 /// Operational state of a link (RFC 2863 `ifOperStatus`).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Carries frames.
+    /// The link carries frames.
     Up,
-    /// Does not.
+    /// The link does not carry frames.
     Down,
-    /// The link below is down.
+    /// The underlying link is down.
     LowerLayerDown,
-    /// Waits for something, such as 802.1X.
+    /// The link waits for an external event, such as 802.1X authentication.
     Dormant,
-    /// Under test.
+    /// The link is under test.
     Testing,
-    /// The hardware is gone.
+    /// The hardware is not present.
     NotPresent,
-    /// The driver does not say.
+    /// The driver does not report a state.
     Unknown,
 }
 
-/// A bridge or VLAN link that Berth did not make.
+/// A bridge or VLAN link that Berth did not create.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLink {
@@ -96,24 +96,24 @@ pub struct VirtualLink {
     /// Operational state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<LinkState>,
-    /// The bridge or bond it is a port of.
+    /// Bridge or bond that the link is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<LinkName>,
-    /// The link a VLAN is on.
+    /// Parent link of a VLAN link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<LinkName>,
-    /// The VLAN's id.
+    /// VLAN id of a VLAN link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// Whether a bridge keeps VLANs apart (`vlan_filtering`).
+    /// True if a bridge separates VLANs (`vlan_filtering`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan_filtering: Option<bool>,
-    /// Whether a default route leaves through this link.
+    /// True if a default route uses this link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_route: Option<bool>,
 }
 
-/// Kinds of virtual links that are reported.
+/// Kinds of reported virtual links.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VirtualLinkKind {
     /// A bridge.
@@ -126,11 +126,11 @@ pub enum VirtualLinkKind {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Sriov {
-    /// Most virtual functions the device can have (`sriov_totalvfs`).
+    /// Maximum number of virtual functions of the device (`sriov_totalvfs`).
     pub total: u32,
-    /// Virtual functions there are now (`sriov_numvfs`).
+    /// Current number of virtual functions (`sriov_numvfs`).
     pub configured: u32,
-    /// Virtual functions that are with a VM driver, or whose link was moved into a pod.
+    /// Number of virtual functions that are bound to a VM driver or whose link was moved into a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u32>,
 }
@@ -152,11 +152,11 @@ pub struct PhysicalFunction {
     /// IOMMU group of the function itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// Most virtual functions it can have (`sriov_totalvfs`).
+    /// Maximum number of virtual functions of the device (`sriov_totalvfs`).
     pub total: u32,
-    /// Virtual functions there are now (`sriov_numvfs`).
+    /// Current number of virtual functions (`sriov_numvfs`).
     pub configured: u32,
-    /// Virtual functions that are with a VM driver, or whose link was moved into a pod.
+    /// Number of virtual functions that are bound to a VM driver or whose link was moved into a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u32>,
 }
@@ -185,10 +185,10 @@ pub struct Nvme {
     /// IOMMU group; devices of one group can only be passed through together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// Whether anything uses it: partitions, mounts, holders (LVM, RAID), swap, signatures, a VM.
+    /// True if the drive is in use: partitions, mounts, holders (LVM, RAID), swap, signatures, a VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use: Option<bool>,
-    /// What uses it.
+    /// Users of the drive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
 }
@@ -210,24 +210,24 @@ pub struct Gpu {
     /// IOMMU group; devices of one group can only be passed through together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// Virtual functions, if it has them.
+    /// Virtual functions, if the device supports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sriov: Option<Sriov>,
 }
 
-/// A path that holds images or volumes.
+/// A path that contains images or volumes.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DirectIo {
-    /// The path.
+    /// Path.
     pub path: String,
-    /// Its file system.
+    /// File system of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<String>,
-    /// Size of that file system.
+    /// Size of the file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Whether files there can be opened with O_DIRECT (QEMU's `cache=none`).
+    /// True if files in the path can be opened with O_DIRECT (QEMU's `cache=none`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supported: Option<bool>,
 }

@@ -1,16 +1,16 @@
-//! Texts and lists of the status, cut to what their schema allows: one message that is too long (of a file name, or of
-//! another program) must not have the API server refuse all that a host says.
+//! Truncation of texts and lists of the status to the limits of their schema. Otherwise one message that is too long
+//! (of a file name, or of another program) would make the API server reject the whole status of a host.
 
 use super::{AllocatedContainer, InfraNodeStatus};
 use crate::{Condition, VlanRanges};
 
-/// Characters of a message (`maxLength`).
+/// Maximum number of characters of a message (`maxLength`).
 const MESSAGE: usize = 1024;
-/// Characters of a path below `status`, or of what is changed.
+/// Maximum number of characters of a path below `status`, or of the description of a change.
 const NAME: usize = 256;
-/// Characters of the message of a condition, by the API conventions.
+/// Maximum number of characters of the message of a condition, by the API conventions.
 const CONDITION: usize = 32_768;
-/// Entries of lists that are bounded (`maxItems`).
+/// Maximum number of entries of lists (`maxItems`).
 const UPLINKS: usize = 128;
 const ENTRIES: usize = 64;
 const FIELDS: usize = 16;
@@ -20,12 +20,12 @@ const PAGE_SIZES: usize = 8;
 const DEVICES: usize = 256;
 const CONTAINERS: usize = 64;
 const BLOCKS: usize = 16;
-/// Characters of the name of a container, and of a resource with its domain.
+/// Maximum number of characters of the name of a container, and of a resource with its domain.
 const CONTAINER: usize = 63;
 const RESOURCE: usize = 317;
 
 impl InfraNodeStatus {
-    /// Cuts what is longer than its schema allows. What was cut ends in `…`.
+    /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`.
     pub fn fit(&mut self) {
         for unknown in &mut self.unknown {
             cut(&mut unknown.path, NAME);
@@ -51,7 +51,7 @@ impl InfraNodeStatus {
         capabilities.links.truncate(ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
         start.for_each(|start| start.pending_restart.truncate(FIELDS));
-        // Half of them would be wrong.
+        // An incomplete list of threads would be wrong.
         let most = |zone: &&mut super::Zone| zone.threads.len() > THREADS;
         self.zones.iter_mut().filter(most).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {
@@ -60,7 +60,7 @@ impl InfraNodeStatus {
             }
             zone.reserved_hugepages.truncate(PAGE_SIZES);
         }
-        // Of what is left out nothing is known, which placement takes into account. A part would be taken for all.
+        // Placement treats absent devices as unknown. It would take a part of the list for the whole list.
         if self.devices.len() > DEVICES {
             self.devices.clear();
         }
@@ -81,7 +81,7 @@ fn fits(container: &AllocatedContainer) -> bool {
         && container.devices.len() <= ENTRIES
 }
 
-/// The API server counts characters, not bytes.
+/// Truncates a text to `most` characters. The API server counts characters, not bytes.
 fn cut(text: &mut String, most: usize) {
     if text.chars().count() <= most {
         return;

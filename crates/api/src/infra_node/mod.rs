@@ -1,4 +1,4 @@
-//! InfraNode: what one host is asked to be (`spec`) and what it is (`status`).
+//! InfraNode: desired state (`spec`) and observed state (`status`) of one host.
 
 mod bridges;
 mod capabilities;

@@ -1,6 +1,6 @@
-//! What a host is asked to be. People or the controller write it; the agent carries it out.
+//! Desired state of a host. Users or the controller write it, and the agent applies it.
 //!
-//! A field that is absent is unmanaged; a field that is taken away again restores the value found.
+//! Berth does not manage absent fields. If a field is removed, Berth restores the original value.
 
 #![cfg_attr(
     feature = "kube",
@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 
-/// What this host is asked to be. Absent fields are unmanaged: Berth neither reads intent into them
-/// nor changes them.
+/// Desired state of this host. Berth does not manage absent fields.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(CustomResource, KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -39,30 +38,30 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
         category = "berth",
         status = "crate::InfraNodeStatus",
         derive = "PartialEq",
-        doc = "One host of the infra cluster: what it is asked to be, and what it is. Named and owned as its Node.",
+        doc = "One host of the infra cluster: its desired state and its observed state. It has the name of its Node and is owned by the Node.",
         printcolumn(
             name = "Profile",
             type_ = "string",
             json_path = ".spec.profile",
-            description = "HostProfile the spec was resolved from"
+            description = "HostProfile from which the spec was resolved"
         ),
         printcolumn(
             name = "KVM",
             type_ = "string",
             json_path = ".status.capabilities.kvm.state",
-            description = "Whether virtual machines can run, or why not"
+            description = "State of KVM; if VMs cannot run, the reason"
         ),
         printcolumn(
             name = "Cores",
             type_ = "integer",
             json_path = ".status.capabilities.cpu.cores",
-            description = "Physical cores online"
+            description = "Number of online physical cores"
         ),
         printcolumn(
             name = "Memory",
             type_ = "string",
             json_path = ".status.capabilities.memory.total",
-            description = "Memory the kernel manages"
+            description = "Memory that the kernel manages"
         ),
         printcolumn(
             name = "Ready",
@@ -86,25 +85,25 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
     ).message("every tenantNetworks[].network must name one of spec.networks")
 ))]
 pub struct InfraNodeSpec {
-    /// The HostProfile this spec was resolved from, for people to see. The agent does not read it.
+    /// HostProfile from which this spec was resolved, for information only. The agent does not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub profile: Option<String>,
-    /// Whether drift is repaired. `false`: what another program changes after Berth had set it is reported
-    /// and left; a change of this spec is still carried out. Default true.
+    /// True if Berth corrects drift. If false, Berth reports drift of settings that it has applied and does not correct
+    /// it, but still applies changes of this spec. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<bool>,
-    /// CPUs kept for the host itself, and how strictly.
+    /// CPUs reserved for the host itself, and the enforcement of this reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
-    /// Huge pages to reserve at runtime. Pools that are not named are unmanaged.
+    /// Huge pages to reserve at runtime. Berth does not manage pools that are not listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub hugepages: Vec<HugepagesSpec>,
-    /// Kernel samepage merging.
+    /// Configuration of kernel samepage merging (KSM).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ksm: Option<KsmSpec>,
-    /// The kernel's transparent huge page mode (`/sys/kernel/mm/transparent_hugepage/enabled`).
+    /// Transparent huge page mode of the kernel (`/sys/kernel/mm/transparent_hugepage/enabled`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
     /// Host networks that can carry tenants.
@@ -112,29 +111,29 @@ pub struct InfraNodeSpec {
     #[schemars(length(max = 16))]
     #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
     pub networks: Vec<NetworkSpec>,
-    /// Tenant clusters this host carries, each with its own layer 2 on one of `networks`.
+    /// Networks of the tenant clusters on this host, each with its own layer 2 on one of `networks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4094))]
     #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
     pub tenant_networks: Vec<TenantNetworkSpec>,
 }
 
-/// CPUs kept for the host itself.
+/// CPUs reserved for the host itself.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuSpec {
-    /// Which cores are kept for the host; always whole physical cores with all their SMT siblings.
+    /// Cores reserved for the host, always whole physical cores with all their SMT siblings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved: Option<ReservedCpus>,
-    /// Keep system slices, movable interrupts and unbound workqueues on the reserved CPUs.
+    /// True if Berth restricts system slices, movable interrupts and unbound workqueues to the reserved CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub housekeeping: Option<bool>,
-    /// What to do about a kubelet whose configuration does not match the reservation.
+    /// Handling of a kubelet whose configuration does not match the reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletMode>,
 }
 
-/// Which cores are kept for the host: by number per NUMA zone, or by name. Exactly one is set.
+/// Cores reserved for the host, as a number per NUMA zone or as a list of CPUs. Exactly one field must be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -144,23 +143,23 @@ pub struct CpuSpec {
         .message("exactly one of coresPerZone and cpus must be set")
 ))]
 pub struct ReservedCpus {
-    /// Physical cores to keep in every zone that has CPUs. The core of CPU 0 is among them.
+    /// Number of physical cores to reserve in every zone that has CPUs. The core of CPU 0 is one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub cores_per_zone: Option<u32>,
-    /// Logical CPUs to keep; must be whole physical cores.
+    /// Logical CPUs to reserve; must be whole physical cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
 }
 
-/// What the agent does about the kubelet's own reservation.
+/// Handling of the kubelet's own reservation by the agent.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletMode {
-    /// Say what the kubelet's configuration should be.
+    /// Report the configuration that the kubelet should have.
     Advise,
     /// Write a configuration drop-in that takes effect on a drained node.
     Stage,
-    /// Neither.
+    /// Neither report nor write a configuration.
     Ignore,
 }
 
@@ -170,7 +169,7 @@ pub enum KubeletMode {
 pub struct HugepagesSpec {
     /// Page size.
     pub size: PageSize,
-    /// NUMA zone by the kernel's number. Absent: spread evenly over zones that have CPUs.
+    /// NUMA zone by the kernel's number. Default: the pages are spread evenly over the zones that have CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<u32>,
     /// Number of pages.
@@ -178,44 +177,44 @@ pub struct HugepagesSpec {
     pub count: u64,
 }
 
-/// How kernel samepage merging is run.
+/// Configuration of kernel samepage merging (KSM).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KsmSpec {
-    /// Who decides whether it runs.
+    /// Mode of KSM.
     pub mode: KsmMode,
-    /// Pages to scan before ksmd sleeps. Unwritable while a kernel advisor is active.
+    /// Number of pages to scan before ksmd sleeps. Not writable while a kernel advisor is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pages_to_scan: Option<u32>,
-    /// Milliseconds ksmd sleeps between scans.
+    /// Milliseconds that ksmd sleeps between scans.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub sleep_millis: Option<u32>,
-    /// Whether pages of different NUMA zones are merged. Changing it unmerges everything first.
+    /// True if pages of different NUMA zones are merged. A change of this field unmerges all pages first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_across_nodes: Option<bool>,
 }
 
-/// Who decides whether KSM runs.
+/// Mode of KSM.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KsmMode {
-    /// Look, never touch.
+    /// Report the state of KSM and never change it.
     Observe,
-    /// Stopped.
+    /// Stop KSM.
     Off,
-    /// Running.
+    /// Run KSM.
     On,
-    /// Running by the kernel's advisor where it has one (6.8 and later), else when memory is short.
+    /// Run KSM with the kernel's advisor if the kernel has one (6.8 and later), otherwise only when memory is short.
     Auto,
 }
 
-/// The kernel's transparent huge page mode.
+/// Transparent huge page mode of the kernel.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransparentHugepages {
     /// `always`
     Always,
-    /// `madvise`: only where a program asks
+    /// `madvise`: only for memory that a program has advised (`madvise(2)`)
     Madvise,
     /// `never`
     Never,
@@ -233,40 +232,40 @@ pub enum TransparentHugepages {
         .message("every scenario but Vxlan needs an uplink")
 ))]
 pub struct NetworkSpec {
-    /// What VLAN pools and tenants refer to.
+    /// Name of the host network, to which VLAN pools and tenants refer.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// How tenants are kept apart on this network.
+    /// Method of tenant isolation on this network.
     pub scenario: NetworkScenario,
-    /// The link that leaves the host.
+    /// Link that connects the host to this network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
-    /// Name of the bridge (VlanAwareBridge; default `br-` and the network's name), or what tenants' bridges begin
-    /// with, before the VLAN id or VNI (BridgePerTenant, Vxlan; default `tn`).
+    /// Name of the bridge (VlanAwareBridge; default `br-` and the network's name), or prefix of the names of tenants'
+    /// bridges, before the VLAN id or VNI (BridgePerTenant, Vxlan; default `tn`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<LinkName>,
-    /// Maximum transmission unit of the links made, in bytes. Absent: the uplink's; for Vxlan what the tunnel
-    /// leaves of the underlay's.
+    /// Maximum transmission unit of the links that Berth creates, in bytes. Default: the uplink's MTU; for Vxlan the
+    /// underlay's MTU minus the overhead of the tunnel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 65535))]
     pub mtu: Option<u32>,
-    /// Whether the bridges speak the spanning tree protocol. Default false: a port then carries frames at once.
+    /// True if the bridges use the spanning tree protocol. Default false: a port then carries frames immediately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stp: Option<bool>,
-    /// Whether a change of `uplink`, `vxlan.port` or `vxlan.localAddress` is made while VMs are attached, which lose the
-    /// network while their links are removed and made again. Default false: the change is blocked until the last VM
-    /// has left this host.
+    /// True if a change of `uplink`, `vxlan.port` or `vxlan.localAddress` is applied while VMs are attached. The VMs
+    /// lose the network while their links are removed and created again. Default false: the change is blocked until the
+    /// last VM has left this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_disruption: Option<bool>,
-    /// Tunnel settings, for scenario Vxlan; ignored with another one.
+    /// Tunnel settings for scenario Vxlan; ignored with other scenarios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan: Option<VxlanSpec>,
 }
 
-/// How tenants are kept apart on a host network.
+/// Method of tenant isolation on a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkScenario {
-    /// A dedicated uplink as port of one VLAN-filtering bridge.
+    /// A dedicated uplink as a port of one VLAN-filtering bridge.
     VlanAwareBridge,
     /// A VLAN link and a bridge for each tenant; the uplink itself is never enslaved.
     BridgePerTenant,
@@ -276,7 +275,7 @@ pub enum NetworkScenario {
     SriovVf,
 }
 
-/// The link that leaves the host, by exactly one of its names.
+/// Selector of an uplink. Exactly one of `name`, `mac` and `pciAddress` must be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -286,17 +285,17 @@ pub enum NetworkScenario {
         .message("exactly one of name, mac and pciAddress must be set")
 ))]
 pub struct UplinkSelector {
-    /// The uplink may become a bridge's port although the host's own traffic (its default route, addresses)
-    /// runs over it. It is then done on trial: what the host cannot reach afterwards brings it back.
+    /// True if the uplink may become a bridge port although the host's own traffic (its default route, addresses) uses
+    /// it. The change then runs as a trial: Berth reverts it if the host loses connectivity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_management: Option<bool>,
-    /// By link name.
+    /// Name of the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<LinkName>,
-    /// By permanent Ethernet address.
+    /// Permanent Ethernet address of the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddress>,
-    /// By PCI address.
+    /// PCI address of the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<PciAddress>,
 }
@@ -305,14 +304,14 @@ pub struct UplinkSelector {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VxlanSpec {
-    /// UDP port. Not 8472, which belongs to flannel and Cilium. Default 4790.
+    /// UDP port of the tunnels. Do not use 8472, which belongs to flannel and Cilium. Default 4790.
     #[serde(default = "default_vxlan_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// This host's end of the tunnels.
+    /// IP address of this host's tunnel endpoint.
     #[schemars(with = "String", length(max = 45))]
     pub local_address: IpAddr,
-    /// The other hosts' ends.
+    /// IP addresses of the other hosts' tunnel endpoints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 5000))]
     pub peers: Vec<IpAddr>,
@@ -322,7 +321,7 @@ const fn default_vxlan_port() -> u16 {
     4790
 }
 
-/// One tenant cluster's layer 2 on a host network.
+/// Layer 2 network of one tenant cluster on a host network.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -332,16 +331,16 @@ const fn default_vxlan_port() -> u16 {
         .message("exactly one of vlan and vni must be set")
 ))]
 pub struct TenantNetworkSpec {
-    /// The tenant network's name, `cluster-<id>`.
+    /// Name of the tenant network, `cluster-<id>`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Which of `networks` carries it.
+    /// Name of the entry of `networks` that carries the tenant network.
     #[schemars(length(min = 1, max = 63))]
     pub network: String,
-    /// Its VLAN.
+    /// VLAN of the tenant network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// Its VXLAN network identifier, 24 bits.
+    /// VXLAN network identifier of the tenant network, 24 bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,

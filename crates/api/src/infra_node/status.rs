@@ -1,7 +1,7 @@
-//! What a host is. Only the agent of that host writes it.
+//! Observed state of a host. Only the agent of that host writes it.
 //!
-//! Facts are three-valued: a field is yes, no, or absent and then listed in `unknown` with the reason.
-//! Nothing here changes while the host is idle: free memory, counters and times go to metrics.
+//! Facts are three-valued: a field is true, false, or absent and listed in `unknown` with the reason. No field changes
+//! while the host is idle: free memory, counters and times are metrics.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,53 +9,54 @@ use serde::{Deserialize, Serialize};
 use super::Capabilities;
 use crate::{Bytes, Condition, CpuSet, PageSize, VlanId, VlanRanges};
 
-/// What the host is, by its own agent.
+/// Observed state of the host, reported by its agent.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraNodeStatus {
-    /// `metadata.generation` of the spec that the rest of this status answers.
+    /// `metadata.generation` of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Which agent reported, and from which boot of the host.
+    /// Agent that reported this status, and the host's boot from which it reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
-    /// What the host can do.
+    /// Capabilities of the host.
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// NUMA zones in the kernel's order of ids; a machine without NUMA has one, with id 0.
+    /// NUMA zones in the order of the kernel's ids. A machine without NUMA has one zone, with id 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<Zone>,
     /// Exclusive CPUs, huge pages and devices allocated by the kubelet, by pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allocations: Vec<Allocation>,
-    /// Devices of device plugins by resource and zone, as the kubelet's `GetAllocatableResources` lists them. A resource
-    /// whose zones are not known is not in here.
+    /// Devices of device plugins by resource and zone, as the kubelet's `GetAllocatableResources` lists them. Resources
+    /// with unknown zones are not included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub devices: Vec<ZoneDevices>,
-    /// Host networks: counts of tenant networks, and those that are not Ready.
+    /// Host networks, with the counts of their tenant networks and the tenant networks that are not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStatus>,
-    /// The last changes made to the host, newest first.
+    /// Last changes of the host, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub changes: Vec<ChangeStatus>,
-    /// Facts that could not be found out, and why.
+    /// Facts that could not be determined, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
-    /// Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, CredentialValid.
+    /// Conditions of the host: Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned,
+    /// CredentialValid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Which agent reported, and from which boot.
+/// Agent that reported, and the host's boot from which it reported.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
     /// Version of `berth-agent`.
     pub version: String,
-    /// The kernel's `/proc/sys/kernel/random/boot_id`; changes with every boot.
+    /// Boot id of the kernel (`/proc/sys/kernel/random/boot_id`). It changes with every boot.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }
@@ -64,47 +65,47 @@ pub struct AgentStatus {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Zone {
-    /// The kernel's number of the node; numbers may have gaps.
+    /// Number of the node in the kernel. Numbers may have gaps.
     pub id: u32,
     /// Online CPUs of the zone; empty for a zone that has only memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
-    /// Physical cores that have an online CPU in the zone.
+    /// Number of physical cores that have an online CPU in the zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The package that all its CPUs are in, as the firmware numbers it.
+    /// Physical package of all CPUs of the zone, by the firmware's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<u32>,
-    /// Its CPUs by thread: the first threads of all cores, then the second threads. Siblings are at the same place of
-    /// each set. Empty if the cores are not alike.
+    /// CPUs of the zone by thread: the first threads of all cores, then the second threads. Siblings have the same
+    /// position in each set. Empty if the cores differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub threads: Vec<CpuSet>,
-    /// Its CPUs by last-level cache: the CPUs of each set share one. Empty if one cache serves all CPUs of the zone, or
-    /// if that is not known.
+    /// CPUs of the zone by last-level cache: the CPUs of each set share one cache. Empty if one cache serves all CPUs
+    /// of the zone, or if the caches are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub caches: Vec<CpuSet>,
-    /// Memory the kernel manages in the zone (`MemTotal`), huge pages included.
+    /// Memory that the kernel manages in the zone (`MemTotal`), including huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
-    /// Memory that the kubelet's Memory Manager keeps for the system (`reservedMemory`), huge pages not counted.
+    /// Memory that the kubelet's Memory Manager reserves for the system (`reservedMemory`), excluding huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_memory: Option<Bytes>,
-    /// Huge pages that the kubelet's Memory Manager keeps for the system (`reservedMemory`).
+    /// Huge pages that the kubelet's Memory Manager reserves for the system (`reservedMemory`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub reserved_hugepages: Vec<ReservedHugepages>,
-    /// Huge page pools, one per size the kernel supports.
+    /// Huge page pools, one per size that the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hugepages: Vec<HugepagePool>,
-    /// CPUs the kubelet keeps for the system (`reservedSystemCPUs`).
+    /// CPUs that the kubelet reserves for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
-    /// CPUs the kubelet's static CPU manager may allocate exclusively, in use or not.
+    /// CPUs that the kubelet's static CPU manager may allocate exclusively, in use or not.
     #[serde(rename = "pinnableCPUs", skip_serializing_if = "Option::is_none")]
     pub pinnable_cpus: Option<CpuSet>,
-    /// CPUs that are exclusively a container's now.
+    /// CPUs that are currently allocated exclusively to a container.
     #[serde(rename = "pinnedCPUs", skip_serializing_if = "Option::is_none")]
     pub pinned_cpus: Option<CpuSet>,
     /// Access cost to every zone, in the firmware's unit (10 is local).
@@ -112,7 +113,7 @@ pub struct Zone {
     pub distances: Vec<ZoneDistance>,
 }
 
-/// Huge pages of one size that no pod gets.
+/// Huge pages of one size that are not available to pods.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservedHugepages {
@@ -143,64 +144,65 @@ pub struct HugepagePool {
     /// Pages not in use (`free_hugepages`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u64>,
-    /// Pages beyond the persistent pool, released when freed (`surplus_hugepages`).
+    /// Pages beyond the persistent pool, which are released when freed (`surplus_hugepages`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub surplus: Option<u64>,
-    /// Pages promised but not yet faulted in (`resv_hugepages`); known for the whole host only.
+    /// Pages reserved but not yet faulted in (`resv_hugepages`); known for the whole host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
 }
 
-/// What the kubelet has allocated to one pod.
+/// Resources that the kubelet has allocated to one pod.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
     /// `metadata.uid` of the pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// Namespace of the pod, where known.
+    /// Namespace of the pod, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name of the pod, where known.
+    /// Name of the pod, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// CPUs that are exclusively its containers'.
+    /// CPUs that are allocated exclusively to its containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
-    /// Zones its CPUs and memory come from.
+    /// Zones of its CPUs and memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<u32>,
-    /// Huge pages guaranteed to it.
+    /// Huge pages guaranteed to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hugepages: Vec<AllocatedHugepages>,
-    /// Memory the Memory Manager guarantees to it, huge pages excluded.
+    /// Memory that the Memory Manager guarantees to the pod, excluding huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
     /// Devices of device plugins, as the kubelet's PodResources API lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AllocatedDevices>,
-    /// The same by container, with the zones of each amount. Empty if no container has anything of a zone, if the pod has
-    /// more containers than fit here, and in reports of agents that do not know this field: then only the sums are known.
+    /// Resources by container, with the zones of each amount. Empty if no container has resources of a zone, if the pod
+    /// has more containers than this list can have, and in reports of agents that do not know this field. Only the sums
+    /// are known then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub containers: Vec<AllocatedContainer>,
 }
 
-/// What the kubelet has allocated to one container.
+/// Resources that the kubelet has allocated to one container.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedContainer {
-    /// Name of the container; empty for what belongs to the pod as a whole.
+    /// Name of the container; empty for resources of the pod as a whole.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Its exclusive CPUs.
+    /// Exclusive CPUs of the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
-    /// Its memory blocks, as the Memory Manager's checkpoint has them.
+    /// Memory blocks of the container, as in the Memory Manager's checkpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub memory: Vec<AllocatedMemory>,
-    /// Its devices by zone.
+    /// Devices of the container by zone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub devices: Vec<AllocatedZoneDevices>,
@@ -210,23 +212,23 @@ pub struct AllocatedContainer {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedMemory {
-    /// Size of its huge pages; absent for memory that is not in huge pages.
+    /// Size of the huge pages; absent for memory that is not in huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<PageSize>,
-    /// Bytes. The block of an init container shrinks, down to 0, when later containers reuse its memory.
+    /// Size in bytes. The block of an init container shrinks, down to 0, when later containers reuse its memory.
     pub size: Bytes,
-    /// The set of zones that serves it as a group.
+    /// Zones that provide the memory as a group.
     #[schemars(length(max = 64))]
     pub zones: Vec<u32>,
 }
 
-/// Devices of one resource and zone that a container has.
+/// Devices of one resource and zone that are allocated to a container.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedZoneDevices {
-    /// Name of the resource, as `intel.com/sriov_vf`.
+    /// Name of the resource, such as `intel.com/sriov_vf`.
     pub resource: String,
-    /// Their zone; absent for devices without one.
+    /// Zone of the devices; absent for devices without a zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<u32>,
     /// Number of devices.
@@ -237,23 +239,23 @@ pub struct AllocatedZoneDevices {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneDevices {
-    /// Name of the resource, as `intel.com/sriov_vf`.
+    /// Name of the resource, such as `intel.com/sriov_vf`.
     #[schemars(length(max = 317))]
     pub resource: String,
-    /// Their zone; absent for devices without one, such as `/dev/kvm`.
+    /// Zone of the devices; absent for devices without a zone, such as `/dev/kvm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<u32>,
-    /// Healthy devices, allocated or not.
+    /// Number of healthy devices, allocated or not.
     pub total: u32,
-    /// Healthy devices that no container has.
+    /// Number of healthy devices that are not allocated to a container.
     pub free: u32,
 }
 
-/// Devices of one resource that a pod has.
+/// Devices of one resource that are allocated to a pod.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedDevices {
-    /// Name of the resource, as `devices.kubevirt.io/kvm`.
+    /// Name of the resource, such as `devices.kubevirt.io/kvm`.
     pub resource: String,
     /// Number of devices.
     pub count: u32,
@@ -269,19 +271,19 @@ pub struct AllocatedHugepages {
     pub count: u64,
 }
 
-/// State of one host network. Healthy tenant networks are only counted, so the status stays small.
+/// State of one host network. Ready tenant networks are only counted, so that the status stays small.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStatus {
-    /// `spec.networks[].name`.
+    /// Name of the host network (`spec.networks[].name`).
     pub name: String,
-    /// Tenant networks that are in place.
+    /// Number of tenant networks that are ready.
     pub ready: u32,
-    /// Tenant networks that are being made.
+    /// Number of tenant networks that are pending.
     pub pending: u32,
-    /// Tenant networks that could not be made.
+    /// Number of tenant networks that could not be configured.
     pub failed: u32,
-    /// Those that are not ready, and why.
+    /// Tenant networks that are not ready, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub not_ready: Vec<TenantNetworkStatus>,
@@ -291,43 +293,43 @@ pub struct NetworkStatus {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantNetworkStatus {
-    /// `spec.tenantNetworks[].name`.
+    /// Name of the tenant network (`spec.tenantNetworks[].name`).
     pub tenant: String,
-    /// Its VLAN.
+    /// VLAN of the tenant network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// Its VXLAN network identifier.
+    /// VXLAN network identifier of the tenant network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
-    /// Pending or Failed.
+    /// State of the tenant network: Pending or Failed.
     pub state: TenantNetworkState,
-    /// What stands in the way.
+    /// Reason why the tenant network is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 }
 
-/// How far a tenant network is.
+/// State of a tenant network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TenantNetworkState {
-    /// In place and read back.
+    /// Configured, and verified by reading it back.
     Ready,
-    /// Being made, or waiting for something.
+    /// Being configured, or waiting for a dependency.
     Pending,
-    /// Could not be made.
+    /// Could not be configured.
     Failed,
 }
 
-/// What became of one change to the host.
+/// Result of one change of the host.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeStatus {
-    /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
+    /// Human-readable description of the change: `hugepages 2Mi zone 1: 0 -> 1024`.
     #[schemars(length(max = 256))]
     pub what: String,
-    /// What became of it.
+    /// Result of the change.
     pub result: ChangeResult,
-    /// Numbers, errno and meaning, or what blocks it.
+    /// Numbers, errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
@@ -348,51 +350,51 @@ pub struct Removal {
     pub vlans: Option<VlanRanges>,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeResult {
-    /// Done and read back.
+    /// Applied, and verified by reading it back.
     Done,
-    /// Some of it; the message has both numbers.
+    /// Applied in part; the message has the desired and the actual number.
     Partial,
-    /// Not tried, as something in use stands in the way.
+    /// Not attempted, because a resource in use prevents it.
     Blocked,
-    /// Tried and refused.
+    /// Attempted and refused.
     Failed,
 }
 
-/// A fact that could not be found out.
+/// A fact that could not be determined.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct Unknown {
     /// Path of the field below `status`, for example `capabilities.kvm.apiVersion`.
     #[schemars(length(max = 256))]
     pub path: String,
-    /// Why it is not known.
+    /// Reason why the fact is not known.
     pub reason: UnknownReason,
-    /// What was tried, and what came back.
+    /// Attempted operation and its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 }
 
-/// Why a fact is not known.
+/// Reason why a fact is not known.
 #[derive(
     JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub enum UnknownReason {
-    /// Needs a running machine; a captured tree was read.
+    /// The fact requires a running machine, but a captured tree was read.
     CapturedTree,
     /// The container's device cgroup forbids the device.
     DeviceCgroup,
-    /// The file is there, but may not be read or opened by this user.
+    /// The file exists, but this user has no permission to read or open it.
     NoPermission,
     /// The kernel or the captured tree has no such file.
     NotFound,
-    /// The file is there, but its content makes no sense.
+    /// The file exists, but its content is malformed.
     Malformed,
-    /// Reading failed in another way.
+    /// Reading failed for another reason.
     Unreadable,
-    /// Another fact it depends on is unknown.
+    /// The fact depends on another unknown fact.
     DependsOnUnknown,
 }
