@@ -12,10 +12,10 @@ use berth_api::infra_node::{KsmMode, KsmOwner};
 
 use super::change::{Action, Change, Disruption, Why};
 use super::current::current;
+use super::field_path::FieldPath;
 use super::input::Input;
 use super::spare::kept_back;
 use super::target::{Target, Targets};
-use crate::manifest::Fault;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
 /// Percentage of available memory above which ksmd stops.
@@ -39,7 +39,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     ] {
         if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
             let message = format!("must be from 1 to {most}");
-            targets.faults.push(Fault::new(format!("spec.ksm.{field}"), value, message));
+            targets.faults.push(FieldPath::spec("ksm").child(field).fault(value, message));
             return;
         }
     }

@@ -10,6 +10,7 @@ mod change;
 pub mod cpu;
 mod current;
 mod drift;
+mod field_path;
 mod housekeeping;
 mod hugepages;
 pub mod id;

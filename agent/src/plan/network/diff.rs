@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{LinkName, MacAddress};
 
-use super::desired::{DesiredKind, DesiredLink};
+use super::desired_link::{DesiredKind, DesiredLink};
 use super::difference::Difference;
 use super::mismatch::Mismatch;
 use super::names::{LINK_GROUP, owner};

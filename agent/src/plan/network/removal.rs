@@ -45,10 +45,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
     let kept: BTreeSet<&LinkName> = desired
         .networks
         .iter()
-        .flat_map(|network| {
-            let tenants = network.tenants.iter().flat_map(|tenant| &tenant.links);
-            network.bridge.iter().chain(tenants).map(|link| &link.name)
-        })
+        .flat_map(|network| network.links().map(|link| &link.name))
         .collect();
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
     for link in links.all.iter().filter(|link| !kept.contains(&link.name)) {
@@ -64,7 +61,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
             let mut change = removal(links, network, *tenant, group, made.get(*network));
             if let (Action::Links(work), Some(still)) = (&mut change.action, still) {
                 // A tenant that moved has its new id already.
-                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id != *id));
+                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id() != *id));
             }
             change
         })
