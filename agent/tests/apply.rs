@@ -13,7 +13,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
+use berth_agent::apply::{ApplyContext, CannotStart, Converged, converge, observe_for_plan};
 use berth_api::infra_node::ChangeResult;
 use berth_host_facts::ObserveOptions;
 use berth_host_facts::ledger::Ledger;
@@ -34,13 +34,13 @@ fn tree() -> Tree {
 fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
-    let hands = Hands::new(&root, BOOT, &|| {});
+    let context = ApplyContext::new(&root, BOOT, &|| {});
     let converged = converge(
-        &hands,
+        &context,
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
-        &|| look(&root, &ObserveOptions::to_plan()),
+        &|| observe_for_plan(&root, &ObserveOptions::to_plan()),
         &mut |_| {},
     );
     match converged.stopped {

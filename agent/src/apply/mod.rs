@@ -5,9 +5,9 @@
 
 mod cannot_start;
 mod carry_out;
+mod context;
 mod converge;
 mod files;
-mod hands;
 mod hugepages;
 mod interrupts;
 mod ksm;
@@ -18,7 +18,7 @@ mod settle;
 
 pub use cannot_start::CannotStart;
 pub use carry_out::{Applied, apply};
-pub use converge::{Converged, converge, look};
-pub use hands::Hands;
+pub use context::ApplyContext;
+pub use converge::{Converged, converge, observe_for_plan};
 pub use links::kernel::Kernel;
 pub use outcome::Outcome;

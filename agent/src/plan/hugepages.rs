@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
 use berth_api::{Bytes, PageSize};
 
-use super::change::{Action, Change, Disruption, Why};
+use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::{current, pool};
 use super::field_path::FieldPath;
 use super::input::Input;
@@ -207,7 +207,7 @@ fn possible(
     let is = |pages: u64| target.value == Value::Number(pages);
     match kubelet::counted(input, zone, size) {
         Counted::Fixed(Some(pages), _) if pages != now && !is(pages) => {
-            (Target { value: Value::Number(pages), why: Why::Spec }, None)
+            (Target { value: Value::Number(pages), why: ChangeReason::Spec }, None)
         }
         Counted::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
             (target.clone(), Some(why))

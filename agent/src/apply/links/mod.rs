@@ -15,7 +15,7 @@ mod transaction;
 pub mod trial;
 mod waves;
 
-use super::hands::Hands;
+use super::context::ApplyContext;
 use super::outcome::Outcome;
 use crate::plan::Change;
 use berth_host_facts::ledger::Ledger;
@@ -26,13 +26,13 @@ pub use steps::step_alone;
 /// Applies changes of links, in the order of their stages. If there are fewer outcomes than changes, there was
 /// no time for the last changes, which are removals.
 pub(super) fn carry_out(
-    hands: &Hands,
+    context: &ApplyContext,
     changes: &[&Change],
     ledger: &mut Ledger,
     report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
-    match hands.kernel {
-        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), hands, changes, ledger, report),
-        None => carry_out_on(&mut Live::new(hands), hands, changes, ledger, report),
+    match context.kernel {
+        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), context, changes, ledger, report),
+        None => carry_out_on(&mut Live::new(context), context, changes, ledger, report),
     }
 }

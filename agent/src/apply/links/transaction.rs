@@ -5,7 +5,7 @@ use std::io;
 
 use berth_api::LinkName;
 
-use crate::apply::outcome::Ended;
+use crate::apply::outcome::ApplyResult;
 use crate::plan::network::{LinkOp, LinkWork, holds, users};
 use berth_host_facts::links::Links;
 
@@ -210,7 +210,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns the result of the change, from the links that were read after it.
-    pub(super) fn result(&self, links: &Links) -> Ended {
+    pub(super) fn result(&self, links: &Links) -> ApplyResult {
         // A link that is created again was removed first, and exists again.
         let made = |name: &LinkName| {
             self.work
@@ -228,11 +228,11 @@ impl<'a> Transaction<'a> {
             Some((_, why)) => format!("; and what was there before could not be restored: {why}"),
         };
         match (self.cause(), unlike(&self.work.ops)) {
-            (None, None) => Ended::Done(match &self.phase {
+            (None, None) => ApplyResult::Done(match &self.phase {
                 Phase::Tried { message } => message.clone(),
                 _ => None,
             }),
-            (Some(Cause::InUse(why)), _) => Ended::Blocked(format!("{why}{}", restored())),
+            (Some(Cause::InUse(why)), _) => ApplyResult::Blocked(format!("{why}{}", restored())),
             (Some(Cause::Failed(why)), Some((LinkOp::AddVlans { port, vlans }, _)))
                 if !self.rolls_back() =>
             {
@@ -240,12 +240,12 @@ impl<'a> Transaction<'a> {
                 let missing = vlans.difference(&now.all);
                 let carried = vlans.len() - missing.len();
                 if carried == 0 {
-                    return Ended::Failed(why.to_string());
+                    return ApplyResult::Failed(why.to_string());
                 }
-                Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+                ApplyResult::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
             }
-            (Some(Cause::Failed(why)), _) => Ended::Failed(format!("{why}{}", restored())),
-            (None, Some((_, why))) => Ended::Failed(format!(
+            (Some(Cause::Failed(why)), _) => ApplyResult::Failed(format!("{why}{}", restored())),
+            (None, Some((_, why))) => ApplyResult::Failed(format!(
                 "done, and reads back otherwise: {why}; something else changes it"
             )),
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::error::StepError;
 use super::kernel::Kernel;
 use super::transaction::Transaction;
-use crate::apply::hands::Hands;
-use crate::apply::outcome::Ended;
+use crate::apply::context::ApplyContext;
+use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
@@ -15,12 +15,12 @@ use crate::plan::network::LinkOp;
 const WAVE: usize = 512;
 
 /// Result of a change, and true if it was on trial and rolled back.
-pub(super) type Done = (Ended, bool);
+pub(super) type Done = (ApplyResult, bool);
 
 /// Applies changes that do not depend on each other: the first steps of all changes, then the
 /// second steps, and so on.
 pub(super) fn all_at_once(
-    hands: &Hands,
+    context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
 ) -> Vec<Done> {
@@ -33,7 +33,7 @@ pub(super) fn all_at_once(
     let mut result = Ok(());
     for wave in waves {
         result = run(kernel, wave);
-        hands.alive();
+        context.report_progress();
         if result.is_err() {
             break;
         }
@@ -45,7 +45,7 @@ pub(super) fn all_at_once(
             .collect(),
         Err(error) => {
             let failed = |transaction: &Transaction| {
-                (Ended::Failed(format!("netlink: {error}")), transaction.trial_rolled_back())
+                (ApplyResult::Failed(format!("netlink: {error}")), transaction.trial_rolled_back())
             };
             transactions.iter().map(failed).collect()
         }

@@ -12,7 +12,7 @@ use super::refusal::Disrupts;
 use super::scenario::{Scenario, SharedBridge};
 use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
-use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, Links};
@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
         let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
-        self.changes.push(change(id, was, will_be, Why::Spec, work));
+        self.changes.push(change(id, was, will_be, ChangeReason::Spec, work));
         if drift {
             self.is_drift();
         }
