@@ -4,7 +4,7 @@ use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::cannot_start::CannotStart;
+use super::apply_blocked::ApplyBlocked;
 use super::links::kernel::Kernel;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
@@ -26,7 +26,7 @@ pub struct ApplyContext<'a> {
     /// A model of a kernel, which replaces the running kernel.
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
     /// Reason why no change may be applied.
-    pub(super) blocked_reason: Option<CannotStart>,
+    pub(super) blocked_reason: Option<ApplyBlocked>,
 }
 
 impl std::fmt::Debug for ApplyContext<'_> {
@@ -64,7 +64,7 @@ impl<'a> ApplyContext<'a> {
 
     /// Blocks all changes if there is a reason.
     #[must_use]
-    pub fn with_blocked_reason(mut self, reason: Option<CannotStart>) -> Self {
+    pub fn with_blocked_reason(mut self, reason: Option<ApplyBlocked>) -> Self {
         self.blocked_reason = reason;
         self
     }

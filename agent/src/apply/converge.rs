@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::cannot_start::CannotStart;
-use super::carry_out::apply;
+use super::apply_blocked::ApplyBlocked;
 use super::context::ApplyContext;
+use super::execute::apply;
 use super::outcome::Outcome;
 use crate::manifest::Unclear;
 use crate::observe;
@@ -32,7 +32,7 @@ pub struct Converged {
     /// True if there was not enough time for all removals.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
-    pub stopped: Option<CannotStart>,
+    pub stopped: Option<ApplyBlocked>,
     /// The pending changes of the last plan.
     pub plan: Plan,
     /// The facts of the last read of the host.
@@ -118,7 +118,7 @@ pub fn converge(
         let applied = match apply(context, &now, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
-                stopped = Some(CannotStart::State(error));
+                stopped = Some(ApplyBlocked::State(error));
                 continue;
             }
         };
@@ -146,14 +146,14 @@ fn keep_record(context: &ApplyContext, facts: &HostFacts) {
 }
 
 /// Returns the reason why a host with these facts must not be changed.
-fn unsafe_to_change(context: &ApplyContext, facts: &HostFacts) -> Option<CannotStart> {
+fn unsafe_to_change(context: &ApplyContext, facts: &HostFacts) -> Option<ApplyBlocked> {
     if context.blocked_reason.is_some() {
         return context.blocked_reason.clone();
     }
     // Without the boot ID the ledger would be regarded as the ledger of another boot, and would be
     // overwritten.
     if context.boot_id.is_empty() || facts.boot_id.as_deref() != Some(context.boot_id) {
-        return Some(CannotStart::BootId);
+        return Some(ApplyBlocked::BootId);
     }
-    facts.ledger_fault.clone().map(CannotStart::Ledger)
+    facts.ledger_fault.clone().map(ApplyBlocked::Ledger)
 }

@@ -21,7 +21,7 @@ pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
 }
 
 /// Carries out the action, and records in the ledger which files of Berth exist now.
-pub(super) fn carry_out(
+pub(super) fn execute(
     context: &ApplyContext,
     action: &KubeletAction,
     ledger: &mut Ledger,

@@ -15,7 +15,7 @@ use berth_host_facts::irqs;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::setting::Setting;
 
-pub(super) fn carry_out(
+pub(super) fn execute(
     context: &ApplyContext,
     why: ChangeReason,
     steps: &[Step],

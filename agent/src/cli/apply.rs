@@ -143,7 +143,7 @@ fn finish(
     success: &str,
 ) -> Result<ExitCode, Failure> {
     let Some(boot_id) = facts.boot_id.as_deref() else {
-        return Err(unreachable(&crate::apply::CannotStart::BootId.to_string()));
+        return Err(unreachable(&crate::apply::ApplyBlocked::BootId.to_string()));
     };
     let style = Style::for_stdout();
     let context = ApplyContext::new(root, boot_id, &|| {});

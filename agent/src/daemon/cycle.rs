@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::state::State;
 use super::trigger::Trigger;
 use crate::apply::links::trial;
-use crate::apply::{ApplyContext, CannotStart, Converged, Outcome, converge, observe_for_plan};
+use crate::apply::{ApplyBlocked, ApplyContext, Converged, Outcome, converge, observe_for_plan};
 use crate::cluster::{CycleEvent, Store};
 use crate::manifest::Part;
 use crate::observe;
@@ -142,7 +142,7 @@ impl Worker {
     fn converge(
         &mut self,
         desired: &Desired,
-        blocked_reason: Option<CannotStart>,
+        blocked_reason: Option<ApplyBlocked>,
         links_only: bool,
         begin: Instant,
     ) -> Converged {
@@ -183,7 +183,7 @@ impl Worker {
 
     /// Rolls back a change that an earlier process left on trial. If the rollback fails, returns the reason why no
     /// change can be applied.
-    fn recover(&self) -> Option<CannotStart> {
+    fn recover(&self) -> Option<ApplyBlocked> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
             Ok(None) => None,
@@ -192,7 +192,7 @@ impl Worker {
                 None
             }
             // The publisher logs the error once, with the other problems.
-            Err(error) => Some(CannotStart::Trial(error)),
+            Err(error) => Some(ApplyBlocked::Trial(error)),
         }
     }
 

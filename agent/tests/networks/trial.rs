@@ -1,6 +1,6 @@
 //! Tests of a trial that an earlier process did not finish.
 
-use berth_agent::apply::{CannotStart, converge, links::trial};
+use berth_agent::apply::{ApplyBlocked, converge, links::trial};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
         let mut facts = host();
         facts.boot_id = Some(BOOT.to_owned());
         let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
-        let why = CannotStart::Trial(error);
+        let why = ApplyBlocked::Trial(error);
         let context = ApplyContext::new(&root, BOOT, &|| {})
             .with_kernel(&model)
             .with_blocked_reason(Some(why.clone()));

@@ -54,7 +54,7 @@ impl Kernel for Live<'_, '_> {
     }
 
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
-        filter::carry_out(work)
+        filter::execute(work)
     }
 
     fn links(&mut self) -> io::Result<Links> {

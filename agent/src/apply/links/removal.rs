@@ -18,7 +18,7 @@ use crate::plan::network::LinkOp;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `ended`.
-pub(super) fn carry_out(
+pub(super) fn execute(
     context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
@@ -37,7 +37,7 @@ pub(super) fn carry_out(
 }
 
 fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
-    while let Some(op) = transaction.op() {
+    while let Some(op) = transaction.next_step() {
         // A VM may have been attached since the plan was made, or since the last step, and the kernel would remove
         // the link all the same.
         if transaction.needs_check() {
@@ -54,7 +54,7 @@ fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Appl
                 }
             };
             transaction.check(&near);
-            if transaction.op() != Some(op) {
+            if transaction.next_step() != Some(op) {
                 continue;
             }
             // The port may belong to another bridge by now.

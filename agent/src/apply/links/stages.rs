@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use berth_api::infra_node::ChangeResult;
 
+use super::batches::apply_batches;
 use super::kernel::Kernel;
 use super::ledger_notes::settle;
 use super::removal;
-use super::waves::all_at_once;
 use crate::apply::context::ApplyContext;
 use crate::apply::outcome::{ApplyResult, Outcome};
 use crate::plan::network::Stage;
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
 
-pub(super) fn carry_out_on(
+pub(super) fn execute_on(
     kernel: &mut dyn Kernel,
     context: &ApplyContext,
     changes: &[&Change],
@@ -48,7 +48,7 @@ pub(super) fn carry_out_on(
             continue;
         }
         if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::carry_out(context, kernel, stage, &mut |change, ended| {
+            removal::execute(context, kernel, stage, &mut |change, ended| {
                 let outcome = Outcome::of(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
@@ -60,7 +60,7 @@ pub(super) fn carry_out_on(
         }
         let possible = |change: &&Change| waits_for(change, &lost, unfiltered).is_none();
         let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
-        let mut done = all_at_once(context, kernel, &possible).into_iter();
+        let mut done = apply_batches(context, kernel, &possible).into_iter();
         for change in stage {
             let (ended, rolled_back) = match waits_for(change, &lost, unfiltered) {
                 Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),

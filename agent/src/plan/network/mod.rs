@@ -36,7 +36,7 @@ use super::input::Input;
 use crate::manifest::{Fault, Part};
 use berth_host_facts::ledger::MadeNetwork;
 pub use desired_link::{DesiredKind, DesiredLink};
-pub use diff::holds;
+pub use diff::verify_step;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
 pub use op::LinkOp;

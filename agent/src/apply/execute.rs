@@ -47,12 +47,12 @@ pub fn apply(
     let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
         plan.changes.iter().partition(|change| change.links().is_some());
     for change in on_settings {
-        let outcome = carry_out(context, change, &mut after);
+        let outcome = execute(context, change, &mut after);
         report(&outcome);
         outcomes.push(outcome);
         context.report_progress();
     }
-    outcomes.extend(links::carry_out(context, &on_links, &mut after, report));
+    outcomes.extend(links::execute(context, &on_links, &mut after, report));
     tidy(plan, &mut after);
     let mut state = None;
     if after != saved {
@@ -112,7 +112,7 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     }
 }
 
-fn carry_out(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outcome {
+fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outcome {
     if change.blocked.is_some() {
         return Outcome::blocked(change);
     }
@@ -132,11 +132,11 @@ fn carry_out(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Ou
         }
     }
     if let Action::Kubelet(action) = &change.action {
-        return Outcome::of(change, files::carry_out(context, action, ledger));
+        return Outcome::of(change, files::execute(context, action, ledger));
     }
     let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
-        return Outcome::of(change, interrupts::carry_out(context, change.why, steps, ledger));
+        return Outcome::of(change, interrupts::execute(context, change.why, steps, ledger));
     }
     let mut ended = ApplyResult::Done(None);
     for step in steps {
