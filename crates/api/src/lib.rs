@@ -35,7 +35,7 @@ pub use infra_config::*;
 pub use infra_node::{InfraNode, InfraNodeSpec, InfraNodeStatus};
 pub use link_name::{LinkName, ParseLinkNameError};
 pub use mac_address::{MacAddress, ParseMacAddressError};
-pub use node_labels::node_labels;
+pub use node_labels::feature_labels;
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use problem::Problem;
