@@ -13,7 +13,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
+use berth_agent::apply::{ApplyBlocked, ApplyContext, Converged, converge, observe_for_plan};
 use berth_api::infra_node::ChangeResult;
 use berth_host_facts::ObserveOptions;
 use berth_host_facts::ledger::Ledger;
@@ -31,16 +31,16 @@ fn tree() -> Tree {
     tree
 }
 
-fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
+fn shape(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
-    let hands = Hands::new(&root, BOOT, &|| {});
+    let context = ApplyContext::new(&root, BOOT, &|| {});
     let converged = converge(
-        &hands,
+        &context,
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
-        &|| look(&root, &ObserveOptions::to_plan()),
+        &|| observe_for_plan(&root, &ObserveOptions::to_plan()),
         &mut |_| {},
     );
     match converged.stopped {
@@ -127,7 +127,7 @@ fn found_values_are_saved_before_the_first_write() {
     tree.file("var/lib/berth", "not a folder");
     let before = files(tree.path());
     let error = shape(&tree, SPEC).unwrap_err();
-    assert!(matches!(error, CannotStart::State(_)), "{error}");
+    assert!(matches!(error, ApplyBlocked::State(_)), "{error}");
     assert_eq!(before, files(tree.path()));
 }
 

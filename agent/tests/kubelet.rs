@@ -11,7 +11,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use berth_agent::apply::{Converged, Hands, converge, look};
+use berth_agent::apply::{ApplyContext, Converged, converge, observe_for_plan};
 use berth_agent::observe::observe;
 use berth_agent::state_folder::save_ledger;
 use berth_host_facts::host_settings::HostSettings;
@@ -94,17 +94,17 @@ fn there(tree: &Tree, path: &str) -> bool {
 fn shape_by(
     tree: &Tree,
     spec: &str,
-    look: &dyn Fn(&Root) -> (HostFacts, HostSettings),
+    observe_for_plan: &dyn Fn(&Root) -> (HostFacts, HostSettings),
 ) -> Converged {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
-    let hands = Hands::new(&root, BOOT, &|| {});
+    let context = ApplyContext::new(&root, BOOT, &|| {});
     let converged = converge(
-        &hands,
+        &context,
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
-        &|| look(&root),
+        &|| observe_for_plan(&root),
         &mut |_| {},
     );
     assert_eq!(converged.stopped, None);
@@ -112,7 +112,7 @@ fn shape_by(
 }
 
 fn shape(tree: &Tree, spec: &str) -> Converged {
-    shape_by(tree, spec, &|root| look(root, &ObserveOptions::to_plan()))
+    shape_by(tree, spec, &|root| observe_for_plan(root, &ObserveOptions::to_plan()))
 }
 
 /// Returns one line for each outcome, with its result and its message.

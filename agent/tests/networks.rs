@@ -17,7 +17,7 @@ mod trial;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_agent::apply::{Hands, Outcome, apply};
+use berth_agent::apply::{ApplyContext, Outcome, apply};
 use berth_agent::manifest::Manifest;
 use berth_agent::plan::network::LinkOp;
 use berth_agent::plan::{Change, Input, Plan, plan};
@@ -119,8 +119,8 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
     STATE.with(|tree| {
         let root = Root::open(tree.path()).unwrap();
         save_ledger(&facts.ledger, &root, BOOT).unwrap();
-        let hands = Hands::new(&root, BOOT, &|| {}).on(&model);
-        let applied = apply(&hands, &plan, &facts.ledger, &mut |_| {}).unwrap();
+        let context = ApplyContext::new(&root, BOOT, &|| {}).with_kernel(&model);
+        let applied = apply(&context, &plan, &facts.ledger, &mut |_| {}).unwrap();
         let is_done = |outcome: &&Outcome| outcome.result == ChangeResult::Done;
         let done = applied.outcomes.iter().filter(is_done).count();
         assert_eq!(done, plan.changes.len(), "{:#?}", applied.outcomes);

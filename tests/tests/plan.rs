@@ -143,7 +143,7 @@ fn make_node(plane: &ControlPlane, host: &str) {
     plane.kubectl_with(&plane.kubeconfig(), &replace, &node.to_string()).unwrap();
     let status: berth_api::InfraNodeStatus =
         serde_json::from_value(infra["status"].clone()).unwrap();
-    let agents = berth_api::node_labels(&status);
+    let agents = berth_api::feature_labels(&status);
     let agents = agents.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
     let others = [
         "kubevirt.io/schedulable=true",

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::cannot_start::CannotStart;
-use super::carry_out::apply;
-use super::hands::Hands;
+use super::apply_blocked::ApplyBlocked;
+use super::context::ApplyContext;
+use super::execute::apply;
 use super::outcome::Outcome;
 use crate::manifest::Unclear;
 use crate::observe;
@@ -32,7 +32,7 @@ pub struct Converged {
     /// True if there was not enough time for all removals.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
-    pub stopped: Option<CannotStart>,
+    pub stopped: Option<ApplyBlocked>,
     /// The pending changes of the last plan.
     pub plan: Plan,
     /// The facts of the last read of the host.
@@ -44,7 +44,7 @@ pub struct Converged {
 /// Reads all facts that a plan needs. `wanted` is [`ObserveOptions::to_plan`], with the facts that are known
 /// already.
 #[must_use]
-pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
+pub fn observe_for_plan(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     let facts = observe::observe(root, wanted);
     let shape = observe::settings(root, &facts);
     (facts, shape)
@@ -53,11 +53,11 @@ pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
 /// Converges the host to `spec`. Parts in `unclear`, and changes whose attempt is in `waits`, are not applied. If
 /// a rollback would not be safe, no change is applied, but the plan is made.
 pub fn converge(
-    hands: &Hands,
+    context: &ApplyContext,
     spec: &InfraNodeSpec,
     unclear: &Unclear,
     waits: &BTreeSet<AttemptId>,
-    look: &dyn Fn() -> (HostFacts, HostSettings),
+    observe_host: &dyn Fn() -> (HostFacts, HostSettings),
     report: &mut dyn FnMut(&Outcome),
 ) -> Converged {
     let mut tried = BTreeSet::new();
@@ -68,15 +68,15 @@ pub fn converge(
     let mut stopped = None;
     loop {
         round += 1;
-        let (facts, shape) = look();
-        stopped = stopped.or_else(|| unsafe_to_change(hands, &facts));
+        let (facts, shape) = observe_host();
+        stopped = stopped.or_else(|| unsafe_to_change(context, &facts));
         if stopped.is_none() {
-            keep_record(hands, &facts);
+            keep_record(context, &facts);
         }
-        hands.alive();
+        context.report_progress();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let mut plan = plan::plan(input);
-        if hands.tied {
+        if context.dry_run {
             plan.only_observe();
         }
         let is_new = |attempt: &AttemptId| !tried.contains(attempt);
@@ -115,10 +115,10 @@ pub fn converge(
         let mut now = plan;
         now.changes
             .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt()));
-        let applied = match apply(hands, &now, &facts.ledger, report) {
+        let applied = match apply(context, &now, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
-                stopped = Some(CannotStart::State(error));
+                stopped = Some(ApplyBlocked::State(error));
                 continue;
             }
         };
@@ -135,25 +135,25 @@ pub fn converge(
 
 /// Records the configuration that the running kubelet was started with, before its files change. Without the
 /// record that configuration is unknown from then on, which is safe.
-fn keep_record(hands: &Hands, facts: &HostFacts) {
-    let Some(record) = facts.kubelet.record().filter(|_| !hands.tied) else { return };
-    if Record::read(hands.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
+fn keep_record(context: &ApplyContext, facts: &HostFacts) {
+    let Some(record) = facts.kubelet.record().filter(|_| !context.dry_run) else { return };
+    if Record::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
         return;
     }
-    if let Err(error) = keep_kubelet(hands.root, &record) {
+    if let Err(error) = keep_kubelet(context.root, &record) {
         tracing::warn!(%error, "failed to record the configuration of the kubelet");
     }
 }
 
 /// Returns the reason why a host with these facts must not be changed.
-fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
-    if hands.halted.is_some() {
-        return hands.halted.clone();
+fn unsafe_to_change(context: &ApplyContext, facts: &HostFacts) -> Option<ApplyBlocked> {
+    if context.blocked_reason.is_some() {
+        return context.blocked_reason.clone();
     }
     // Without the boot ID the ledger would be regarded as the ledger of another boot, and would be
     // overwritten.
-    if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
-        return Some(CannotStart::BootId);
+    if context.boot_id.is_empty() || facts.boot_id.as_deref() != Some(context.boot_id) {
+        return Some(ApplyBlocked::BootId);
     }
-    facts.ledger_fault.clone().map(CannotStart::Ledger)
+    facts.ledger_fault.clone().map(ApplyBlocked::Ledger)
 }

@@ -1,7 +1,7 @@
 //! The kubelet's drop-in and checkpoints.
 
-use super::hands::Hands;
-use super::outcome::{Ended, Result};
+use super::context::ApplyContext;
+use super::outcome::{ApplyResult, Result};
 use crate::host_write::HostWrite as _;
 use crate::plan::kubelet::KubeletAction;
 use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
@@ -21,21 +21,25 @@ pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
 }
 
 /// Carries out the action, and records in the ledger which files of Berth exist now.
-pub(super) fn carry_out(hands: &Hands, action: &KubeletAction, ledger: &mut Ledger) -> Ended {
-    let ended = work(hands, action).unwrap_or_else(|ended| ended);
+pub(super) fn execute(
+    context: &ApplyContext,
+    action: &KubeletAction,
+    ledger: &mut Ledger,
+) -> ApplyResult {
+    let ended = work(context, action).unwrap_or_else(|ended| ended);
     ledger.files.extend(made_by(action));
-    for file in action.files().into_iter().filter(|file| !hands.root.exists(file)) {
+    for file in action.files().into_iter().filter(|file| !context.root.exists(file)) {
         ledger.files.remove(file);
     }
     ended
 }
 
-fn work(hands: &Hands, action: &KubeletAction) -> Result {
-    let root = hands.root;
+fn work(context: &ApplyContext, action: &KubeletAction) -> Result {
+    let root = context.root;
     match action {
         KubeletAction::Stage { staged, text } => {
             root.replace(staged, text.as_bytes())?;
-            Ok(Ended::Done(None))
+            Ok(ApplyResult::Done(None))
         }
         KubeletAction::Activate { staged, active: _, checkpoints } => {
             // Checkpoints are removed first: a kubelet without checkpoints starts with any policy, a
@@ -44,18 +48,18 @@ fn work(hands: &Hands, action: &KubeletAction) -> Result {
                 root.remove(file)?;
             }
             root.rename(staged, ACTIVE)?;
-            Ok(Ended::Done(Some("kubelet restart needed".to_owned())))
+            Ok(ApplyResult::Done(Some("kubelet restart needed".to_owned())))
         }
         KubeletAction::Deactivate { active, .. } => {
             root.rename(active, STAGED)?;
             let why = "the kubelet was not restarted and pods came back; drain the node and it is tried again";
-            Ok(Ended::Done(Some(why.to_owned())))
+            Ok(ApplyResult::Done(Some(why.to_owned())))
         }
         KubeletAction::Remove(files) => {
             for file in files {
                 root.remove(file)?;
             }
-            Ok(Ended::Done(None))
+            Ok(ApplyResult::Done(None))
         }
     }
 }

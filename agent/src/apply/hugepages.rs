@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use berth_api::PageSize;
 
-use super::hands::Hands;
-use super::outcome::{Ended, Result};
+use super::context::ApplyContext;
+use super::outcome::{ApplyResult, Result};
 use crate::host_write::HostWrite as _;
 use crate::plan::Step;
 use berth_host_facts::root::Root;
@@ -39,12 +39,12 @@ pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> 
 }
 
 /// Changes the pool to the planned size, as far as possible.
-pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Result {
+pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step) -> Result {
     let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
-        return Err(Ended::Failed("not a number of pages".to_owned()));
+        return Err(ApplyResult::Failed("not a number of pages".to_owned()));
     };
-    let folder = folder_on(hands.root, zone, size);
-    let pool = Pool { hands, folder: &folder };
+    let folder = folder_on(context.root, zone, size);
+    let pool = Pool { context, folder: &folder };
     let before = pool.persistent()?;
     if *target < before {
         return pool.shrink(before, *target);
@@ -56,8 +56,8 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
             pool.compact(zone);
             std::thread::sleep(PAUSE);
         }
-        hands.root.write(&format!("{folder}/nr_hugepages"), &target.to_string())?;
-        hands.alive();
+        context.root.write(&format!("{folder}/nr_hugepages"), &target.to_string())?;
+        context.report_progress();
         let got = pool.persistent()?;
         idle = if got > now { 0 } else { idle + 1 };
         now = got;
@@ -66,9 +66,9 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
         }
     }
     if now == *desired {
-        return Ok(Ended::Done(
+        return Ok(ApplyResult::Done(
             Some("the kubelet counts pages when it starts".to_owned())
-                .filter(|_| kubelet_runs(hands.root))
+                .filter(|_| kubelet_runs(context.root))
                 .map(|why| format!("{why}: kubelet restart needed")),
         ));
     }
@@ -77,7 +77,7 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
     } else {
         "memory is fragmented"
     };
-    Ok(Ended::Partial(format!(
+    Ok(ApplyResult::Partial(format!(
         "got {now} of {desired}: {cause}; {}",
         at_boot(zone, size, *desired)
     )))
@@ -98,19 +98,19 @@ fn kubelet_runs(root: &Root) -> bool {
 }
 
 struct Pool<'a> {
-    hands: &'a Hands<'a>,
+    context: &'a ApplyContext<'a>,
     folder: &'a str,
 }
 
 impl Pool<'_> {
-    fn number(&self, file: &str) -> std::result::Result<u64, Ended> {
-        let read = self.hands.root.parse(&format!("{}/{file}", self.folder));
-        read.map_err(|error| Ended::Failed(error.to_string()))
+    fn number(&self, file: &str) -> std::result::Result<u64, ApplyResult> {
+        let read = self.context.root.parse(&format!("{}/{file}", self.folder));
+        read.map_err(|error| ApplyResult::Failed(error.to_string()))
     }
 
     /// Returns the pages without surplus. A write to the file sets the pages without surplus, but a
     /// read returns the pages with surplus.
-    fn persistent(&self) -> std::result::Result<u64, Ended> {
+    fn persistent(&self) -> std::result::Result<u64, ApplyResult> {
         Ok(self
             .number("nr_hugepages")?
             .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
@@ -121,20 +121,22 @@ impl Pool<'_> {
     fn shrink(&self, before: u64, target: u64) -> Result {
         let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
         if target < used {
-            return Err(Ended::Blocked(format!("{used} of the {before} pages are in use by now")));
+            return Err(ApplyResult::Blocked(format!(
+                "{used} of the {before} pages are in use by now"
+            )));
         }
         let surplus = || self.number("surplus_hugepages").unwrap_or(0);
         let surplus_before = surplus();
         let file = format!("{}/nr_hugepages", self.folder);
-        self.hands.root.write(&file, &target.to_string())?;
+        self.context.root.write(&file, &target.to_string())?;
         if surplus() > surplus_before {
             // More pages came into use in between, and the kernel turned used pages into surplus.
-            self.hands.root.write(&file, &before.to_string())?;
-            return Err(Ended::Blocked("its pages came into use just now".to_owned()));
+            self.context.root.write(&file, &before.to_string())?;
+            return Err(ApplyResult::Blocked("its pages came into use just now".to_owned()));
         }
         match self.persistent()? {
-            now if now == target => Ok(Ended::Done(None)),
-            now => Ok(Ended::Partial(format!(
+            now if now == target => Ok(ApplyResult::Done(None)),
+            now => Ok(ApplyResult::Partial(format!(
                 "{now} are left, {target} desired: the kernel keeps what it has promised"
             ))),
         }
@@ -144,8 +146,11 @@ impl Pool<'_> {
     /// pages shows its effect.
     fn compact(&self, zone: u32) {
         let of_zone = format!("sys/devices/system/node/node{zone}/compact");
-        let file =
-            if self.hands.root.exists(&of_zone) { &of_zone } else { "proc/sys/vm/compact_memory" };
-        drop(self.hands.root.write(file, "1"));
+        let file = if self.context.root.exists(&of_zone) {
+            &of_zone
+        } else {
+            "proc/sys/vm/compact_memory"
+        };
+        drop(self.context.root.write(file, "1"));
     }
 }

@@ -5,30 +5,37 @@
 
 use nix::errno::Errno;
 
-use super::hands::Hands;
-use super::outcome::{Ended, meaning};
+use super::context::ApplyContext;
+use super::outcome::{ApplyResult, meaning};
 use super::settings;
 use super::settle::settle;
 use crate::host_write::HostWrite as _;
-use crate::plan::{Step, Why};
+use crate::plan::{ChangeReason, Step};
 use berth_host_facts::irqs;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::setting::Setting;
 
-pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Ledger) -> Ended {
+pub(super) fn execute(
+    context: &ApplyContext,
+    why: ChangeReason,
+    steps: &[Step],
+    ledger: &mut Ledger,
+) -> ApplyResult {
     let (mut moved, mut unmovable, mut gone) = (0, 0, 0);
     let mut failures: Vec<String> = Vec::new();
     for step in steps {
         let Setting::IrqAffinity(number) = step.setting else { continue };
         let file = format!("proc/irq/{number}/smp_affinity_list");
-        let ended = match hands.root.write(&file, &step.will_be.to_string()) {
-            Ok(()) if settings::read(hands.root, step.setting).as_ref() == Some(&step.will_be) => {
+        let ended = match context.root.write(&file, &step.will_be.to_string()) {
+            Ok(())
+                if settings::read(context.root, step.setting).as_ref() == Some(&step.will_be) =>
+            {
                 moved += 1;
-                Ended::Done(None)
+                ApplyResult::Done(None)
             }
-            Ok(()) => Ended::Failed(format!("/{file}: not as written")),
+            Ok(()) => ApplyResult::Failed(format!("/{file}: not as written")),
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
-                ledger.unmovable.insert(number, irqs::users(hands.root, number));
+                ledger.unmovable.insert(number, irqs::users(context.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;
                 continue;
@@ -39,13 +46,13 @@ pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Le
                 gone += 1;
                 continue;
             }
-            Err(error) => Ended::Failed(meaning(&error)),
+            Err(error) => ApplyResult::Failed(meaning(&error)),
         };
         settle(why, step, &ended, ledger);
-        if let Ended::Failed(message) = ended {
+        if let ApplyResult::Failed(message) = ended {
             failures.push(message);
         }
-        hands.alive();
+        context.report_progress();
     }
     let mut parts = vec![format!("{moved} moved")];
     if unmovable > 0 {
@@ -56,10 +63,10 @@ pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Le
     }
     let message = parts.join(", ");
     match (failures.first(), moved) {
-        (None, _) => Ended::Done(Some(message)),
-        (Some(first), 0) => Ended::Failed(first.clone()),
+        (None, _) => ApplyResult::Done(Some(message)),
+        (Some(first), 0) => ApplyResult::Failed(first.clone()),
         (Some(first), _) => {
-            Ended::Partial(format!("{message}, {} refused: {first}", failures.len()))
+            ApplyResult::Partial(format!("{message}, {} refused: {first}", failures.len()))
         }
     }
 }

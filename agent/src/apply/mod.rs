@@ -3,11 +3,11 @@
 //! Original values are saved durably before the first change. A change that fails does not stop the
 //! others. This module applies exactly the changes of the plan, and decides only the number of tries.
 
-mod cannot_start;
-mod carry_out;
+mod apply_blocked;
+mod context;
 mod converge;
+mod execute;
 mod files;
-mod hands;
 mod hugepages;
 mod interrupts;
 mod ksm;
@@ -16,9 +16,9 @@ mod outcome;
 mod settings;
 mod settle;
 
-pub use cannot_start::CannotStart;
-pub use carry_out::{Applied, apply};
-pub use converge::{Converged, converge, look};
-pub use hands::Hands;
+pub use apply_blocked::ApplyBlocked;
+pub use context::ApplyContext;
+pub use converge::{Converged, converge, observe_for_plan};
+pub use execute::{Applied, apply};
 pub use links::kernel::Kernel;
 pub use outcome::Outcome;

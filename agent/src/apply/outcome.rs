@@ -28,7 +28,7 @@ pub struct Outcome {
 
 /// Result of a change, with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum ApplyResult {
     /// Applied, and confirmed by a read.
     Done(Option<String>),
     /// Applied in part; the message has both numbers.
@@ -40,21 +40,21 @@ pub(super) enum Ended {
 }
 
 /// Both variants are results of a change; `Err` allows the `?` operator.
-pub(super) type Result = std::result::Result<Ended, Ended>;
+pub(super) type Result = std::result::Result<ApplyResult, ApplyResult>;
 
-impl From<WriteError> for Ended {
+impl From<WriteError> for ApplyResult {
     fn from(error: WriteError) -> Self {
         Self::Failed(meaning(&error))
     }
 }
 
 impl Outcome {
-    pub(super) fn of(change: &Change, ended: Ended) -> Self {
+    pub(super) fn of(change: &Change, ended: ApplyResult) -> Self {
         let (result, message) = match ended {
-            Ended::Done(message) => (ChangeResult::Done, message),
-            Ended::Partial(message) => (ChangeResult::Partial, Some(message)),
-            Ended::Blocked(message) => (ChangeResult::Blocked, Some(message)),
-            Ended::Failed(message) => (ChangeResult::Failed, Some(message)),
+            ApplyResult::Done(message) => (ChangeResult::Done, message),
+            ApplyResult::Partial(message) => (ChangeResult::Partial, Some(message)),
+            ApplyResult::Blocked(message) => (ChangeResult::Blocked, Some(message)),
+            ApplyResult::Failed(message) => (ChangeResult::Failed, Some(message)),
         };
         Self {
             id: change.id.clone(),
@@ -67,7 +67,7 @@ impl Outcome {
 
     /// Returns the outcome of a change that is not tried.
     pub(super) fn blocked(change: &Change) -> Self {
-        Self::of(change, Ended::Blocked(change.blocked.clone().unwrap_or_default()))
+        Self::of(change, ApplyResult::Blocked(change.blocked.clone().unwrap_or_default()))
     }
 
     /// Returns the outcome for a rollback ledger that could not be saved after the changes.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use berth_api::CpuSet;
 
-use super::hands::Hands;
-use super::outcome::{Ended, Result};
+use super::context::ApplyContext;
+use super::outcome::{ApplyResult, Result};
 use crate::host_write::HostWrite as _;
 use crate::observe;
 use crate::systemd::SystemdError;
@@ -18,17 +18,18 @@ use berth_host_facts::setting::{Setting, Unit, Value};
 const REALIZED: Duration = Duration::from_secs(5);
 
 /// Writes a setting, and reads it to confirm the new value.
-pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
+pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Result {
     if let (Setting::AllowedCpus(unit), Value::Cpus(cpus)) = (setting, value) {
-        return set_allowed_cpus(hands, unit, cpus);
+        return set_allowed_cpus(context, unit, cpus);
     }
-    hands.root.write(&path(setting), &text(setting, value))?;
-    match read(hands.root, setting) {
-        Some(now) if now == *value => Ok(Ended::Done(None)),
-        Some(now) => {
-            Err(Ended::Failed(format!("/{}: still {now} after {value} was written", path(setting))))
-        }
-        None => Err(Ended::Failed(format!("/{}: cannot be read back", path(setting)))),
+    context.root.write(&path(setting), &text(setting, value))?;
+    match read(context.root, setting) {
+        Some(now) if now == *value => Ok(ApplyResult::Done(None)),
+        Some(now) => Err(ApplyResult::Failed(format!(
+            "/{}: still {now} after {value} was written",
+            path(setting)
+        ))),
+        None => Err(ApplyResult::Failed(format!("/{}: cannot be read back", path(setting)))),
     }
 }
 
@@ -36,28 +37,36 @@ pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
 /// processes (ENOSPC), and systemd only logs the error. So a restriction is removed in two steps: first all
 /// possible CPUs are allowed, then the property is emptied, after which systemd disables the controller if
 /// no other unit needs it.
-fn set_allowed_cpus(hands: &Hands, unit: Unit, cpus: &CpuSet) -> Result {
+fn set_allowed_cpus(context: &ApplyContext, unit: Unit, cpus: &CpuSet) -> Result {
     if cpus.is_empty() {
-        let possible = kernel_list(hands.root, "sys/devices/system/cpu/possible");
-        let possible = possible.map_err(|error| Ended::Failed(error.to_string()))?;
-        tell_systemd(hands, unit, &possible)?;
-        wait_until_allowed(hands, unit, cpus)?;
+        let possible = kernel_list(context.root, "sys/devices/system/cpu/possible");
+        let possible = possible.map_err(|error| ApplyResult::Failed(error.to_string()))?;
+        tell_systemd(context, unit, &possible)?;
+        wait_until_allowed(context, unit, cpus)?;
     }
-    tell_systemd(hands, unit, cpus)?;
-    wait_until_allowed(hands, unit, cpus)?;
-    Ok(Ended::Done(None))
+    tell_systemd(context, unit, cpus)?;
+    wait_until_allowed(context, unit, cpus)?;
+    Ok(ApplyResult::Done(None))
 }
 
-fn tell_systemd(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::Result<(), Ended> {
-    let failed = |error: SystemdError| Ended::Failed(format!("{}: {error}", unit.name()));
-    hands.systemd().map_err(failed)?.set_allowed_cpus(unit, cpus).map_err(failed)
+fn tell_systemd(
+    context: &ApplyContext,
+    unit: Unit,
+    cpus: &CpuSet,
+) -> std::result::Result<(), ApplyResult> {
+    let failed = |error: SystemdError| ApplyResult::Failed(format!("{}: {error}", unit.name()));
+    context.systemd().map_err(failed)?.set_allowed_cpus(unit, cpus).map_err(failed)
 }
 
-fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::Result<(), Ended> {
+fn wait_until_allowed(
+    context: &ApplyContext,
+    unit: Unit,
+    cpus: &CpuSet,
+) -> std::result::Result<(), ApplyResult> {
     let begin = Instant::now();
     loop {
-        hands.alive();
-        let now = observe::allowed_cpus(hands.root, unit);
+        context.report_progress();
+        let now = observe::allowed_cpus(context.root, unit);
         if now.as_ref() == Some(cpus) {
             return Ok(());
         }
@@ -65,7 +74,7 @@ fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::
             let now = now.map_or_else(|| "unknown CPUs".to_owned(), |now| Value::Cpus(now).shown());
             let message =
                 format!("{}: systemd took it, and its control group still has {now}", unit.name());
-            return Err(Ended::Failed(message));
+            return Err(ApplyResult::Failed(message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

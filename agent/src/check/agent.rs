@@ -55,7 +55,7 @@ mod tests {
     fn certificate_status_depends_on_the_remaining_time() {
         let facts = HostFacts::default();
         let judge = |certificate| {
-            judge_input("agent.certificate", &Input { certificate, ..Input::of(&facts) })
+            judge_input("agent.certificate", &Input { certificate, ..Input::from_facts(&facts) })
         };
         for (expiry, status) in [
             (Some(Expiry::Far), Status::Pass),

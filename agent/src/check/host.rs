@@ -259,7 +259,7 @@ mod tests {
             (Identity::default(), Status::Skip),
         ] {
             let facts = HostFacts::default();
-            let input = Input { identity, ..Input::of(&facts) };
+            let input = Input { identity, ..Input::from_facts(&facts) };
             assert_eq!(judge_input("host.machine-id", &input).status, status);
         }
     }

@@ -29,7 +29,7 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// Returns an input with facts only.
     #[must_use]
-    pub fn of(facts: &'a HostFacts) -> Self {
+    pub fn from_facts(facts: &'a HostFacts) -> Self {
         Self {
             facts,
             irqs: Vec::new(),

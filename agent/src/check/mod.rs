@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn all_checks_are_skipped_without_facts() {
         let facts = HostFacts::default();
-        let input = Input::of(&facts);
+        let input = Input::from_facts(&facts);
         for finding in run(&all(), &input).checks {
             assert_eq!(finding.outcome.status, Status::Skip, "{}", finding.id);
         }

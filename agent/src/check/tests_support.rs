@@ -9,7 +9,7 @@ pub(crate) fn judge(id: &str, facts: &HostFacts) -> Outcome {
 }
 
 pub(crate) fn judge_with_irqs(id: &str, facts: &HostFacts, irqs: Vec<Irq>) -> Outcome {
-    judge_input(id, &Input { irqs, ..Input::of(facts) })
+    judge_input(id, &Input { irqs, ..Input::from_facts(facts) })
 }
 
 pub(crate) fn judge_input(id: &str, input: &Input) -> Outcome {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::manifest::{ManifestArguments, print_faults};
-use super::options::read_facts;
+use super::options::observe_with_warnings;
 use super::plan::{Output, SAMPLE};
-use crate::apply::{self, Converged, Hands, Outcome, converge, links};
+use crate::apply::{self, ApplyContext, Converged, Outcome, converge, links};
 use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
 use crate::observe;
@@ -120,7 +120,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
         complain(&format!("berth-agent: {recovered}"));
     }
-    let facts = read_facts(&root, &ObserveOptions::to_plan());
+    let facts = observe_with_warnings(&root, &ObserveOptions::to_plan());
     Ok((root, lock, facts))
 }
 
@@ -143,21 +143,21 @@ fn finish(
     success: &str,
 ) -> Result<ExitCode, Failure> {
     let Some(boot_id) = facts.boot_id.as_deref() else {
-        return Err(unreachable(&crate::apply::CannotStart::BootId.to_string()));
+        return Err(unreachable(&crate::apply::ApplyBlocked::BootId.to_string()));
     };
     let style = Style::for_stdout();
-    let hands = Hands::new(root, boot_id, &|| {});
+    let context = ApplyContext::new(root, boot_id, &|| {});
     let mut print_outcome = |outcome: &Outcome| {
         if matches!(output, Output::Table) {
             print(&render(outcome, style)).map(drop).unwrap_or_default();
         }
     };
     let converged = converge(
-        &hands,
+        &context,
         &manifest.spec,
         &manifest.unclear,
         &std::collections::BTreeSet::new(),
-        &|| apply::look(root, &ObserveOptions::to_plan()),
+        &|| apply::observe_for_plan(root, &ObserveOptions::to_plan()),
         &mut print_outcome,
     );
     if let Some(why) = &converged.stopped {

@@ -66,13 +66,13 @@ impl HostArguments {
             direct_io_paths: self.direct_io_path.clone(),
             ..ObserveOptions::default()
         };
-        let facts = read_facts(&root, &wanted);
+        let facts = observe_with_warnings(&root, &wanted);
         Ok((root, facts))
     }
 }
 
 /// Reads the facts of the host, and prints warnings to standard error.
-pub(super) fn read_facts(root: &Root, wanted: &ObserveOptions) -> HostFacts {
+pub(super) fn observe_with_warnings(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     let facts = observe::observe(root, wanted);
     for warning in &facts.notes.warnings {
         complain(&format!("warning: {warning}"));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::manifest::{ManifestArguments, print_faults};
-use super::options::{RootArguments, read_facts};
+use super::options::{RootArguments, observe_with_warnings};
 use crate::observe;
 use crate::plan;
 use berth_host_facts::ObserveOptions;
@@ -69,7 +69,7 @@ pub(super) enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
-    let facts = read_facts(&root, &ObserveOptions::to_plan());
+    let facts = observe_with_warnings(&root, &ObserveOptions::to_plan());
     let shape = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {

@@ -253,7 +253,7 @@ impl Publisher {
         let refused = refused.iter().filter_map(|path| Field::parse(path)).collect();
         let desired = DesiredNode::new(
             &Input {
-                labels: &berth_api::node_labels(status),
+                labels: &berth_api::feature_labels(status),
                 conditions: &status.conditions,
                 resources: &resources::resources(
                     &report.node.spec,

@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::state::State;
 use super::trigger::Trigger;
 use crate::apply::links::trial;
-use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
+use crate::apply::{ApplyBlocked, ApplyContext, Converged, Outcome, converge, observe_for_plan};
 use crate::cluster::{CycleEvent, Store};
 use crate::manifest::Part;
 use crate::observe;
@@ -107,7 +107,7 @@ impl Worker {
             Trigger::Links => self.retries.expedite_links(begin),
             _ => {}
         }
-        let halted = self.recover();
+        let blocked_reason = self.recover();
         // A burst of triggers is reported as its greatest trigger, so a manifest trigger may include a device
         // trigger.
         if trigger >= Trigger::Devices || self.scan.devices.is_none() {
@@ -117,7 +117,7 @@ impl Worker {
         span.record("generation", desired.generation.as_ref().map(|generation| generation.number));
         let links_only =
             trigger == Trigger::Links || (trigger == Trigger::Timer && self.scan.unfinished);
-        let mut converged = self.converge(&desired, halted, links_only, begin);
+        let mut converged = self.converge(&desired, blocked_reason, links_only, begin);
         self.scan.unfinished = converged.unfinished;
         if let Some(full) = self.scan.full.take().filter(|_| links_only) {
             converged = merge_links(full, converged);
@@ -142,7 +142,7 @@ impl Worker {
     fn converge(
         &mut self,
         desired: &Desired,
-        halted: Option<CannotStart>,
+        blocked_reason: Option<ApplyBlocked>,
         links_only: bool,
         begin: Instant,
     ) -> Converged {
@@ -150,11 +150,11 @@ impl Worker {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         let servers =
             || self.store.as_ref().map(|store| store.server_addresses()).unwrap_or_default();
-        let hands = Hands::new(&self.root, &boot_id, &alive)
-            .halted(halted)
-            .in_cluster(&servers)
-            .within(self.scan.took.clamp(REMOVALS.0, REMOVALS.1));
-        let hands = if self.settings.observe { hands.tied() } else { hands };
+        let context = ApplyContext::new(&self.root, &boot_id, &alive)
+            .with_blocked_reason(blocked_reason)
+            .with_api_servers(&servers)
+            .with_removal_time_limit(self.scan.took.clamp(REMOVALS.0, REMOVALS.1));
+        let context = if self.settings.observe { context.dry_run() } else { context };
         let postponed = self.retries.postponed(begin);
         let took = Cell::new(Duration::ZERO);
         let timed = |read: &dyn Fn() -> (HostFacts, HostSettings)| {
@@ -171,11 +171,11 @@ impl Worker {
                 })
             };
             let (spec, unclear) = desired.networks_only();
-            converge(&hands, &spec, &unclear, &postponed, &read, &mut log)
+            converge(&context, &spec, &unclear, &postponed, &read, &mut log)
         } else {
             let wanted = ObserveOptions { pci: Some(pci), ..ObserveOptions::to_plan() };
-            let read = || timed(&|| look(&self.root, &wanted));
-            converge(&hands, &desired.spec, &desired.unclear, &postponed, &read, &mut log)
+            let read = || timed(&|| observe_for_plan(&self.root, &wanted));
+            converge(&context, &desired.spec, &desired.unclear, &postponed, &read, &mut log)
         };
         self.scan.took = took.get();
         converged
@@ -183,7 +183,7 @@ impl Worker {
 
     /// Rolls back a change that an earlier process left on trial. If the rollback fails, returns the reason why no
     /// change can be applied.
-    fn recover(&self) -> Option<CannotStart> {
+    fn recover(&self) -> Option<ApplyBlocked> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
             Ok(None) => None,
@@ -192,7 +192,7 @@ impl Worker {
                 None
             }
             // The publisher logs the error once, with the other problems.
-            Err(error) => Some(CannotStart::Trial(error)),
+            Err(error) => Some(ApplyBlocked::Trial(error)),
         }
     }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::id::{AttemptId, ChangeId};
 use super::kubelet::action::KubeletAction;
 use super::network::work::LinkWork;
+pub use super::target::ChangeReason;
 use super::target::Target;
-pub use super::target::Why;
 use berth_host_facts::setting::{Setting, Value};
 
 /// One change of the host, as text for an operator and as data for `apply`.
@@ -23,7 +23,7 @@ pub struct Change {
     /// Value after the change.
     pub will_be: String,
     /// Reason for the change.
-    pub why: Why,
+    pub why: ChangeReason,
     /// True if the value was set by Berth before, and then changed by another program.
     pub drift: bool,
     /// Effect on workloads of the host.

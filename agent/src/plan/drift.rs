@@ -1,6 +1,6 @@
 //! Drift: settings that another program changed after Berth had set them.
 
-use super::change::{Change, Step, Why};
+use super::change::{Change, ChangeReason, Step};
 use super::input::Input;
 
 /// Marks settings that another program changed after Berth had set them. With `enforce: false` they are reported
@@ -14,7 +14,7 @@ pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let mut judged = Vec::new();
     for mut change in changes {
         let steps = change.steps();
-        let some_drifted = change.why == Why::Spec && steps.iter().any(drifted);
+        let some_drifted = change.why == ChangeReason::Spec && steps.iter().any(drifted);
         let all_drifted = some_drifted && steps.iter().all(drifted);
         if left && some_drifted && !all_drifted {
             let (drift, rest) = steps.iter().cloned().partition(drifted);

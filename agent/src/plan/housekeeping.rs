@@ -2,7 +2,7 @@
 
 use berth_api::CpuSet;
 
-use super::change::{self, Action, Change, Disruption, Step, Why};
+use super::change::{self, Action, Change, ChangeReason, Disruption, Step};
 use super::current::current;
 use super::id::ChangeId;
 use super::input::Input;
@@ -78,8 +78,8 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     changes.extend(plain(input, targets, Setting::WorkqueueCpus, absent, effect));
     let effect = "where interrupts go that drivers request from now on";
     changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, absent, effect));
-    changes.extend(interrupts(input, targets, Why::Spec));
-    changes.extend(interrupts(input, targets, Why::Restore));
+    changes.extend(interrupts(input, targets, ChangeReason::Spec));
+    changes.extend(interrupts(input, targets, ChangeReason::Restore));
     changes
 }
 
@@ -101,7 +101,7 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     }
     let blocked = targets.blocked.get(&setting).cloned().or_else(|| {
         let evidence = input.shape.pods.inside.get(&unit)?;
-        (target.why == Why::Spec).then(|| {
+        (target.why == ChangeReason::Spec).then(|| {
             format!(
                 "pods or virtual machines below {0} would lose their CPUs: {evidence}; move them out of {0} (the kubelet \
                  and the container runtime need the same cgroup driver)",
@@ -122,13 +122,13 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
 
 /// Returns the change of all interrupts whose affinity differs. Any subset of the reserved CPUs satisfies the spec; a
 /// restored affinity is exactly the original set.
-fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
+fn interrupts(input: Input, targets: &Targets, why: ChangeReason) -> Option<Change> {
     let step = |setting: Setting, target: &Target| {
         let was = current(input, setting)?;
         let (Value::Cpus(now), Value::Cpus(desired)) = (&was, &target.value) else { return None };
         let fine = match why {
-            Why::Spec => !now.is_empty() && now.is_subset(desired),
-            Why::Restore => now == desired,
+            ChangeReason::Spec => !now.is_empty() && now.is_subset(desired),
+            ChangeReason::Restore => now == desired,
         };
         let (will_be, desired) = (target.value.clone(), target.value.clone());
         (!fine).then(|| Step { setting, was, will_be, desired, disturbs: Vec::new() })
@@ -140,8 +140,8 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     let first = steps.first()?;
     let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
     let will_be = match why {
-        Why::Spec => first.will_be.shown(),
-        Why::Restore => "the original CPUs".to_owned(),
+        ChangeReason::Spec => first.will_be.shown(),
+        ChangeReason::Restore => "the original CPUs".to_owned(),
     };
     let mut were: Vec<String> = steps.iter().map(|step| step.was.shown()).collect();
     were.sort_unstable();
@@ -162,9 +162,9 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     Some(group.blocked_by(blocked))
 }
 
-fn irqbalance(input: Input, why: Why) -> Option<String> {
+fn irqbalance(input: Input, why: ChangeReason) -> Option<String> {
     let runs = input.facts.processes.named("irqbalance").is_some();
-    (runs && why == Why::Spec).then(|| {
+    (runs && why == ChangeReason::Spec).then(|| {
         "irqbalance would move them back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
          /etc/default/irqbalance and restart it, or systemctl disable --now irqbalance"
             .to_owned()

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
 use berth_api::{Bytes, PageSize};
 
-use super::change::{Action, Change, Disruption, Why};
+use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::{current, pool};
+use super::field_path::FieldPath;
 use super::input::Input;
 use super::kubelet::{self, Counted};
 use super::spare::kept_back;
@@ -25,16 +26,16 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     let mut desired: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
     let specs = &input.spec.hugepages;
     for (index, spec) in specs.iter().enumerate() {
-        let field = |name: &str| format!("spec.hugepages[{index}].{name}");
+        let path = FieldPath::spec("hugepages").item(index);
         let again = specs[..index].iter().any(|earlier| overlaps(earlier, spec));
         let fault = if again {
             let where_ =
                 spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
             let message =
                 format!("pages of this size are requested twice in {where_}; name each pool once");
-            Some(Fault::new(field("size"), spec.size, message))
+            Some(path.child("size").fault(spec.size, message))
         } else {
-            fault(input.facts, spec, &field)
+            fault(input.facts, spec, &path)
         };
         if let Some(fault) = fault {
             targets.faults.push(fault);
@@ -59,20 +60,16 @@ const fn overlaps(a: &HugepagesSpec, b: &HugepagesSpec) -> bool {
         }
 }
 
-fn fault(
-    facts: &HostFacts,
-    spec: &HugepagesSpec,
-    field: &impl Fn(&str) -> String,
-) -> Option<Fault> {
+fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fault> {
     if facts.zones.is_empty() {
-        return Some(Fault::new(field("size"), spec.size, "the zones of this host are not known"));
+        return Some(path.child("size").fault(spec.size, "the zones of this host are not known"));
     }
     if let Some(id) = spec.zone
         && !facts.zones.iter().any(|zone| zone.id == id)
     {
         let ids: Vec<String> = facts.zones.iter().map(|zone| zone.id.to_string()).collect();
         let message = format!("there is no such zone; this host has {}", ids.join(", "));
-        return Some(Fault::new(field("zone"), id, message));
+        return Some(path.child("zone").fault(id, message));
     }
     let missing =
         shares(facts, spec).iter().any(|(zone, _)| pool(facts, *zone, spec.size).is_none());
@@ -84,7 +81,7 @@ fn fault(
         let sizes: Vec<String> = sizes.iter().map(PageSize::to_string).collect();
         let has = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
         let message = format!("the kernel of this host has no pages of this size; it has {has}");
-        return Some(Fault::new(field("size"), spec.size, message));
+        return Some(path.child("size").fault(spec.size, message));
     }
     None
 }
@@ -130,9 +127,8 @@ fn too_many(
                     memory.human(),
                     Bytes(sum).human()
                 );
-                let field = format!("spec.hugepages[{index}].count");
-                let fault = Fault::new(field, count, message);
-                targets.faults.push(fault);
+                let path = FieldPath::spec("hugepages").item(index).child("count");
+                targets.faults.push(path.fault(count, message));
                 desired.retain(|(_, id), _| *id != zone.id);
                 break;
             }
@@ -211,7 +207,7 @@ fn possible(
     let is = |pages: u64| target.value == Value::Number(pages);
     match kubelet::counted(input, zone, size) {
         Counted::Fixed(Some(pages), _) if pages != now && !is(pages) => {
-            (Target { value: Value::Number(pages), why: Why::Spec }, None)
+            (Target { value: Value::Number(pages), why: ChangeReason::Spec }, None)
         }
         Counted::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
             (target.clone(), Some(why))

@@ -10,12 +10,12 @@
 use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
 
-use super::change::{Action, Change, Disruption, Why};
+use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::current;
+use super::field_path::FieldPath;
 use super::input::Input;
 use super::spare::kept_back;
 use super::target::{Target, Targets};
-use crate::manifest::Fault;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
 /// Percentage of available memory above which ksmd stops.
@@ -39,7 +39,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     ] {
         if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
             let message = format!("must be from 1 to {most}");
-            targets.faults.push(Fault::new(format!("spec.ksm.{field}"), value, message));
+            targets.faults.push(FieldPath::spec("ksm").child(field).fault(value, message));
             return;
         }
     }
@@ -121,7 +121,8 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let setting_ = Setting::Ksm(setting);
         let Some(was) = now(setting) else {
             let why = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
-            return (target.why == Why::Spec).then(|| Change::impossible(setting_, target, why));
+            return (target.why == ChangeReason::Spec)
+                .then(|| Change::impossible(setting_, target, why));
         };
         // When the advisor is turned off, the kernel resets pages_to_scan, whatever its current
         // value is.
@@ -130,7 +131,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             return None;
         }
         // The original value is restored after the advisor is turned off.
-        if setting == KsmSetting::PagesToScan && advised && target.why == Why::Restore {
+        if setting == KsmSetting::PagesToScan && advised && target.why == ChangeReason::Restore {
             return None;
         }
         let (disruption, effect) = effect(input, setting, target);
@@ -157,7 +158,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
 /// undone.
 fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
-    let both_stopped = setting == KsmSetting::Run && target.why == Why::Spec;
+    let both_stopped = setting == KsmSetting::Run && target.why == ChangeReason::Spec;
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
 

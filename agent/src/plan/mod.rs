@@ -10,6 +10,7 @@ mod change;
 pub mod cpu;
 mod current;
 mod drift;
+mod field_path;
 mod housekeeping;
 mod hugepages;
 pub mod id;
@@ -27,7 +28,7 @@ mod thp;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
 use crate::manifest::Part;
-pub use change::{Action, Change, Disruption, Step, Why};
+pub use change::{Action, Change, ChangeReason, Disruption, Step};
 use current::current;
 use drift::leave_drift;
 pub use id::{AttemptId, ChangeId};
@@ -67,7 +68,7 @@ pub fn plan(input: Input) -> Plan {
             forget.push(*setting);
             continue;
         }
-        let target = Target { value: entry.found.clone(), why: Why::Restore };
+        let target = Target { value: entry.found.clone(), why: ChangeReason::Restore };
         targets.values.insert(*setting, target);
     }
 

@@ -1,6 +1,6 @@
 //! Renders the plan as a table.
 
-use super::change::{Change, Disruption, Why};
+use super::change::{Change, ChangeReason, Disruption};
 use super::model::Plan;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
@@ -45,7 +45,7 @@ pub(crate) fn counted(n: usize, word: &str) -> String {
 fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
         style.bad("x")
-    } else if change.why == Why::Restore {
+    } else if change.why == ChangeReason::Restore {
         style.warning("<")
     } else {
         style.good("~")
@@ -60,7 +60,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     if change.drift {
         says.push("another program changed it after Berth had set it".to_owned());
     }
-    if change.why == Why::Restore {
+    if change.why == ChangeReason::Restore {
         says.push("no longer in the spec: back to the original value".to_owned());
     }
     if !change.effect.is_empty() {

@@ -9,7 +9,7 @@ use berth_host_facts::setting::{Setting, Value};
 
 /// Reason for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Why {
+pub enum ChangeReason {
     /// Sets the value of the spec.
     #[serde(rename = "Asked")]
     Spec,
@@ -22,7 +22,7 @@ pub enum Why {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) value: Value,
-    pub(super) why: Why,
+    pub(super) why: ChangeReason,
 }
 
 /// Targets by setting, with the faults and notes found on the way.
@@ -37,7 +37,7 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn want(&mut self, setting: Setting, value: Value) {
-        self.values.insert(setting, Target { value, why: Why::Spec });
+        self.values.insert(setting, Target { value, why: ChangeReason::Spec });
     }
 
     pub(super) fn get(&self, setting: Setting) -> Option<&Target> {

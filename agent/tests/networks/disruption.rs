@@ -210,8 +210,8 @@ fn what_comes_after_the_plan_is_seen_before_the_step() {
         let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
         let outcomes = STATE.with(|tree| {
             let root = Root::open(tree.path()).unwrap();
-            let hands = Hands::new(&root, BOOT, &|| {}).on(&model);
-            apply(&hands, &plan, &facts.ledger, &mut |_| {}).unwrap().outcomes
+            let context = ApplyContext::new(&root, BOOT, &|| {}).with_kernel(&model);
+            apply(&context, &plan, &facts.ledger, &mut |_| {}).unwrap().outcomes
         });
         assert!(
             outcomes.iter().any(|outcome| outcome.result == ChangeResult::Blocked

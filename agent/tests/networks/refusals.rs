@@ -39,8 +39,8 @@ impl World {
         let manifest = Manifest::parse(&text).unwrap();
         assert_eq!(manifest.faults, []);
         let root = Root::open(self.tree.path()).unwrap();
-        let hands = Hands::new(&root, BOOT, &|| {}).on(&self.model);
-        let look = || {
+        let context = ApplyContext::new(&root, BOOT, &|| {}).with_kernel(&self.model);
+        let observe_host = || {
             let facts = HostFacts {
                 links: self.model.borrow().links.clone(),
                 ledger: Ledger::read(&root, Some(BOOT)).unwrap(),
@@ -50,8 +50,16 @@ impl World {
             (facts, HostSettings::default())
         };
         let nothing = BTreeSet::new();
-        let cycle =
-            || converge(&hands, &manifest.spec, &manifest.unclear, &nothing, &look, &mut |_| {});
+        let cycle = || {
+            converge(
+                &context,
+                &manifest.spec,
+                &manifest.unclear,
+                &nothing,
+                &observe_host,
+                &mut |_| {},
+            )
+        };
         let result = catch_unwind(AssertUnwindSafe(cycle));
         self.model.borrow_mut().fate.clear();
         match result {

@@ -1,6 +1,6 @@
 //! Tests of a trial that an earlier process did not finish.
 
-use berth_agent::apply::{CannotStart, converge, links::trial};
+use berth_agent::apply::{ApplyBlocked, converge, links::trial};
 
 use super::*;
 
@@ -24,21 +24,29 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
         let mut facts = host();
         facts.boot_id = Some(BOOT.to_owned());
         let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
-        let why = CannotStart::Trial(error);
-        let hands = Hands::new(&root, BOOT, &|| {}).on(&model).halted(Some(why.clone()));
+        let why = ApplyBlocked::Trial(error);
+        let context = ApplyContext::new(&root, BOOT, &|| {})
+            .with_kernel(&model)
+            .with_blocked_reason(Some(why.clone()));
         let text = format!(
             "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{SHARED}"
         );
         let manifest = Manifest::parse(&text).unwrap();
-        let look = || {
+        let observe_host = || {
             (
                 HostFacts { links: facts.links.clone(), boot_id: facts.boot_id.clone(), ..host() },
                 HostSettings::default(),
             )
         };
         let nothing = BTreeSet::new();
-        let converged =
-            converge(&hands, &manifest.spec, &manifest.unclear, &nothing, &look, &mut |_| {});
+        let converged = converge(
+            &context,
+            &manifest.spec,
+            &manifest.unclear,
+            &nothing,
+            &observe_host,
+            &mut |_| {},
+        );
         assert_eq!(converged.stopped, Some(why));
         assert!(converged.outcomes.is_empty() && !converged.plan.is_empty());
         assert_eq!(model.borrow().links, facts.links);

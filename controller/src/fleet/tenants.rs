@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::TenantNetworkSpec;
-use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, node_labels};
+use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, feature_labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
@@ -155,7 +155,7 @@ impl Fleet {
         if let Some(node) = self.nodes.get(name) {
             return node.clone();
         }
-        let all = infra.status.as_ref().map(node_labels).unwrap_or_default().into_iter();
+        let all = infra.status.as_ref().map(feature_labels).unwrap_or_default().into_iter();
         let labels = all.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());

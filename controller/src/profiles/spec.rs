@@ -153,7 +153,7 @@ fn current_spec(
 
 /// Returns the labels that a profile sets on its Nodes.
 #[must_use]
-pub fn node_labels(profile: &HostProfile) -> BTreeMap<String, String> {
+pub fn profile_labels(profile: &HostProfile) -> BTreeMap<String, String> {
     let class = match profile.spec.class {
         Class::Performance => "Performance",
         Class::Density => "Density",

@@ -153,7 +153,7 @@ fn peers_are_the_endpoints_of_other_hosts() {
 
 #[test]
 fn a_long_name_is_not_a_label_value() {
-    let class = |class: &str, name: &str| node_labels(&profile(name, json!({"class": class})));
+    let class = |class: &str, name: &str| profile_labels(&profile(name, json!({"class": class})));
     let short = class("Density", "dense");
     assert_eq!((short[CLASS_LABEL].as_str(), short[PROFILE_LABEL].as_str()), ("Density", "dense"));
     assert!(!class("Performance", &"x".repeat(64)).contains_key(PROFILE_LABEL));

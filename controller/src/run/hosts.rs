@@ -25,8 +25,8 @@ use super::fleet_watch::{Changes, Queues, watch_fleet};
 use super::reconcile::{Failed, reconcile};
 use super::unresponsive::Unresponsive;
 use crate::profiles::{
-    ConditionUpdate, DesiredInfraNode, Selection, condition, desired, host_conditions, node_labels,
-    profile_status,
+    ConditionUpdate, DesiredInfraNode, Selection, condition, desired, host_conditions,
+    profile_labels, profile_status,
 };
 
 const HOSTS: Options =
@@ -220,7 +220,7 @@ fn is_unresponsive(condition: &Condition) -> bool {
 
 /// Labels the Node, with force: a kubelet can label its own Node, and must not attract VMs by these labels.
 async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
-    let wanted = node_labels(profile);
+    let wanted = profile_labels(profile);
     let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
     if wanted.iter().all(there) {
         return Ok(());

@@ -194,7 +194,7 @@ impl HostState {
 }
 
 /// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU of the uplink
-/// without the header of a tunnel (as `agent/src/plan/network/desired.rs` computes it).
+/// without the header of a tunnel (as `agent/src/plan/network/tunnels.rs` computes it).
 fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     if spec.mtu.is_some() {
         return spec.mtu;

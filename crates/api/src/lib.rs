@@ -47,7 +47,7 @@ pub use infra_node::InfraNode;
 pub use infra_node::{InfraNodeSpec, InfraNodeStatus};
 pub use link_name::{LinkName, ParseLinkNameError};
 pub use mac_address::{MacAddress, ParseMacAddressError};
-pub use node_labels::node_labels;
+pub use node_labels::feature_labels;
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use problem::Problem;

@@ -8,7 +8,7 @@ use crate::{InfraNodeStatus, PageSize};
 
 /// Returns each label with its value, or with `None` if the fact is not known.
 #[must_use]
-pub fn node_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option<String>> {
+pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option<String>> {
     let has = &status.capabilities;
     let unknown = |path: &str| status.unknown.iter().any(|unknown| unknown.path.starts_with(path));
     let pool = |size| pool(&status.zones, size).filter(|_| !unknown("zones"));
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn unknown_facts_have_no_value() {
         let mut status = InfraNodeStatus::default();
-        let all = node_labels(&status);
+        let all = feature_labels(&status);
         assert_eq!(all.values().filter(|value| value.is_some()).count(), 2, "{all:?}");
         let unknown = |path: &str| Unknown {
             path: path.to_owned(),
@@ -90,7 +90,7 @@ mod tests {
             message: None,
         };
         status.unknown = vec![unknown("capabilities.nvme"), unknown("capabilities.sriov[0].total")];
-        assert!(node_labels(&status).values().all(Option::is_none));
+        assert!(feature_labels(&status).values().all(Option::is_none));
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         ];
         status.capabilities.cpu.vendor = Some("GenuineIntel".to_owned());
         status.capabilities.kvm.state = Some(KvmState::ModuleNotLoaded);
-        let all = node_labels(&status);
+        let all = feature_labels(&status);
         for (key, value) in [
             (label::HUGEPAGES_2MI, "true"),
             (label::HUGEPAGES_1GI, "false"),

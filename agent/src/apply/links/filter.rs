@@ -19,7 +19,7 @@ use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 ///
 /// # Errors
 /// If the table differs from the desired table.
-pub(super) fn carry_out(work: &FilterWork) -> Result<(), FilterError> {
+pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
     let mut transactions = Transactions::open().map_err(FilterError::Open)?;
     let requests = match work {
         FilterWork::Replace(filter) => replace(filter),

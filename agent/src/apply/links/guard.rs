@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use super::error::Guard;
-use crate::apply::hands::Hands;
+use crate::apply::context::ApplyContext;
 use crate::systemd::SystemdError;
 
 /// Name of the command that runs the guard.
 pub const COMMAND: &str = "trial-guard";
 
 /// Starts a guard for the saved note. `deadline` makes the name of its unit unique.
-pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
-    match unit(hands, deadline) {
+pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
+    match unit(context, deadline) {
         Ok(unit) => {
             tracing::info!(
                 unit,
@@ -31,7 +31,7 @@ pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
             tracing::warn!(%error, "failed to start a transient unit as guard of the trial")
         }
     }
-    match child(hands) {
+    match child(context) {
         Ok(()) => Guard::Child,
         Err(error) => {
             tracing::warn!(%error, "failed to start a child process as guard of the trial");
@@ -40,24 +40,24 @@ pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
     }
 }
 
-fn unit(hands: &Hands, deadline: u64) -> Result<String, SystemdError> {
-    if hands.root.is_from_container() {
+fn unit(context: &ApplyContext, deadline: u64) -> Result<String, SystemdError> {
+    if context.root.is_from_container() {
         return Err(SystemdError::container());
     }
     let program = program().map_err(|error| SystemdError::because(&error))?;
     let name = format!("berth-trial-guard-{deadline}.service");
-    let root = hands.root.path().to_string_lossy();
-    hands.systemd()?.start_transient(&name, &program.to_string_lossy(), &[COMMAND, &root])?;
+    let root = context.root.path().to_string_lossy();
+    context.systemd()?.start_transient(&name, &program.to_string_lossy(), &[COMMAND, &root])?;
     Ok(name)
 }
 
-fn child(hands: &Hands) -> io::Result<()> {
+fn child(context: &ApplyContext) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(program()?);
     // The guard has a separate process group, so that signals to the group of a terminal or a
     // script do not end it.
-    command.arg(COMMAND).arg(hands.root.path()).process_group(0);
+    command.arg(COMMAND).arg(context.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     // The guard ends without a signal, and its parent has to wait for it.

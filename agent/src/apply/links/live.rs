@@ -8,29 +8,29 @@ use super::error::{FilterError, NotTried, StepError, TrialError};
 use super::kernel::Kernel;
 use super::steps::{numbers, step};
 use super::{filter, messages, trial};
-use crate::apply::hands::Hands;
+use crate::apply::context::ApplyContext;
 use crate::netlink::Netlink;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::links::{Links, live, nearby};
 
 /// The running kernel.
 pub(super) struct Live<'h, 'a> {
-    hands: &'h Hands<'a>,
+    context: &'h ApplyContext<'a>,
     netlink: Option<Netlink>,
 }
 
 impl<'h, 'a> Live<'h, 'a> {
-    pub(super) const fn new(hands: &'h Hands<'a>) -> Self {
-        Self { hands, netlink: None }
+    pub(super) const fn new(context: &'h ApplyContext<'a>) -> Self {
+        Self { context, netlink: None }
     }
 
     /// Calls `netlink`. After an error late answers may arrive, so the socket is no longer used.
     fn with<T>(
         &mut self,
-        work: impl FnOnce(&Hands<'a>, &mut Netlink) -> io::Result<T>,
+        work: impl FnOnce(&ApplyContext<'a>, &mut Netlink) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut netlink = self.netlink.take().map_or_else(Netlink::open, Ok)?;
-        let result = work(self.hands, &mut netlink)?;
+        let result = work(self.context, &mut netlink)?;
         self.netlink = Some(netlink);
         Ok(result)
     }
@@ -38,9 +38,9 @@ impl<'h, 'a> Live<'h, 'a> {
 
 impl Kernel for Live<'_, '_> {
     fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
-        self.with(|hands, netlink| {
+        self.with(|context, netlink| {
             let indexes = numbers(netlink, ops)?;
-            step(hands, netlink, &indexes, ops)
+            step(context, netlink, &indexes, ops)
         })
     }
 
@@ -54,7 +54,7 @@ impl Kernel for Live<'_, '_> {
     }
 
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
-        filter::carry_out(work)
+        filter::execute(work)
     }
 
     fn links(&mut self) -> io::Result<Links> {
@@ -62,11 +62,11 @@ impl Kernel for Live<'_, '_> {
     }
 
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links> {
-        self.with(|hands, netlink| nearby(&mut netlink.reader, hands.root, name))
+        self.with(|context, netlink| nearby(&mut netlink.reader, context.root, name))
     }
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         let mut netlink = Netlink::open().map_err(NotTried::Open)?;
-        trial::run(self.hands, &mut netlink, work).map(Some)
+        trial::run(self.context, &mut netlink, work).map(Some)
     }
 }

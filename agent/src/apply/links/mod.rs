@@ -1,6 +1,7 @@
 //! Applies changes of links: independent changes in one message, removals one after the other. Afterwards all
 //! links are read once.
 
+mod batches;
 pub mod error;
 mod filter;
 mod guard;
@@ -13,26 +14,25 @@ mod stages;
 mod steps;
 mod transaction;
 pub mod trial;
-mod waves;
 
-use super::hands::Hands;
+use super::context::ApplyContext;
 use super::outcome::Outcome;
 use crate::plan::Change;
 use berth_host_facts::ledger::Ledger;
 use live::Live;
-use stages::carry_out_on;
+use stages::execute_on;
 pub use steps::step_alone;
 
 /// Applies changes of links, in the order of their stages. If there are fewer outcomes than changes, there was
 /// no time for the last changes, which are removals.
-pub(super) fn carry_out(
-    hands: &Hands,
+pub(super) fn execute(
+    context: &ApplyContext,
     changes: &[&Change],
     ledger: &mut Ledger,
     report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
-    match hands.kernel {
-        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), hands, changes, ledger, report),
-        None => carry_out_on(&mut Live::new(hands), hands, changes, ledger, report),
+    match context.kernel {
+        Some(kernel) => execute_on(&mut *kernel.borrow_mut(), context, changes, ledger, report),
+        None => execute_on(&mut Live::new(context), context, changes, ledger, report),
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::error::StepError;
 use super::kernel::Kernel;
 use super::transaction::Transaction;
-use crate::apply::hands::Hands;
-use crate::apply::outcome::Ended;
+use crate::apply::context::ApplyContext;
+use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
@@ -18,26 +18,26 @@ use crate::plan::network::LinkOp;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `ended`.
-pub(super) fn carry_out(
-    hands: &Hands,
+pub(super) fn execute(
+    context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
-    ended: &mut dyn FnMut(&Change, Ended),
+    ended: &mut dyn FnMut(&Change, ApplyResult),
 ) {
     let begin = Instant::now();
     for change in changes {
-        if hands.budget.is_some_and(|budget| begin.elapsed() > budget) {
+        if context.removal_time_limit.is_some_and(|budget| begin.elapsed() > budget) {
             return;
         }
-        let failed = |error: io::Error| Ended::Failed(format!("netlink: {error}"));
+        let failed = |error: io::Error| ApplyResult::Failed(format!("netlink: {error}"));
         let Some(work) = change.links() else { continue };
         ended(change, one(kernel, Transaction::new(work)).unwrap_or_else(failed));
-        hands.alive();
+        context.report_progress();
     }
 }
 
-fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Ended> {
-    while let Some(op) = transaction.op() {
+fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
+    while let Some(op) = transaction.next_step() {
         // A VM may have been attached since the plan was made, or since the last step, and the kernel would remove
         // the link all the same.
         if transaction.needs_check() {
@@ -54,7 +54,7 @@ fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Ende
                 }
             };
             transaction.check(&near);
-            if transaction.op() != Some(op) {
+            if transaction.next_step() != Some(op) {
                 continue;
             }
             // The port may belong to another bridge by now.
@@ -73,6 +73,6 @@ fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Ende
     if transaction.is_stopped() {
         Ok(transaction.result(&kernel.links()?))
     } else {
-        Ok(Ended::Done(None))
+        Ok(ApplyResult::Done(None))
     }
 }

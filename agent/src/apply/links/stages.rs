@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use berth_api::infra_node::ChangeResult;
 
+use super::batches::apply_batches;
 use super::kernel::Kernel;
 use super::ledger_notes::settle;
 use super::removal;
-use super::waves::all_at_once;
-use crate::apply::hands::Hands;
-use crate::apply::outcome::{Ended, Outcome};
+use crate::apply::context::ApplyContext;
+use crate::apply::outcome::{ApplyResult, Outcome};
 use crate::plan::network::Stage;
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
 
-pub(super) fn carry_out_on(
+pub(super) fn execute_on(
     kernel: &mut dyn Kernel,
-    hands: &Hands,
+    context: &ApplyContext,
     changes: &[&Change],
     ledger: &mut Ledger,
     report: &mut dyn FnMut(&Outcome),
@@ -32,8 +32,10 @@ pub(super) fn carry_out_on(
             for change in stage {
                 let work = change.links().and_then(|work| work.filter.as_ref());
                 let done = work.map_or(Ok(()), |work| kernel.filter(work));
-                let ended = done
-                    .map_or_else(|error| Ended::Failed(error.to_string()), |()| Ended::Done(None));
+                let ended = done.map_or_else(
+                    |error| ApplyResult::Failed(error.to_string()),
+                    |()| ApplyResult::Done(None),
+                );
                 let outcome = Outcome::of(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
@@ -46,7 +48,7 @@ pub(super) fn carry_out_on(
             continue;
         }
         if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::carry_out(hands, kernel, stage, &mut |change, ended| {
+            removal::execute(context, kernel, stage, &mut |change, ended| {
                 let outcome = Outcome::of(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
@@ -58,13 +60,13 @@ pub(super) fn carry_out_on(
         }
         let possible = |change: &&Change| waits_for(change, &lost, unfiltered).is_none();
         let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
-        let mut done = all_at_once(hands, kernel, &possible).into_iter();
+        let mut done = apply_batches(context, kernel, &possible).into_iter();
         for change in stage {
             let (ended, rolled_back) = match waits_for(change, &lost, unfiltered) {
-                Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
-                None => {
-                    done.next().unwrap_or_else(|| (Ended::Failed("not done".to_owned()), false))
-                }
+                Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
+                None => done
+                    .next()
+                    .unwrap_or_else(|| (ApplyResult::Failed("not done".to_owned()), false)),
             };
             let outcome = Outcome::of(change, ended);
             if let Some(work) = change.links() {
@@ -82,7 +84,7 @@ pub(super) fn carry_out_on(
             report(&outcome);
             outcomes.push(outcome);
         }
-        hands.alive();
+        context.report_progress();
     }
     outcomes
 }

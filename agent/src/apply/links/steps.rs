@@ -7,7 +7,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use super::error::StepError;
 use super::messages::{self, Indexes};
-use crate::apply::hands::Hands;
+use crate::apply::context::ApplyContext;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
@@ -47,12 +47,12 @@ fn named(op: &LinkOp) -> Vec<&LinkName> {
 
 /// Applies one step of each of many changes. Created links are still down afterwards.
 pub(super) fn step(
-    hands: &Hands,
+    context: &ApplyContext,
     netlink: &mut Netlink,
     indexes: &Indexes,
     ops: &[&LinkOp],
 ) -> io::Result<Vec<Result<(), StepError>>> {
-    let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
+    let has_ipv6 = context.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
     let mut results = send(netlink, indexes, ops, first)?;
     // Properties are set only on links that were created here: if the kernel refused to create a
@@ -77,8 +77,8 @@ pub(super) fn step(
             (op, &*result, has_ipv6)
         {
             let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", desired.name);
-            if hands.root.exists(&path) {
-                *result = hands.root.write(&path, "1").map_err(StepError::Sysctl);
+            if context.root.exists(&path) {
+                *result = context.root.write(&path, "1").map_err(StepError::Sysctl);
             }
         }
     }
@@ -182,6 +182,6 @@ pub fn step_alone(
 ) -> io::Result<Result<(), StepError>> {
     let mut netlink = Netlink::open()?;
     let indexes = numbers(&mut netlink, &[op])?;
-    let hands = Hands::new(root, "", &|| {});
-    Ok(step(&hands, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
+    let context = ApplyContext::new(root, "", &|| {});
+    Ok(step(&context, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
 }

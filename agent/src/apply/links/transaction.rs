@@ -5,8 +5,8 @@ use std::io;
 
 use berth_api::LinkName;
 
-use crate::apply::outcome::Ended;
-use crate::plan::network::{LinkOp, LinkWork, holds, users};
+use crate::apply::outcome::ApplyResult;
+use crate::plan::network::{LinkOp, LinkWork, users, verify_step};
 use berth_host_facts::links::Links;
 
 use super::error::{StepError, TrialError};
@@ -75,7 +75,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns the next step, if there is one.
-    pub(super) fn op(&self) -> Option<&'a LinkOp> {
+    pub(super) fn next_step(&self) -> Option<&'a LinkOp> {
         match self.phase {
             Phase::Applying { next } => self.work.ops.get(next),
             Phase::RollingBack { next, .. } => self.work.undo.get(next),
@@ -90,7 +90,7 @@ impl<'a> Transaction<'a> {
             Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
             // The steps that follow would restore the link that the refused step was to replace: the bridge would
             // then have two uplinks.
-            Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.refuse_rollback(),
+            Err(_) if self.next_step().is_some_and(LinkOp::takes_away) => self.refuse_rollback(),
             Err(_) => self.skip(),
         }
     }
@@ -104,12 +104,14 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if the next step might remove a link that is in use, which it must not.
     pub(super) fn needs_check(&self) -> bool {
-        self.is_applying() && !self.work.may_disrupt && self.op().is_some_and(LinkOp::takes_away)
+        self.is_applying()
+            && !self.work.may_disrupt
+            && self.next_step().is_some_and(LinkOp::takes_away)
     }
 
     /// Stops the change if its next step would take the network from attached links.
     pub(super) fn check(&mut self, links: &Links) {
-        let op = self.op().filter(|_| self.needs_check());
+        let op = self.next_step().filter(|_| self.needs_check());
         if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
             self.stop(Cause::InUse(why));
         }
@@ -189,7 +191,7 @@ impl<'a> Transaction<'a> {
     /// Returns the steps that created links, the last first, so that ports are set up before their bridges. A
     /// bridge that is up without a port has no carrier, and the kernel stops and starts it again when a port is
     /// added.
-    pub(super) fn made(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
+    pub(super) fn created_links(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match self.phase {
             Phase::Applying { next } => (next, 0),
             Phase::Tried { .. } => (self.work.ops.len(), 0),
@@ -203,14 +205,14 @@ impl<'a> Transaction<'a> {
     }
 
     /// Records that a link that the change created could not be set up.
-    pub(super) fn not_raised(&mut self, error: StepError) {
+    pub(super) fn record_raise_failure(&mut self, error: StepError) {
         if let Phase::Applying { next: applied } = self.phase {
             self.phase = Phase::Stopped { cause: Cause::Failed(error.into()), applied };
         }
     }
 
     /// Returns the result of the change, from the links that were read after it.
-    pub(super) fn result(&self, links: &Links) -> Ended {
+    pub(super) fn result(&self, links: &Links) -> ApplyResult {
         // A link that is created again was removed first, and exists again.
         let made = |name: &LinkName| {
             self.work
@@ -220,7 +222,7 @@ impl<'a> Transaction<'a> {
         };
         let lasting = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if made(name));
         let unlike = |ops: &'a [LinkOp]| {
-            ops.iter().filter(lasting).find_map(|op| Some((op, holds(op, links).err()?)))
+            ops.iter().filter(lasting).find_map(|op| Some((op, verify_step(op, links).err()?)))
         };
         let restored = || match unlike(&self.work.undo) {
             _ if !self.rolls_back() => String::new(),
@@ -228,11 +230,11 @@ impl<'a> Transaction<'a> {
             Some((_, why)) => format!("; and what was there before could not be restored: {why}"),
         };
         match (self.cause(), unlike(&self.work.ops)) {
-            (None, None) => Ended::Done(match &self.phase {
+            (None, None) => ApplyResult::Done(match &self.phase {
                 Phase::Tried { message } => message.clone(),
                 _ => None,
             }),
-            (Some(Cause::InUse(why)), _) => Ended::Blocked(format!("{why}{}", restored())),
+            (Some(Cause::InUse(why)), _) => ApplyResult::Blocked(format!("{why}{}", restored())),
             (Some(Cause::Failed(why)), Some((LinkOp::AddVlans { port, vlans }, _)))
                 if !self.rolls_back() =>
             {
@@ -240,12 +242,12 @@ impl<'a> Transaction<'a> {
                 let missing = vlans.difference(&now.all);
                 let carried = vlans.len() - missing.len();
                 if carried == 0 {
-                    return Ended::Failed(why.to_string());
+                    return ApplyResult::Failed(why.to_string());
                 }
-                Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+                ApplyResult::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
             }
-            (Some(Cause::Failed(why)), _) => Ended::Failed(format!("{why}{}", restored())),
-            (None, Some((_, why))) => Ended::Failed(format!(
+            (Some(Cause::Failed(why)), _) => ApplyResult::Failed(format!("{why}{}", restored())),
+            (None, Some((_, why))) => ApplyResult::Failed(format!(
                 "done, and reads back otherwise: {why}; something else changes it"
             )),
         }

@@ -20,7 +20,7 @@ use super::guard;
 pub use super::guard::COMMAND as GUARD;
 use super::messages;
 use super::steps::step;
-use crate::apply::hands::Hands;
+use crate::apply::context::ApplyContext;
 use crate::apply::settings;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
@@ -65,7 +65,7 @@ struct Note {
 /// # Errors
 /// If the change is not in place.
 pub(super) fn run(
-    hands: &Hands,
+    context: &ApplyContext,
     netlink: &mut Netlink,
     work: &LinkWork,
 ) -> Result<String, TrialError> {
@@ -73,16 +73,16 @@ pub(super) fn run(
         return Err(NotTried::NoJoin.into());
     };
     let gateways = default_gateways(&mut netlink.reader).map_err(NotTried::Netlink)?;
-    let answering = answering(hands, netlink, &gateways, BEFORE).map_err(NotTried::Netlink)?;
+    let answering = answering(context, netlink, &gateways, BEFORE).map_err(NotTried::Netlink)?;
     if answering.is_empty() {
         return Err(NotTried::NoGateway(gateways).into());
     }
-    let servers = (hands.servers)();
-    let has_server = takes_connections(hands, &servers, BEFORE);
-    let uptime = settings::uptime(hands.root).ok_or(NotTried::Uptime)?;
+    let servers = (context.api_servers)();
+    let has_server = takes_connections(context, &servers, BEFORE);
+    let uptime = settings::uptime(context.root).ok_or(NotTried::Uptime)?;
     let numbers = indexes(&mut netlink.reader).map_err(NotTried::Netlink)?;
     let note = Note {
-        boot_id: hands.boot_id.to_owned(),
+        boot_id: context.boot_id.to_owned(),
         network: work.network.clone(),
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
@@ -90,13 +90,13 @@ pub(super) fn run(
         deadline: uptime + (DEADLINE + BEFORE + GRACE).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
-    hands.root.replace(FILE, text.as_bytes()).map_err(NotTried::Note)?;
+    context.root.replace(FILE, text.as_bytes()).map_err(NotTried::Note)?;
     // Without a guard the trial is as safe as the note alone makes it.
-    let guard = guard::start(hands, note.deadline);
+    let guard = guard::start(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
     let mut left = Ok(());
     for op in &work.ops {
-        left = match step(hands, netlink, &numbers, &[op]) {
+        left = match step(context, netlink, &numbers, &[op]) {
             Ok(mut done) => done.pop().unwrap_or(Ok(())).map_err(TrialFailure::Step),
             Err(error) => Err(TrialFailure::Netlink(error)),
         };
@@ -105,10 +105,10 @@ pub(super) fn run(
         }
     }
     let changed = Instant::now();
-    let left = left.and_then(|()| answer_again(hands, netlink, &answering));
+    let left = left.and_then(|()| answer_again(context, netlink, &answering));
     let left = left.and_then(|()| {
         let limit = DEADLINE.saturating_sub(changed.elapsed()).max(BEFORE);
-        if !has_server || takes_connections(hands, &servers, limit) {
+        if !has_server || takes_connections(context, &servers, limit) {
             return Ok(());
         }
         Err(TrialFailure::ApiServer(servers.clone()))
@@ -118,12 +118,12 @@ pub(super) fn run(
         if let Err(source) = undo(netlink, &note) {
             return Err(RolledBack::Impossible { cause, source }.into());
         }
-        let answers = answer_again(hands, netlink, &answering).is_ok();
-        drop(hands.root.remove(FILE));
+        let answers = answer_again(context, netlink, &answering).is_ok();
+        drop(context.root.remove(FILE));
         return Err(RolledBack::Done { cause, port: port.clone(), answers, guard }.into());
     }
     // A note that still exists is an order to undo the change.
-    if let Err(source) = hands.root.remove(FILE) {
+    if let Err(source) = context.root.remove(FILE) {
         let undone = undo(netlink, &note);
         return Err(RolledBack::Note { source, port: port.clone(), undone }.into());
     }
@@ -205,11 +205,11 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
 
 /// Waits until all gateways answer.
 fn answer_again(
-    hands: &Hands,
+    context: &ApplyContext,
     netlink: &mut Netlink,
     gateways: &[Gateway],
 ) -> Result<(), TrialFailure> {
-    let now = answering(hands, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
+    let now = answering(context, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
     let lost: Vec<Gateway> =
         gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
     if lost.is_empty() {
@@ -220,7 +220,7 @@ fn answer_again(
 
 /// Returns true if the API server accepts a connection on one of its addresses within the time
 /// limit.
-fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> bool {
+fn takes_connections(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) -> bool {
     let begin = Instant::now();
     while !servers.is_empty() {
         for server in servers {
@@ -228,7 +228,7 @@ fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> 
             if TcpStream::connect_timeout(server, left).is_ok() {
                 return true;
             }
-            hands.alive();
+            context.report_progress();
         }
         if begin.elapsed() >= limit {
             break;
@@ -241,7 +241,7 @@ fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> 
 /// Returns the gateways that answer a request of the kernel (ARP, neighbour discovery). Returns at the time
 /// limit, or as soon as all gateways have answered.
 fn answering(
-    hands: &Hands,
+    context: &ApplyContext,
     netlink: &mut Netlink,
     gateways: &[Gateway],
     limit: Duration,
@@ -267,7 +267,7 @@ fn answering(
                 }
             }
         }
-        hands.alive();
+        context.report_progress();
         std::thread::sleep(POLL);
     }
     Ok(answered)
@@ -323,12 +323,12 @@ mod tests {
     #[test]
     fn a_server_on_any_of_its_addresses_will_do() {
         let root = Root::live().unwrap();
-        let hands = Hands::new(&root, "", &|| {});
+        let context = ApplyContext::new(&root, "", &|| {});
         let [here, gone] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let closed = gone.local_addr().unwrap();
         drop(gone);
-        assert!(takes_connections(&hands, &[closed, here.local_addr().unwrap()], POLL));
-        assert!(!takes_connections(&hands, &[closed], POLL * 2));
-        assert!(!takes_connections(&hands, &[], DEADLINE), "at once");
+        assert!(takes_connections(&context, &[closed, here.local_addr().unwrap()], POLL));
+        assert!(!takes_connections(&context, &[closed], POLL * 2));
+        assert!(!takes_connections(&context, &[], DEADLINE), "at once");
     }
 }

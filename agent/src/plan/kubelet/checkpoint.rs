@@ -5,7 +5,7 @@ use berth_api::PageSize;
 
 use super::action::KubeletAction;
 use super::paths::checkpoint;
-use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 use crate::plan::input::Input;
 use berth_host_facts::HostFacts;
@@ -79,7 +79,7 @@ pub(crate) fn without_checkpoint(file: String) -> Change {
         id: ChangeId::KubeletCheckpoint,
         was: "of other huge pages".to_owned(),
         will_be: "none".to_owned(),
-        why: Why::Spec,
+        why: ChangeReason::Spec,
         drift: false,
         disruption: Disruption::None,
         effect: "the kubelet counts them again when it starts".to_owned(),

@@ -8,7 +8,7 @@
 use super::action::KubeletAction;
 use super::checkpoint::refused_by;
 use super::paths::{both, checkpoint};
-use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::{ChangeId, DropInState};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletFacts;
@@ -33,7 +33,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         let change = change(
             DropInState::Staged,
             DropInState::Absent,
-            Why::Spec,
+            ChangeReason::Spec,
             KubeletAction::Remove(Vec::new()),
         );
         return vec![change.blocked_by(Some(why.to_owned()))];
@@ -57,13 +57,15 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
             DropInState::Absent
         };
         let action = KubeletAction::Stage { staged: staged.clone(), text };
-        changes
-            .push(change(was, DropInState::Staged, Why::Spec, action).blocked_by(blocked.clone()));
+        changes.push(
+            change(was, DropInState::Staged, ChangeReason::Spec, action)
+                .blocked_by(blocked.clone()),
+        );
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
     let blocked = blocked.or_else(|| input.waits_for_stop());
-    let mut activate =
-        change(DropInState::Staged, DropInState::Active, Why::Spec, action).blocked_by(blocked);
+    let mut activate = change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
+        .blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
@@ -119,12 +121,17 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     }
     Some(if input.waits_for_stop().is_none() {
         let action = KubeletAction::Remove(refused);
-        change(DropInState::Active, DropInState::ActiveWithoutCheckpoints, Why::Spec, action)
+        change(
+            DropInState::Active,
+            DropInState::ActiveWithoutCheckpoints,
+            ChangeReason::Spec,
+            action,
+        )
     } else {
         change(
             DropInState::Active,
             DropInState::Staged,
-            Why::Spec,
+            ChangeReason::Spec,
             KubeletAction::Deactivate { active, staged },
         )
     })
@@ -141,7 +148,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
             changes.push(change(
                 DropInState::Staged,
                 DropInState::Absent,
-                Why::Restore,
+                ChangeReason::Restore,
                 KubeletAction::Remove(vec![file.clone()]),
             ));
         }
@@ -153,7 +160,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
             let mut change = change(
                 DropInState::Active,
                 DropInState::Absent,
-                Why::Restore,
+                ChangeReason::Restore,
                 KubeletAction::Remove(remove),
             );
             change.effect = WITH_CHECKPOINTS.to_owned();
@@ -163,7 +170,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
     changes
 }
 
-fn change(from: DropInState, to: DropInState, why: Why, action: KubeletAction) -> Change {
+fn change(from: DropInState, to: DropInState, why: ChangeReason, action: KubeletAction) -> Change {
     Change {
         id: ChangeId::KubeletDropIn { from, to },
         was: from.to_string(),

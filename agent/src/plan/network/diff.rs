@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{LinkName, MacAddress};
 
-use super::desired::{DesiredKind, DesiredLink};
+use super::desired_link::{DesiredKind, DesiredLink};
 use super::difference::Difference;
 use super::mismatch::Mismatch;
 use super::names::{LINK_GROUP, owner};
@@ -214,7 +214,7 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
 ///
 /// # Errors
 /// If the links differ from the result of the step.
-pub fn holds(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
+pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
         LinkOp::Make(desired) | LinkOp::Settle(desired) => {

@@ -18,7 +18,7 @@ use super::id::LinkChangeId;
 use super::link_change::{NOT_ENFORCED, change};
 use super::work::{FilterWork, LinkWork, Stage};
 
-use crate::plan::change::{Change, Why};
+use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
 use berth_host_facts::ledger::{Ledger, MadeFilter};
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
@@ -173,7 +173,13 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     let Some(desired) = desired(input, changes) else {
         now.filter(|_| all_clear)?;
         work.filter = Some(FilterWork::Delete);
-        return Some(change(LinkChangeId::DeleteFilter, "there", "absent", Why::Restore, work));
+        return Some(change(
+            LinkChangeId::DeleteFilter,
+            "there",
+            "absent",
+            ChangeReason::Restore,
+            work,
+        ));
     };
     let should_be = table(&desired);
     let difference = match now {
@@ -185,7 +191,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     let id = LinkChangeId::InstallFilter { uplinks: desired.uplinks.clone() };
     let drift = made == Some(&desired);
     work.filter = Some(FilterWork::Replace(desired));
-    let mut change = change(id, difference, "in place", Why::Spec, work);
+    let mut change = change(id, difference, "in place", ChangeReason::Spec, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
         change.blocked = Some(NOT_ENFORCED.to_owned());

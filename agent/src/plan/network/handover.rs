@@ -90,7 +90,7 @@ impl Planner<'_> {
         // another tenant.
         let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {
-            owners.entry(tenant.id).or_insert_with(|| tenant.name.to_owned());
+            owners.entry(tenant.id()).or_insert_with(|| tenant.name.to_owned());
         }
         owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
         if let Some(work) = self.last_work() {

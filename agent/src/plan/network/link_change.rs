@@ -2,7 +2,7 @@
 
 use super::id::LinkChangeId;
 use super::work::LinkWork;
-use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 
 /// Reason why drift is not corrected.
@@ -13,7 +13,7 @@ pub(super) fn change(
     id: LinkChangeId,
     was: &str,
     will_be: &str,
-    why: Why,
+    why: ChangeReason,
     work: LinkWork,
 ) -> Change {
     Change {

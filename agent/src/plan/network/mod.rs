@@ -4,6 +4,8 @@
 //! becomes a port of a bridge of Berth. A fault in one network blocks only that network.
 
 mod desired;
+mod desired_link;
+mod desired_network;
 mod diff;
 pub mod difference;
 pub mod filter;
@@ -14,10 +16,14 @@ pub mod mismatch;
 mod names;
 mod op;
 mod planner;
+mod read_network;
+mod read_tenant;
 mod refusal;
 pub(super) mod removal;
+mod scenario;
 pub mod state;
 mod tenants;
+mod tunnels;
 mod uplink;
 mod users;
 mod wire;
@@ -29,8 +35,8 @@ use super::change::Change;
 use super::input::Input;
 use crate::manifest::{Fault, Part};
 use berth_host_facts::ledger::MadeNetwork;
-pub use desired::{DesiredKind, DesiredLink};
-pub use diff::holds;
+pub use desired_link::{DesiredKind, DesiredLink};
+pub use diff::verify_step;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
 pub use op::LinkOp;

@@ -5,19 +5,20 @@ use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{LinkName, MacAddress};
 
 use crate::manifest::Fault;
+use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Group of all links that Berth creates, for `ip link show group`. The alias names the owner of a link. The
 /// message that creates a link sets the group; a later message sets the alias.
 pub const LINK_GROUP: u32 = 0xBE27;
 
-/// Returns the name of a shared bridge.
-pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
+/// Returns the name of a shared bridge. `path` is the field that names it.
+pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkName, Fault> {
     spec.shared_bridge().map_err(|_| {
         let name = format!("br-{}", spec.name);
         let message =
             format!("is missing, and `{name}` is longer than a link's 15 bytes; name a bridge");
-        Fault::new(format!("{place}.bridge"), "", message)
+        path.fault("", message)
     })
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use berth_api::{LinkName, VlanSet};
 
-use super::desired::DesiredLink;
+use super::desired_link::DesiredLink;
 
 /// One step on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::LinkName;
-
-use super::desired::{DesiredLink, Network};
+use super::desired_link::DesiredLink;
+use super::desired_network::Network;
 use super::difference::Listed;
 use super::id::LinkChangeId;
 use super::link_change::{NOT_ENFORCED, change};
 use super::op::LinkOp;
 use super::refusal::Disrupts;
+use super::scenario::{Scenario, SharedBridge};
 use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
-use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, Links};
@@ -56,7 +56,6 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn plan(&mut self) {
-        use berth_api::infra_node::NetworkScenario as Scenario;
         if let Some(why) = self.uplink_in_use() {
             let uplink = &self.network.uplink.name;
             let network = self.network.name.to_owned();
@@ -65,13 +64,13 @@ impl<'a> Planner<'a> {
             self.block(why);
             return;
         }
-        match self.network.scenario {
-            Scenario::VlanAwareBridge => self.shared_bridge(),
-            Scenario::BridgePerTenant => {
+        match &self.network.scenario {
+            Scenario::VlanAwareBridge(bridge) => self.shared_bridge(bridge),
+            Scenario::BridgePerTenant(_) => {
                 self.raise_uplink();
                 self.tenants();
             }
-            Scenario::Vxlan => self.tenants(),
+            Scenario::Vxlan { .. } => self.tenants(),
             Scenario::SriovVf => self.raise_uplink(),
         }
         if self.down.is_none() {
@@ -80,8 +79,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans the shared bridge, its uplink, and a VLAN on the uplink for every tenant.
-    fn shared_bridge(&mut self) {
-        let Some(bridge) = &self.network.bridge else { return };
+    fn shared_bridge(&mut self, shared: &SharedBridge) {
+        let bridge = &shared.link;
         if !self.link_change(bridge) {
             return;
         }
@@ -101,7 +100,7 @@ impl<'a> Planner<'a> {
             return;
         }
         let joined = uplink.master.as_ref() == Some(&bridge.name);
-        if !joined && !self.join(&bridge.name, handover.is_some()) {
+        if !joined && !self.join(shared, handover.is_some()) {
             return;
         }
         let taken_over = handover.map(|handover| self.hand_over(handover)).unwrap_or_default();
@@ -137,7 +136,8 @@ impl<'a> Planner<'a> {
     /// Makes the uplink a port of the bridge. Returns `false` if the uplink must not become a port. If the bridge
     /// has another uplink, the handover from that uplink follows. Until then the new port carries no VLAN, so that
     /// there is never a loop, and no traffic is lost if the new uplink cannot become a port.
-    fn join(&mut self, bridge: &LinkName, handed_over: bool) -> bool {
+    fn join(&mut self, shared: &SharedBridge, handed_over: bool) -> bool {
+        let bridge = &shared.link.name;
         let uplink = self.network.uplink;
         let id = LinkChangeId::JoinBridge { port: uplink.name.clone(), bridge: bridge.clone() };
         let mut ops = Vec::new();
@@ -160,7 +160,7 @@ impl<'a> Planner<'a> {
         }
         let Some(carries) = carries else { return true };
         let trial = self.made().and_then(|made| made.trial.as_ref());
-        let why = if !self.network.allow_management {
+        let why = if !shared.allow_management {
             format!(
                 "{carries}. As a port of a bridge {0} answers for none of its addresses. Take another uplink or \
                  scenario BridgePerTenant, or say uplink.allowManagement: true, and it is tried and taken back if the \
@@ -219,7 +219,7 @@ impl<'a> Planner<'a> {
     /// would lose their network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
-        let desired = self.network.bridge.as_ref().map(|bridge| &bridge.name);
+        let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
         let master = uplink.master.as_ref().filter(|master| Some(*master) != desired)?;
         let master = self.links.named(master)?;
         let mut users = users::attached(self.links, master);
@@ -256,16 +256,16 @@ impl<'a> Planner<'a> {
         if now.settings != self.network.settings {
             now = MadeNetwork { settings: self.network.settings.clone(), ..MadeNetwork::default() };
         }
-        if self.network.bridge.is_some() {
+        if self.network.scenario.shared_bridge().is_some() {
             now.uplink = Some(self.network.uplink.name.clone());
             now.joining.clear();
         }
         for tenant in &self.network.tenants {
-            let not = self.pending.contains(&tenant.id)
-                || self.failed.contains_key(&tenant.id)
-                || self.waits.contains_key(&tenant.id);
+            let not = self.pending.contains(&tenant.id())
+                || self.failed.contains_key(&tenant.id())
+                || self.waits.contains_key(&tenant.id());
             if !not {
-                now.tenants.insert(tenant.id, tenant.name.to_owned());
+                now.tenants.insert(tenant.id(), tenant.name.to_owned());
             }
         }
         (self.made() != Some(&now)).then_some(now)
@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
         let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
-        self.changes.push(change(id, was, will_be, Why::Spec, work));
+        self.changes.push(change(id, was, will_be, ChangeReason::Spec, work));
         if drift {
             self.is_drift();
         }

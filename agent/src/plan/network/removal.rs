@@ -12,7 +12,7 @@ use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
 use super::users;
 use super::work::{LinkWork, Stage};
-use crate::plan::change::{Action, Change, Why};
+use crate::plan::change::{Action, Change, ChangeReason};
 use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, LinkKind, Links};
@@ -45,10 +45,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
     let kept: BTreeSet<&LinkName> = desired
         .networks
         .iter()
-        .flat_map(|network| {
-            let tenants = network.tenants.iter().flat_map(|tenant| &tenant.links);
-            network.bridge.iter().chain(tenants).map(|link| &link.name)
-        })
+        .flat_map(|network| network.links().map(|link| &link.name))
         .collect();
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
     for link in links.all.iter().filter(|link| !kept.contains(&link.name)) {
@@ -64,7 +61,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
             let mut change = removal(links, network, *tenant, group, made.get(*network));
             if let (Action::Links(work), Some(still)) = (&mut change.action, still) {
                 // A tenant that moved has its new id already.
-                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id != *id));
+                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id() != *id));
             }
             change
         })
@@ -144,7 +141,7 @@ fn removal(
     let mut work = LinkWork::new(network, Stage::Removals, ops);
     work.gone = gone.collect();
     work.undo = undo;
-    let mut change = change(id, "there", "absent", Why::Restore, work);
+    let mut change = change(id, "there", "absent", ChangeReason::Restore, work);
     if !users.is_empty() {
         change.blocked = Some(in_use(&users));
     }
@@ -174,7 +171,7 @@ fn lower(links: &Links, link: &Link) -> Change {
 /// Returns a change with one step that belongs to no network.
 fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
-    change(id, was, will_be, Why::Restore, work)
+    change(id, was, will_be, ChangeReason::Restore, work)
 }
 
 /// Returns the reason why a link stays.

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use berth_api::VlanId;
-use berth_api::infra_node::{
-    NetworkScenario, NetworkStatus, TenantNetworkState, TenantNetworkStatus,
-};
+use berth_api::infra_node::{NetworkStatus, TenantNetworkState, TenantNetworkStatus};
 use serde::Serialize;
 
-use super::desired::Network;
+use super::desired_network::Network;
 use super::planner::Planner;
 use super::work::Stage;
 use crate::plan::input::Input;
@@ -76,7 +74,7 @@ impl NetworkState {
 pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState {
     let mut state = NetworkState {
         name: network.name.to_owned(),
-        by_vni: network.scenario == NetworkScenario::Vxlan,
+        by_vni: network.scenario.is_vxlan(),
         ..NetworkState::default()
     };
     // Changes that all other changes depend on come first.
@@ -86,11 +84,11 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
     for tenant in &network.tenants {
         let not =
             |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
-        let found = if let Some(why) = planner.failed.get(&tenant.id).or(planner.down.as_ref()) {
+        let found = if let Some(why) = planner.failed.get(&tenant.id()).or(planner.down.as_ref()) {
             not(TenantNetworkState::Failed, why.clone())
-        } else if let Some(why) = planner.waits.get(&tenant.id) {
+        } else if let Some(why) = planner.waits.get(&tenant.id()) {
             not(TenantNetworkState::Pending, why.clone())
-        } else if planner.pending.contains(&tenant.id) {
+        } else if planner.pending.contains(&tenant.id()) {
             not(TenantNetworkState::Pending, "is being made".to_owned())
         } else if let Some(change) = waits {
             not(TenantNetworkState::Pending, format!("waits for: {}", change.id))
@@ -98,7 +96,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
             state.ready += 1;
             continue;
         };
-        state.not_ready.insert(tenant.id, found);
+        state.not_ready.insert(tenant.id(), found);
     }
     state
 }

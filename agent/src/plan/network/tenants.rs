@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::infra_node::NetworkScenario;
 use berth_api::{LinkName, VlanId, VlanSet};
 
-use super::desired::{DesiredKind, DesiredLink, Tenant};
+use super::desired_link::{DesiredKind, DesiredLink};
+use super::desired_network::{SegmentId, Tenant};
 use super::id::{LinkChangeId, Segment};
 use super::names::owner;
 use super::op::LinkOp;
@@ -30,7 +30,7 @@ impl Planner<'_> {
         let mut desired = VlanSet::default();
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
-            let Some(id) = tenant.vlan else { continue };
+            let Some(id) = tenant.segment.vlan() else { continue };
             if let Some(competitor) = self.competing.get(&id.into()).copied() {
                 // A VLAN that the uplink carries stays, so that it works again when the competing
                 // link is removed.
@@ -41,16 +41,16 @@ impl Planner<'_> {
                 // in use.
                 if competitor.is_ours() {
                     self.waits
-                        .insert(tenant.id, format!("waits until {} is removed", competitor.name));
+                        .insert(tenant.id(), format!("waits until {} is removed", competitor.name));
                 } else {
                     let refused =
-                        TenantRefused::Competing { link: competitor.name.clone(), id: tenant.id };
-                    self.failed.insert(tenant.id, refused.to_string());
+                        TenantRefused::Competing { link: competitor.name.clone(), id: tenant.id() };
+                    self.failed.insert(tenant.id(), refused.to_string());
                 }
                 continue;
             }
             desired.insert(id);
-            let had = self.made().and_then(|made| made.tenants.get(&tenant.id));
+            let had = self.made().and_then(|made| made.tenants.get(&tenant.id()));
             if let Some(other) = had.filter(|other| *other != tenant.name) {
                 let only = VlanSet::from_iter([id]);
                 let users = self.users_of_vlans(bridge, &only).into_iter();
@@ -58,14 +58,14 @@ impl Planner<'_> {
                 if !users.is_empty() {
                     let why =
                         format!("VLAN {id} still is that of {other}: {}", removal::in_use(&users));
-                    self.failed.insert(tenant.id, why);
+                    self.failed.insert(tenant.id(), why);
                     continue;
                 }
             }
             if !sound(&now, id) {
-                let list = if self.had(tenant.id, tenant.name) { &mut again } else { &mut new };
+                let list = if self.had(tenant.id(), tenant.name) { &mut again } else { &mut new };
                 list.push(tenant);
-                self.pending.insert(tenant.id);
+                self.pending.insert(tenant.id());
             }
         }
         let failed = self.failed.clone();
@@ -91,7 +91,7 @@ impl Planner<'_> {
     }
 
     fn add_vlans(&mut self, bridge: &LinkName, tenants: &[&Tenant], drift: bool) {
-        let vlans: VlanSet = tenants.iter().filter_map(|tenant| tenant.vlan).collect();
+        let vlans: VlanSet = tenants.iter().filter_map(|tenant| tenant.segment.vlan()).collect();
         if vlans.is_empty() {
             return;
         }
@@ -174,7 +174,7 @@ impl Planner<'_> {
             if let Err(why) = self.tenant(tenant) {
                 let id = self.add_tenant(tenant, false);
                 self.push_blocked(id, "absent", "in place", why.to_string());
-                self.failed.insert(tenant.id, why.to_string());
+                self.failed.insert(tenant.id(), why.to_string());
             }
         }
     }
@@ -190,7 +190,7 @@ impl Planner<'_> {
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
         let kept = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
         if let Some(port) = ports.find(|port| port.is_ours() && !kept(port)) {
-            self.waits.insert(tenant.id, format!("waits until {} is removed", port.name));
+            self.waits.insert(tenant.id(), format!("waits until {} is removed", port.name));
             return Ok(());
         }
         let (mut ops, mut undo) = (Vec::new(), Vec::new());
@@ -203,10 +203,10 @@ impl Planner<'_> {
                 && let Some(twin) = self.twin(desired)
             {
                 if twin.is_ours() {
-                    self.waits.insert(tenant.id, format!("waits until {} is removed", twin.name));
+                    self.waits.insert(tenant.id(), format!("waits until {} is removed", twin.name));
                     return Ok(());
                 }
-                return Err(TenantRefused::Competing { link: twin.name.clone(), id: tenant.id });
+                return Err(TenantRefused::Competing { link: twin.name.clone(), id: tenant.id() });
             }
             let Some(link) = link else {
                 ops.extend(diff::make(desired));
@@ -230,7 +230,7 @@ impl Planner<'_> {
         if ops.is_empty() {
             return Ok(());
         }
-        let had = self.had(tenant.id, tenant.name);
+        let had = self.had(tenant.id(), tenant.name);
         let users: BTreeSet<String> =
             ops.iter().flat_map(|op| users::users(op, self.links, &ops)).collect();
         let again = ops.iter().filter_map(|op| match op {
@@ -258,7 +258,7 @@ impl Planner<'_> {
         if let Some(work) = self.last_work() {
             work.undo = undo;
         }
-        self.pending.insert(tenant.id);
+        self.pending.insert(tenant.id());
         if had {
             self.is_drift();
         }
@@ -298,9 +298,11 @@ impl Planner<'_> {
     }
 
     fn add_tenant(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
-        let segment = match self.network.scenario {
-            NetworkScenario::Vxlan => Segment::Vni(tenant.id),
-            _ => Segment::Vlan { id: tenant.id, uplink: self.network.uplink.name.clone() },
+        let segment = match tenant.segment {
+            SegmentId::Vni(vni) => Segment::Vni(vni),
+            SegmentId::Vlan(_) => {
+                Segment::Vlan { id: tenant.id(), uplink: self.network.uplink.name.clone() }
+            }
         };
         LinkChangeId::AddTenant {
             tenant: tenant.name.to_owned(),
@@ -313,7 +315,8 @@ impl Planner<'_> {
     /// Records that the last change puts these tenants in place.
     fn makes(&mut self, tenants: &[&Tenant]) {
         if let Some(work) = self.last_work() {
-            work.made = tenants.iter().map(|tenant| (tenant.id, tenant.name.to_owned())).collect();
+            work.made =
+                tenants.iter().map(|tenant| (tenant.id(), tenant.name.to_owned())).collect();
         }
     }
 }

@@ -4,36 +4,33 @@
 use berth_api::infra_node::UplinkSelector;
 
 use crate::manifest::Fault;
+use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Returns the link that the spec names, if it can be an uplink.
+/// Returns the link that the spec names, if it can be an uplink. `path` is the field of the uplink.
 pub(super) fn find<'a>(
     links: &'a Links,
     selector: &UplinkSelector,
-    place: &str,
+    path: &FieldPath,
 ) -> Result<&'a Link, Fault> {
-    let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
-        Fault::new(format!("{place}.uplink{field}"), value, message)
-    };
     let mut physical = links.all.iter().filter(|link| link.kind == LinkKind::Physical);
     let (field, value, found) = match (&selector.name, selector.mac, selector.pci_address) {
-        (Some(name), None, None) => (".name", name.to_string(), links.named(name)),
+        (Some(name), None, None) => ("name", name.to_string(), links.named(name)),
         (None, Some(mac), None) => {
             let text = mac.to_string();
             let found = physical
                 .find(|link| link.permanent_mac == Some(mac) || link.mac.as_deref() == Some(&text));
-            (".mac", text, found)
+            ("mac", text, found)
         }
         (None, None, Some(address)) => {
             let found = physical.find(|link| link.pci_address == Some(address));
-            (".pciAddress", address.to_string(), found)
+            ("pciAddress", address.to_string(), found)
         }
         _ => {
-            let message = "must have exactly one of name, mac and pciAddress".to_owned();
-            return Err(fault("", &"", message));
+            return Err(path.fault("", "must have exactly one of name, mac and pciAddress"));
         }
     };
-    let fault = |message: String| fault(field, &value, message);
+    let fault = |message: String| path.child(field).fault(&value, message);
     let Some(link) = found else {
         let uplinks: Vec<&str> = links.uplinks().map(|link| link.name.as_str()).collect();
         let there = if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") };

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::desired::DesiredNetworks;
-use crate::manifest::Fault;
+use super::scenario::Scenario;
+use crate::plan::field_path::FieldPath;
 use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
@@ -20,35 +21,36 @@ impl DesiredNetworks<'_> {
         let mut faults = Vec::new();
         for in_place in [true, false] {
             for network in &self.networks {
-                let wire = match network.tunnels_port {
-                    Some(port) => (format!("UDP port {port}"), Vec::new()),
-                    None => wire(&input.facts.links, network.uplink),
+                let wire = match &network.scenario {
+                    Scenario::Vxlan { tunnels, .. } => {
+                        (format!("UDP port {}", tunnels.port), Vec::new())
+                    }
+                    _ => wire(&input.facts.links, network.uplink),
                 };
                 for tenant in &network.tenants {
                     let made = input.facts.ledger.networks.get(network.name);
-                    let has = made.and_then(|made| made.tenants.get(&tenant.id));
+                    let has = made.and_then(|made| made.tenants.get(&tenant.id()));
                     if has.is_some_and(|has| has == tenant.name) != in_place {
                         continue;
                     }
-                    let place = (wire.clone(), tenant.id);
+                    let place = (wire.clone(), tenant.id());
                     let (owner, of) = *owners.entry(place).or_insert((tenant.name, network.name));
                     if of != network.name {
-                        let id = if tenant.vlan.is_some() { "vlan" } else { "vni" };
+                        let id = tenant.segment.field();
                         let message = format!(
                             "is already that of {owner} on network {of}, and both networks leave the host by {}: they \
                              would be one network; give one of them another {id}, or its network another way out",
                             wire.0
                         );
-                        let field = format!("spec.tenantNetworks[{}].{id}", tenant.name);
-                        let fault = Fault::new(field, tenant.id, message);
-                        faults.push((network.name.to_owned(), fault));
+                        let path = FieldPath::spec("tenantNetworks").item(tenant.name).child(id);
+                        faults.push((network.name.to_owned(), path.fault(tenant.id(), message)));
                     }
                 }
             }
         }
         for (network, fault) in faults {
             self.networks.retain(|other| other.name != network);
-            self.refuse_by(&network, fault);
+            self.refuse(&network, fault);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::infra_node::{KvmState, NetworkScenario, NetworkSpec, Zone};
 use berth_api::names::{label, resource};
-use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, node_labels};
+use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, feature_labels};
 use k8s_openapi::api::core::v1;
 
 use super::allocation::{Allocation, allocations};
@@ -307,7 +307,7 @@ fn labels(
     if let Some(node) = node {
         return node.metadata.labels.clone().unwrap_or_default();
     }
-    let known = node_labels(status);
+    let known = feature_labels(status);
     let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let mut all: BTreeMap<String, String> = known.collect();
     let is = |key: &str, value: &str| all.get(key).is_some_and(|found| found == value);

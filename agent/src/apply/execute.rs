@@ -1,8 +1,8 @@
 //! Applies the changes of one plan.
 
+use super::context::ApplyContext;
 use super::files;
-use super::hands::Hands;
-use super::outcome::{self, Ended, Outcome, Result};
+use super::outcome::{self, ApplyResult, Outcome, Result};
 use super::settle::settle;
 use super::{hugepages, interrupts, ksm, links, settings};
 use crate::host_write::{HostWrite as _, WriteError};
@@ -27,7 +27,7 @@ pub struct Applied {
 /// # Errors
 /// If the original values cannot be saved. The host is not changed in this case.
 pub fn apply(
-    hands: &Hands,
+    context: &ApplyContext,
     plan: &Plan,
     ledger: &Ledger,
     report: &mut dyn FnMut(&Outcome),
@@ -40,25 +40,25 @@ pub fn apply(
         tidy(plan, &mut after);
     }
     if &after != ledger {
-        save_ledger(&after, hands.root, hands.boot_id)?;
+        save_ledger(&after, context.root, context.boot_id)?;
     }
     let saved = after.clone();
     let mut outcomes = Vec::new();
     let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
         plan.changes.iter().partition(|change| change.links().is_some());
     for change in on_settings {
-        let outcome = carry_out(hands, change, &mut after);
+        let outcome = execute(context, change, &mut after);
         report(&outcome);
         outcomes.push(outcome);
-        hands.alive();
+        context.report_progress();
     }
-    outcomes.extend(links::carry_out(hands, &on_links, &mut after, report));
+    outcomes.extend(links::execute(context, &on_links, &mut after, report));
     tidy(plan, &mut after);
     let mut state = None;
     if after != saved {
         // The original values are saved already. The next cycle reads the lost entries from the host
         // again.
-        if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
+        if let Err(error) = save_ledger(&after, context.root, context.boot_id) {
             let outcome = Outcome::ledger_failed(&error);
             report(&outcome);
             state = Some(outcome);
@@ -112,7 +112,7 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     }
 }
 
-fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
+fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outcome {
     if change.blocked.is_some() {
         return Outcome::blocked(change);
     }
@@ -122,43 +122,43 @@ fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
     };
     // The check is made right before the change, because the kubelet may have been started since
     // the plan was made.
-    if takes_checkpoints && processes::observe(hands.root).kubelet_runs() {
+    if takes_checkpoints && processes::observe(context.root).kubelet_runs() {
         let why = "the kubelet was started just now, and would write its checkpoints again";
-        return Outcome::of(change, Ended::Blocked(why.to_owned()));
+        return Outcome::of(change, ApplyResult::Blocked(why.to_owned()));
     }
     for file in &change.removes {
-        if let Err(error) = hands.root.remove(file) {
-            return Outcome::of(change, Ended::Failed(outcome::meaning(&error)));
+        if let Err(error) = context.root.remove(file) {
+            return Outcome::of(change, ApplyResult::Failed(outcome::meaning(&error)));
         }
     }
     if let Action::Kubelet(action) = &change.action {
-        return Outcome::of(change, files::carry_out(hands, action, ledger));
+        return Outcome::of(change, files::execute(context, action, ledger));
     }
     let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
-        return Outcome::of(change, interrupts::carry_out(hands, change.why, steps, ledger));
+        return Outcome::of(change, interrupts::execute(context, change.why, steps, ledger));
     }
-    let mut ended = Ended::Done(None);
+    let mut ended = ApplyResult::Done(None);
     for step in steps {
-        ended = set(hands, step);
+        ended = set(context, step);
         settle(change.why, step, &ended, ledger);
-        if !matches!(ended, Ended::Done(_)) {
+        if !matches!(ended, ApplyResult::Done(_)) {
             break;
         }
     }
-    let now = |step: &Step| settings::read(hands.root, step.setting);
+    let now = |step: &Step| settings::read(context.root, step.setting);
     let pages = |step: &&Step| matches!(step.setting, Setting::Hugepages { .. });
     if steps.iter().filter(pages).any(|step| now(step).as_ref() != Some(&step.was)) {
-        ledger.hugepages_changed = settings::uptime(hands.root).or(ledger.hugepages_changed);
+        ledger.hugepages_changed = settings::uptime(context.root).or(ledger.hugepages_changed);
     }
     Outcome::of(change, ended)
 }
 
-fn set(hands: &Hands, step: &Step) -> Ended {
+fn set(context: &ApplyContext, step: &Step) -> ApplyResult {
     let done: Result = match step.setting {
-        Setting::Hugepages { zone, size } => hugepages::set(hands, zone, size, step),
-        Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(hands, step),
-        _ => settings::set(hands, step.setting, &step.will_be),
+        Setting::Hugepages { zone, size } => hugepages::set(context, zone, size, step),
+        Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(context, step),
+        _ => settings::set(context, step.setting, &step.will_be),
     };
     done.unwrap_or_else(|ended| ended)
 }

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use super::error::StepError;
 use super::kernel::Kernel;
 use super::transaction::Transaction;
-use crate::apply::hands::Hands;
-use crate::apply::outcome::Ended;
+use crate::apply::context::ApplyContext;
+use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
 /// Number of changes between two reports of progress.
-const WAVE: usize = 512;
+const BATCH_SIZE: usize = 512;
 
 /// Result of a change, and true if it was on trial and rolled back.
-pub(super) type Done = (Ended, bool);
+pub(super) type Done = (ApplyResult, bool);
 
 /// Applies changes that do not depend on each other: the first steps of all changes, then the
 /// second steps, and so on.
-pub(super) fn all_at_once(
-    hands: &Hands,
+pub(super) fn apply_batches(
+    context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
 ) -> Vec<Done> {
@@ -29,11 +29,12 @@ pub(super) fn all_at_once(
     // If VMs lose the network by a change, they lose it only for the links of their tenant, and not for those
     // of other tenants.
     let together = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;
-    let waves = transactions.chunk_by_mut(together).flat_map(|wave| wave.chunks_mut(WAVE));
+    let batches =
+        transactions.chunk_by_mut(together).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
     let mut result = Ok(());
-    for wave in waves {
-        result = run(kernel, wave);
-        hands.alive();
+    for batch in batches {
+        result = run(kernel, batch);
+        context.report_progress();
         if result.is_err() {
             break;
         }
@@ -45,7 +46,7 @@ pub(super) fn all_at_once(
             .collect(),
         Err(error) => {
             let failed = |transaction: &Transaction| {
-                (Ended::Failed(format!("netlink: {error}")), transaction.trial_rolled_back())
+                (ApplyResult::Failed(format!("netlink: {error}")), transaction.trial_rolled_back())
             };
             transactions.iter().map(failed).collect()
         }
@@ -67,13 +68,16 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
             stop_all(transactions, &error);
             broken = Some(error);
         }
-        let mut open: Vec<&mut Transaction> =
-            transactions.iter_mut().filter(|transaction| transaction.op().is_some()).collect();
+        let mut open: Vec<&mut Transaction> = transactions
+            .iter_mut()
+            .filter(|transaction| transaction.next_step().is_some())
+            .collect();
         if open.is_empty() {
             raise(kernel, transactions).map_err(Arc::new)?;
             return broken.map_or(Ok(()), Err);
         }
-        let steps: Vec<&LinkOp> = open.iter().filter_map(|transaction| transaction.op()).collect();
+        let steps: Vec<&LinkOp> =
+            open.iter().filter_map(|transaction| transaction.next_step()).collect();
         match kernel.step(&steps) {
             Ok(results) => {
                 for (transaction, result) in open.iter_mut().zip(results) {
@@ -94,7 +98,7 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
 fn stop_all(transactions: &mut [Transaction], error: &Arc<io::Error>) {
     for transaction in transactions
         .iter_mut()
-        .filter(|transaction| !transaction.is_stopped() && transaction.op().is_some())
+        .filter(|transaction| !transaction.is_stopped() && transaction.next_step().is_some())
     {
         transaction.record(Err(StepError::Netlink(Arc::clone(error))));
     }
@@ -113,14 +117,15 @@ fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
 /// Sets the created links up.
 fn raise(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     let made = transactions.iter().enumerate();
-    let (owners, ops): (Vec<usize>, Vec<&LinkOp>) =
-        made.flat_map(|(place, transaction)| transaction.made().map(move |op| (place, op))).unzip();
+    let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = made
+        .flat_map(|(place, transaction)| transaction.created_links().map(move |op| (place, op)))
+        .unzip();
     if ops.is_empty() {
         return Ok(());
     }
     for (place, answer) in owners.into_iter().zip(kernel.raise(&ops)?) {
         if let (Some(transaction), Err(why)) = (transactions.get_mut(place), answer) {
-            transaction.not_raised(why);
+            transaction.record_raise_failure(why);
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use berth_host_facts::root::ReadError;
 
 /// Reason why the host is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CannotStart {
+pub enum ApplyBlocked {
     /// The rollback ledger could not be read.
     #[error(
         "{0}; nothing is changed, as a rollback would be impossible. Repair the file, or move it away to start again from the host as it is now"

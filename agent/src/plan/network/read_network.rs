@@ -1,0 +1,159 @@
+//! Reads one host network from the spec, and finds its faults on this host.
+
+use berth_api::infra_node::{NetworkScenario, NetworkSpec};
+
+use super::desired_link::{DesiredKind, DesiredLink};
+use super::desired_network::Network;
+use super::names::{NO_LABEL, alias, bridge_mac, bridge_name, hardware_below, is_label};
+use super::scenario::{Scenario, SharedBridge, TenantBridges};
+use super::tunnels::{self, Tunnels};
+use super::uplink;
+use crate::manifest::Fault;
+use crate::plan::field_path::FieldPath;
+use berth_host_facts::links::{Link, Links};
+
+/// Smallest MTU with which Ethernet can carry IPv4 (RFC 791); also the minimum of the schema.
+const LEAST_MTU: u32 = 576;
+
+/// Returns the network of the spec, without its tenants. `others` are the networks before it in the spec.
+///
+/// # Errors
+/// If the spec of the network has a fault on this host.
+pub(super) fn read<'a>(
+    links: &'a Links,
+    spec: &'a NetworkSpec,
+    path: &FieldPath,
+    others: &[Network],
+) -> Result<Network<'a>, Fault> {
+    if !is_label(&spec.name) {
+        return Err(path.child("name").fault(&spec.name, NO_LABEL));
+    }
+    let uplink = find_uplink(links, spec, path)?;
+    let mtu = mtu(links, spec, uplink, path)?;
+    check_uplink_is_free(spec, uplink, path, others)?;
+    let stp = spec.stp == Some(true);
+    let seed = hardware_below(links, uplink);
+    let bridges = TenantBridges { prefix: spec.bridge_prefix(), stp };
+    let scenario = match spec.scenario {
+        NetworkScenario::VlanAwareBridge => {
+            Scenario::VlanAwareBridge(shared_bridge(spec, uplink, &seed, mtu, path)?)
+        }
+        NetworkScenario::BridgePerTenant => Scenario::BridgePerTenant(bridges),
+        NetworkScenario::Vxlan => {
+            let tunnels = Tunnels::new(tunnels::required(spec, path)?);
+            Scenario::Vxlan { bridges, tunnels }
+        }
+        NetworkScenario::SriovVf => Scenario::SriovVf,
+    };
+    let end = match &scenario {
+        Scenario::Vxlan { tunnels, .. } => format!(" {} {}", tunnels.port, tunnels.local),
+        _ => String::new(),
+    };
+    let prefix = bridges.prefix;
+    Ok(Network {
+        name: &spec.name,
+        scenario,
+        uplink,
+        settings: format!("{:?} {} {prefix} {mtu} {stp}{end}", spec.scenario, uplink.name),
+        mtu,
+        seed,
+        tenants: Vec::new(),
+        allow_disruption: spec.allow_disruption == Some(true),
+    })
+}
+
+/// Returns the link by which frames leave the host.
+fn find_uplink<'a>(
+    links: &'a Links,
+    spec: &NetworkSpec,
+    path: &FieldPath,
+) -> Result<&'a Link, Fault> {
+    if spec.scenario == NetworkScenario::Vxlan {
+        let vxlan = tunnels::required(spec, path)?;
+        return tunnels::local_link(links, vxlan, &path.child("vxlan"));
+    }
+    let path = path.child("uplink");
+    let Some(selector) = &spec.uplink else {
+        let message = "is missing; say by which link tenants leave the host";
+        return Err(path.fault("", message));
+    };
+    let uplink = uplink::find(links, selector, &path)?;
+    if spec.scenario == NetworkScenario::SriovVf && uplink.sriov.is_none() {
+        let message =
+            "has no virtual functions; enable SR-IOV in the firmware and set sriov_numvfs";
+        return Err(path.fault(&uplink.name, message));
+    }
+    Ok(uplink)
+}
+
+/// Returns the MTU of the spec, or the largest MTU that the uplink allows.
+fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Result<u32, Fault> {
+    let path = path.child("mtu");
+    let (most, takes) = match spec.tunnels() {
+        Some(vxlan) => {
+            (tunnels::largest_mtu(links, uplink, vxlan.local_address), "leaves its tunnels")
+        }
+        None => (uplink.mtu, "takes"),
+    };
+    let mtu = spec.mtu.or(most).unwrap_or(1500);
+    if let Some(most) = most.filter(|most| mtu > *most) {
+        let message = format!(
+            "{} {takes} {most} bytes at most; raise its MTU and the switch's first",
+            uplink.name
+        );
+        return Err(path.fault(mtu, message));
+    }
+    if mtu < LEAST_MTU {
+        return Err(path.fault(mtu, format!("is less than {LEAST_MTU} bytes")));
+    }
+    Ok(mtu)
+}
+
+/// Checks that no other network needs the uplink alone: a port of a bridge cannot be another network's uplink,
+/// because VLAN links on it would take the frames of the bridge.
+fn check_uplink_is_free(
+    spec: &NetworkSpec,
+    uplink: &Link,
+    path: &FieldPath,
+    others: &[Network],
+) -> Result<(), Fault> {
+    let by_vxlan = spec.scenario == NetworkScenario::Vxlan;
+    let is_shared = spec.scenario == NetworkScenario::VlanAwareBridge;
+    let taken = others.iter().find(|other| {
+        (is_shared || other.scenario.shared_bridge().is_some())
+            && !by_vxlan
+            && !other.scenario.is_vxlan()
+            && other.uplink.name == uplink.name
+    });
+    let Some(other) = taken else { return Ok(()) };
+    let message =
+        format!("is already the uplink of network {}, and a bridge has it alone", other.name);
+    Err(path.child("uplink").fault(&uplink.name, message))
+}
+
+fn shared_bridge(
+    spec: &NetworkSpec,
+    uplink: &Link,
+    seed: &str,
+    mtu: u32,
+    path: &FieldPath,
+) -> Result<SharedBridge, Fault> {
+    let path = path.child("bridge");
+    let name = bridge_name(spec, &path)?;
+    if name == uplink.name {
+        return Err(path.fault(&name, "is the uplink's own name"));
+    }
+    let mac = bridge_mac(seed, &name);
+    let stp = spec.stp == Some(true);
+    let selector = spec.uplink.as_ref();
+    Ok(SharedBridge {
+        link: DesiredLink {
+            alias: alias(&spec.name, None),
+            mtu,
+            master: None,
+            kind: DesiredKind::Bridge { mac, vlan_aware: true, stp },
+            name,
+        },
+        allow_management: selector.and_then(|uplink| uplink.allow_management) == Some(true),
+    })
+}

@@ -1,0 +1,121 @@
+//! Reads one tenant of a host network from the spec, and finds its faults on this host.
+
+use std::sync::Arc;
+
+use berth_api::LinkName;
+use berth_api::infra_node::TenantNetworkSpec;
+
+use super::desired_link::{DesiredKind, DesiredLink};
+use super::desired_network::{Network, SegmentId, Tenant};
+use super::names::{NO_LABEL, alias, bridge_mac, is_label};
+use super::scenario::{Scenario, TenantBridges};
+use crate::manifest::Fault;
+use crate::plan::field_path::FieldPath;
+
+/// Returns the tenant of the spec on its network.
+///
+/// # Errors
+/// If the spec of the tenant has a fault.
+pub(super) fn read<'a>(
+    network: &Network,
+    spec: &'a TenantNetworkSpec,
+    path: &FieldPath,
+) -> Result<Tenant<'a>, Fault> {
+    if !is_label(&spec.name) {
+        return Err(path.child("name").fault(&spec.name, NO_LABEL));
+    }
+    let segment = segment(network, spec, path)?;
+    let (path, id) = (path.child(segment.field()), segment.number());
+    if let Some(other) = network.tenants.iter().find(|tenant| tenant.id() == id) {
+        let message = format!("is already that of {} on network {}", other.name, network.name);
+        return Err(path.fault(id, message));
+    }
+    Ok(Tenant { name: &spec.name, segment, links: links(network, spec, segment)? })
+}
+
+/// Returns the VLAN id or VNI of a tenant, as the scenario of its network needs it.
+fn segment(
+    network: &Network,
+    spec: &TenantNetworkSpec,
+    path: &FieldPath,
+) -> Result<SegmentId, Fault> {
+    let segment = match (network.scenario.is_vxlan(), spec.vlan, spec.vni) {
+        (true, None, Some(vni)) => SegmentId::Vni(vni),
+        (false, Some(vlan), None) => SegmentId::Vlan(vlan),
+        (true, _, _) => {
+            let message = format!(
+                "network {} is of scenario Vxlan, which needs a vni and no vlan",
+                spec.network
+            );
+            return Err(path.child("vni").fault("", message));
+        }
+        (false, _, _) => {
+            let message = format!("network {} needs a vlan and no vni", spec.network);
+            return Err(path.child("vlan").fault("", message));
+        }
+    };
+    let fault = |message: &str| Err(path.child(segment.field()).fault(segment.number(), message));
+    match segment {
+        SegmentId::Vlan(vlan) if !vlan.for_tenants() => {
+            fault("is every switch's and bridge's default VLAN; no tenant may have it")
+        }
+        SegmentId::Vni(vni) if !(1..1 << 24).contains(&vni) => fault("must be from 1 to 16777215"),
+        SegmentId::Vlan(_) | SegmentId::Vni(_) => Ok(segment),
+    }
+}
+
+/// Returns the links of this tenant only: a bridge, and the VLAN link or the tunnel that connects it to other
+/// hosts: `tn120` and `tn120-v`.
+fn links(
+    network: &Network,
+    tenant: &TenantNetworkSpec,
+    segment: SegmentId,
+) -> Result<Vec<DesiredLink>, Fault> {
+    let (bridges, end, kind) = match (&network.scenario, segment) {
+        (Scenario::BridgePerTenant(bridges), SegmentId::Vlan(id)) => {
+            let parent = network.uplink.name.clone();
+            (bridges, "-v", DesiredKind::Vlan { parent, id })
+        }
+        (Scenario::Vxlan { bridges, tunnels }, SegmentId::Vni(vni)) => {
+            let kind = DesiredKind::Vxlan {
+                vni,
+                port: tunnels.port,
+                local: tunnels.local,
+                peers: Arc::clone(&tunnels.peers),
+            };
+            (bridges, "-x", kind)
+        }
+        _ => return Ok(Vec::new()),
+    };
+    let name = |end: &str| link_name(network, *bridges, segment, end);
+    let bridge = name("")?;
+    let alias = alias(network.name, Some(&tenant.name));
+    let lower = DesiredLink {
+        name: name(end)?,
+        alias: alias.clone(),
+        mtu: network.mtu,
+        master: Some(bridge.clone()),
+        kind,
+    };
+    let mac = bridge_mac(&network.seed, &bridge);
+    let kind = DesiredKind::Bridge { mac, vlan_aware: false, stp: bridges.stp };
+    Ok(vec![DesiredLink { name: bridge, alias, mtu: network.mtu, master: None, kind }, lower])
+}
+
+/// Returns the name of a link of a tenant.
+fn link_name(
+    network: &Network,
+    bridges: TenantBridges,
+    segment: SegmentId,
+    end: &str,
+) -> Result<LinkName, Fault> {
+    let name = format!("{}{}{end}", bridges.prefix, segment.number());
+    name.parse().map_err(|_| {
+        let message = format!(
+            "a link's name has at most 15 bytes, and `{name}` has {}; take a shorter one",
+            name.len()
+        );
+        let path = FieldPath::spec("networks").item(network.name).child("bridge");
+        path.fault(bridges.prefix, message)
+    })
+}

@@ -1,0 +1,122 @@
+//! VXLAN tunnels of a host network: their end on this host, and the faults of their spec.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::infra_node::{NetworkSpec, VxlanSpec};
+
+use crate::manifest::Fault;
+use crate::plan::field_path::FieldPath;
+use berth_host_facts::links::{Link, LinkKind, Links};
+
+/// Tunnels of a host network.
+#[derive(Debug, Clone)]
+pub(super) struct Tunnels {
+    /// UDP port.
+    pub(super) port: u16,
+    /// Local address of the tunnels.
+    pub(super) local: IpAddr,
+    /// Addresses of the other hosts.
+    pub(super) peers: Arc<BTreeSet<IpAddr>>,
+}
+
+impl Tunnels {
+    pub(super) fn new(spec: &VxlanSpec) -> Self {
+        Self {
+            port: spec.port,
+            local: spec.local_address,
+            peers: Arc::new(spec.peers.iter().copied().collect()),
+        }
+    }
+}
+
+/// Returns the tunnels of a network of scenario Vxlan.
+///
+/// # Errors
+/// If the spec has none.
+pub(super) fn required<'a>(
+    spec: &'a NetworkSpec,
+    path: &FieldPath,
+) -> Result<&'a VxlanSpec, Fault> {
+    spec.tunnels().ok_or_else(|| {
+        let message = "is missing; scenario Vxlan needs localAddress and peers";
+        path.child("vxlan").fault("", message)
+    })
+}
+
+/// Returns the link that has the local address of the tunnels.
+///
+/// # Errors
+/// If this host cannot have the tunnels.
+pub(super) fn local_link<'a>(
+    links: &'a Links,
+    vxlan: &VxlanSpec,
+    path: &FieldPath,
+) -> Result<&'a Link, Fault> {
+    let local = vxlan.local_address;
+    let Some(end) = links.all.iter().find(|link| has_address(link, local)) else {
+        return Err(path.child("localAddress").fault(local, "no link of this host has it"));
+    };
+    check_peers(links, vxlan, path)?;
+    check_port(links, vxlan, &path.child("port"))?;
+    Ok(end)
+}
+
+fn has_address(link: &Link, address: IpAddr) -> bool {
+    let mut addresses = link.addresses.iter().filter_map(|text| text.split('/').next());
+    addresses.any(|text| text.parse() == Ok(address))
+}
+
+fn check_peers(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), Fault> {
+    let local = vxlan.local_address;
+    for (index, peer) in vxlan.peers.iter().enumerate() {
+        let path = path.child("peers").item(index);
+        if peer.is_ipv4() != local.is_ipv4() {
+            let message = format!("is not of the same family as localAddress {local}");
+            return Err(path.fault(peer, message));
+        }
+        if *peer == local || links.all.iter().any(|link| has_address(link, *peer)) {
+            return Err(path.fault(peer, "is this host; peers are the other hosts"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the UDP port is free for the tunnels.
+fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), Fault> {
+    let of_port =
+        |link: &&Link| link.tunnel.as_ref().is_some_and(|tunnel| tunnel.port == Some(vxlan.port));
+    let tunnels: Vec<&Link> = links.all.iter().filter(of_port).collect();
+    if let Some(foreign) = tunnels.iter().find(|link| !link.is_ours()) {
+        let message = format!(
+            "is the port of VXLAN link {}, which Berth did not make; take another",
+            foreign.name
+        );
+        return Err(path.fault(vxlan.port, message));
+    }
+    let ours_is_up = tunnels.iter().any(|link| link.up == Some(true));
+    if !ours_is_up && links.udp_ports.contains(&vxlan.port) {
+        let message = "is in use by another program (ss -lunp shows it); take another";
+        return Err(path.fault(vxlan.port, message));
+    }
+    Ok(())
+}
+
+/// Returns the largest MTU of frames in the tunnels; `None` if it is unknown.
+pub(super) fn largest_mtu(links: &Links, end: &Link, local: IpAddr) -> Option<u32> {
+    let mtu = if end.kind == LinkKind::Loopback {
+        // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all
+        // uplinks counts.
+        let up = links.uplinks().filter(|link| link.up == Some(true));
+        up.filter_map(|link| link.mtu).min().or(Some(1500))
+    } else {
+        end.mtu
+    };
+    mtu.map(|mtu| mtu.saturating_sub(overhead(local)))
+}
+
+/// Returns the bytes that VXLAN adds to a frame: headers of Ethernet, VXLAN, UDP and IP.
+const fn overhead(local: IpAddr) -> u32 {
+    if local.is_ipv4() { 50 } else { 70 }
+}
