@@ -43,8 +43,7 @@ pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertif
             root.read(&path).map_err(|error| error.to_string())
         })
     });
-    let validity =
-        validity.map_err(|error: CertificateError| UnreadableCertificate(chain(&error)));
+    let validity = validity.map_err(|error: CertificateError| UnreadableCertificate(chain(&error)));
     let certificate = |validity: Validity| ClientCertificate {
         end: Timestamp::try_from(validity.not_after)
             .map_or_else(|error| error.to_string(), |end| end.to_string()),

@@ -3,7 +3,11 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-use crate::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use crate::host_profile::HostProfile;
+use crate::infra_config::InfraConfig;
+use crate::infra_node::InfraNode;
+use crate::tenant_cluster::TenantCluster;
+use crate::vlan_claim::VlanClaim;
 
 /// Returns all CRDs of Berth in the order in which they are applied.
 #[must_use]

@@ -15,7 +15,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
+use crate::tenant_cluster::CustomNetworkPolicy;
+use crate::{Condition, Quantity, VlanRanges, VniRange};
 
 /// Configuration for all tenants of this infra cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

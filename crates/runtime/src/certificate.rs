@@ -110,7 +110,9 @@ struct NamedUser {
 
 impl std::fmt::Debug for CertificateSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CertificateSource").field("path", &self.client_certificate).finish_non_exhaustive()
+        f.debug_struct("CertificateSource")
+            .field("path", &self.client_certificate)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,7 +126,8 @@ impl CertificateSource {
         let kubeconfig: Kubeconfig =
             serde_saphyr::from_str(text).map_err(|_| CertificateError::Kubeconfig)?;
         let current = kubeconfig.current_context;
-        let context = kubeconfig.contexts.into_iter().find(|one| Some(&one.name) == current.as_ref());
+        let context =
+            kubeconfig.contexts.into_iter().find(|one| Some(&one.name) == current.as_ref());
         let name = context.and_then(|one| one.context?.user);
         let user = kubeconfig.users.into_iter().find(|one| Some(&one.name) == name.as_ref());
         Ok(user.and_then(|one| one.user).unwrap_or_default())

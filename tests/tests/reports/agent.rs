@@ -151,9 +151,8 @@ pub(crate) fn report(
         names: running.keys().map(|uid| (uid.clone(), ("default".to_owned(), name(uid)))).collect(),
         hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
     };
-    let said = report::infra_node(&facts);
     // The InfraNode is parsed as the API server returns it.
-    serde_json::from_value(json!(said)).expect("an InfraNode")
+    serde_json::from_value(json!(report::report(&facts))).expect("an InfraNode")
 }
 
 fn name(uid: &str) -> String {

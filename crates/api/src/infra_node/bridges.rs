@@ -1,7 +1,7 @@
 //! Names of bridges on the hosts. The agent that creates the bridges and the controller that attaches VMs to them use
 //! the same rule.
 
-use super::{NetworkScenario, NetworkSpec, VxlanSpec};
+use super::spec::{NetworkScenario, NetworkSpec, VxlanSpec};
 use crate::{LinkName, ParseLinkNameError};
 
 /// Default prefix of the names of tenants' bridges.

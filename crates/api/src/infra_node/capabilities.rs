@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DirectIo, Gpu, HugepagePool, Nvme, PhysicalFunction, TransparentHugepages, Uplink, VirtualLink,
-};
+use super::devices::{DirectIo, Gpu, Nvme, PhysicalFunction, Uplink, VirtualLink};
+use super::spec::TransparentHugepages;
+use super::zones::HugepagePool;
 use crate::{Bytes, CpuSet, PageSize};
 
 /// Capabilities of the host.

@@ -1,7 +1,9 @@
 //! Truncation of texts and lists of the status to the limits of their schema. Otherwise one message that is too long
 //! (of a file name, or of another program) would make the API server reject the whole status of a host.
 
-use super::{AllocatedContainer, InfraNodeStatus};
+use super::allocations::AllocatedContainer;
+use super::status::InfraNodeStatus;
+use super::zones::Zone;
 use crate::{Condition, VlanRanges};
 
 /// Maximum number of characters of a message (`maxLength`).
@@ -52,7 +54,7 @@ impl InfraNodeStatus {
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
         start.for_each(|start| start.pending_restart.truncate(FIELDS));
         // An incomplete list of threads would be wrong.
-        let most = |zone: &&mut super::Zone| zone.threads.len() > THREADS;
+        let most = |zone: &&mut Zone| zone.threads.len() > THREADS;
         self.zones.iter_mut().filter(most).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {
             if zone.caches.len() > CACHES {

@@ -1,13 +1,17 @@
 //! InfraNode: desired state (`spec`) and observed state (`status`) of one host.
 
+mod allocations;
 mod bridges;
 mod capabilities;
 mod devices;
 mod limits;
 mod spec;
 mod status;
+mod zones;
 
+pub use allocations::*;
 pub use capabilities::*;
 pub use devices::*;
 pub use spec::*;
 pub use status::*;
+pub use zones::*;

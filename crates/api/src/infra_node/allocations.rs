@@ -1,0 +1,125 @@
+//! Resources that the kubelet has allocated to pods.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, CpuSet, PageSize};
+
+/// Resources that the kubelet has allocated to one pod.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// `metadata.uid` of the pod.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// Namespace of the pod, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name of the pod, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// CPUs that are allocated exclusively to its containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Zones of its CPUs and memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<u32>,
+    /// Huge pages guaranteed to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hugepages: Vec<AllocatedHugepages>,
+    /// Memory that the Memory Manager guarantees to the pod, excluding huge pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Devices of device plugins, as the kubelet's PodResources API lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<AllocatedDevices>,
+    /// Resources by container, with the zones of each amount. Empty if no container has resources of a zone, if the pod
+    /// has more containers than this list can have, and in reports of agents that do not know this field. Only the sums
+    /// are known then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub containers: Vec<AllocatedContainer>,
+}
+
+/// Resources that the kubelet has allocated to one container.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedContainer {
+    /// Name of the container; empty for resources of the pod as a whole.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Exclusive CPUs of the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Memory blocks of the container, as in the Memory Manager's checkpoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub memory: Vec<AllocatedMemory>,
+    /// Devices of the container by zone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub devices: Vec<AllocatedZoneDevices>,
+}
+
+/// Memory of one kind that the Memory Manager has allocated from a set of zones.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedMemory {
+    /// Size of the huge pages; absent for memory that is not in huge pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_size: Option<PageSize>,
+    /// Size in bytes. The block of an init container shrinks, down to 0, when later containers reuse its memory.
+    pub size: Bytes,
+    /// Zones that provide the memory as a group.
+    #[schemars(length(max = 64))]
+    pub zones: Vec<u32>,
+}
+
+/// Devices of one resource and zone that are allocated to a container.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedZoneDevices {
+    /// Name of the resource, such as `intel.com/sriov_vf`.
+    pub resource: String,
+    /// Zone of the devices; absent for devices without a zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u32>,
+    /// Number of devices.
+    pub count: u32,
+}
+
+/// Devices of one resource and zone.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ZoneDevices {
+    /// Name of the resource, such as `intel.com/sriov_vf`.
+    #[schemars(length(max = 317))]
+    pub resource: String,
+    /// Zone of the devices; absent for devices without a zone, such as `/dev/kvm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u32>,
+    /// Number of healthy devices, allocated or not.
+    pub total: u32,
+    /// Number of healthy devices that are not allocated to a container.
+    pub free: u32,
+}
+
+/// Devices of one resource that are allocated to a pod.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedDevices {
+    /// Name of the resource, such as `devices.kubevirt.io/kvm`.
+    pub resource: String,
+    /// Number of devices.
+    pub count: u32,
+}
+
+/// Huge pages of one size that are guaranteed to a pod.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedHugepages {
+    /// Page size.
+    pub size: PageSize,
+    /// Number of pages.
+    pub count: u64,
+}
