@@ -49,13 +49,13 @@ pub const TYPES: [&str; 6] = [
 
 /// Status, reason and message of one condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Verdict {
+struct ConditionState {
     status: &'static str,
     reason: ConditionReason,
     message: String,
 }
 
-impl Verdict {
+impl ConditionState {
     fn is_true(reason: ConditionReason, message: impl Into<String>) -> Self {
         Self { status: "True", reason, message: message.into() }
     }
@@ -101,8 +101,8 @@ impl History {
             .collect()
     }
 
-    fn condition(&mut self, name: &'static str, verdict: Verdict) -> Condition {
-        let Verdict { status, reason, message } = verdict;
+    fn condition(&mut self, name: &'static str, verdict: ConditionState) -> Condition {
+        let ConditionState { status, reason, message } = verdict;
         // Objects store times in seconds; with a fraction the object would always differ.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let last = self.0.entry(name).or_insert((status, now));
@@ -120,44 +120,47 @@ impl History {
     }
 }
 
-fn virtualization_ready(kvm: &Kvm) -> Verdict {
+fn virtualization_ready(kvm: &Kvm) -> ConditionState {
     use ConditionReason as Reason;
     match kvm.state {
-        Some(KvmState::Ready) => Verdict::is_true(Reason::Ready, "virtual machines can run"),
+        Some(KvmState::Ready) => ConditionState::is_true(Reason::Ready, "virtual machines can run"),
         Some(KvmState::NoCpuSupport) => {
-            Verdict::is_false(Reason::NoCpuSupport, "the CPU supports neither VMX nor SVM")
+            ConditionState::is_false(Reason::NoCpuSupport, "the CPU supports neither VMX nor SVM")
         }
-        Some(KvmState::DisabledInFirmware) => Verdict::is_false(
+        Some(KvmState::DisabledInFirmware) => ConditionState::is_false(
             Reason::DisabledInFirmware,
             "virtualisation is disabled in the firmware",
         ),
         Some(KvmState::ModuleNotLoaded) => {
-            Verdict::is_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
+            ConditionState::is_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
         }
-        Some(KvmState::NoPermission) => {
-            Verdict::is_false(Reason::NoPermission, "the agent has no permission to open /dev/kvm")
-        }
-        Some(KvmState::SmokeTestFailed) => Verdict::is_false(
+        Some(KvmState::NoPermission) => ConditionState::is_false(
+            Reason::NoPermission,
+            "the agent has no permission to open /dev/kvm",
+        ),
+        Some(KvmState::SmokeTestFailed) => ConditionState::is_false(
             Reason::SmokeTestFailed,
             "/dev/kvm can be opened, but no VM can be created",
         ),
-        None => Verdict::unknown(Reason::Unknown, "see unknown[] for capabilities.kvm.state"),
+        None => {
+            ConditionState::unknown(Reason::Unknown, "see unknown[] for capabilities.kvm.state")
+        }
     }
 }
 
-fn host_tuned(input: &Input) -> Verdict {
+fn host_tuned(input: &Input) -> ConditionState {
     if let Some(why) = input.waiting {
-        return Verdict::unknown(ConditionReason::NoManifest, why);
+        return ConditionState::unknown(ConditionReason::NoManifest, why);
     }
-    if let Some(first) = input.faults.iter().find(|fault| !fault.is_of(Part::Networks)) {
-        return Verdict::is_false(ConditionReason::InvalidSpec, first.to_string());
+    if let Some(first) = input.faults.iter().find(|fault| !fault.concerns_part(Part::Networks)) {
+        return ConditionState::is_false(ConditionReason::InvalidSpec, first.to_string());
     }
     let left: Vec<&Change> =
         input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
     match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
-        None => Verdict::is_true(ConditionReason::Applied, "the host has the desired state"),
+        None => ConditionState::is_true(ConditionReason::Applied, "the host has the desired state"),
         Some(_) if let Some(why) = input.stopped => {
-            Verdict::is_false(ConditionReason::RollbackLedgerUnavailable, why)
+            ConditionState::is_false(ConditionReason::RollbackLedgerUnavailable, why)
         }
         Some(change) => {
             let why =
@@ -172,33 +175,33 @@ fn host_tuned(input: &Input) -> Verdict {
             let left = left.len();
             let message =
                 format!("{left} changes are pending, the first: {}: {why}", change.sentence());
-            Verdict::is_false(reason, message)
+            ConditionState::is_false(reason, message)
         }
     }
 }
 
 /// Returns the condition TenantNetworksReady; `None` if no network is desired and no network
 /// exists.
-fn networks_ready(input: &Input) -> Option<Verdict> {
+fn networks_ready(input: &Input) -> Option<ConditionState> {
     let networks = &input.plan.networks;
     if let Some(why) = input.waiting {
-        return Some(Verdict::unknown(ConditionReason::NoManifest, why));
+        return Some(ConditionState::unknown(ConditionReason::NoManifest, why));
     }
-    if let Some(first) = input.faults.iter().find(|fault| fault.is_of(Part::Networks)) {
-        return Some(Verdict::is_false(ConditionReason::InvalidSpec, first.to_string()));
+    if let Some(first) = input.faults.iter().find(|fault| fault.concerns_part(Part::Networks)) {
+        return Some(ConditionState::is_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.incomplete {
         // Existing networks continue to work, and their entries stay in the status.
         let why = "the kernel did not list the host's links";
         return (!input.spec.networks.is_empty())
-            .then(|| Verdict::unknown(ConditionReason::LinksUnknown, why));
+            .then(|| ConditionState::unknown(ConditionReason::LinksUnknown, why));
     }
     let left = input.plan.changes.iter().find(|change| change.links().is_some());
     if let (Some(_), Some(why)) = (left, input.stopped) {
-        return Some(Verdict::is_false(ConditionReason::RollbackLedgerUnavailable, why));
+        return Some(ConditionState::is_false(ConditionReason::RollbackLedgerUnavailable, why));
     }
     if let Some(why) = &input.plan.unfiltered {
-        return Some(Verdict::is_false(ConditionReason::GuestFilterFailed, why));
+        return Some(ConditionState::is_false(ConditionReason::GuestFilterFailed, why));
     }
     let ready: u32 = networks.iter().map(|network| network.ready).sum();
     let mut waiting = networks
@@ -215,30 +218,34 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
             first.message
         );
         let reason = if failed { ConditionReason::Failed } else { ConditionReason::Pending };
-        return Some(Verdict::is_false(reason, message));
+        return Some(ConditionState::is_false(reason, message));
     }
     if let Some(change) = left {
         let why = change.blocked.as_deref().unwrap_or("not applied yet");
-        return Some(Verdict::is_false(
+        return Some(ConditionState::is_false(
             ConditionReason::ChangesPending,
             format!("{}: {why}", change.id),
         ));
     }
     (!networks.is_empty()).then(|| {
-        Verdict::is_true(ConditionReason::Applied, format!("{ready} tenant networks are ready"))
+        ConditionState::is_true(
+            ConditionReason::Applied,
+            format!("{ready} tenant networks are ready"),
+        )
     })
 }
 
 /// Returns the condition KubeletAligned; `None` if Berth does not manage the kubelet and no restart
 /// of the kubelet is needed.
-fn kubelet_aligned(input: &Input) -> Option<Verdict> {
+fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
     let is_managed = !matches!(mode, None | Some(KubeletMode::Ignore));
     if kubelet.config.is_none() {
         let fault = kubelet.config_fault.as_ref();
         let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str());
-        return is_managed.then(|| Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
+        return is_managed
+            .then(|| ConditionState::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     let refused = next_start(input.facts);
     if let Some(why) = restart_needed(input.facts) {
@@ -247,30 +254,33 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
         } else {
             ConditionReason::KubeletRestartRequired
         };
-        return Some(Verdict::is_false(reason, why));
+        return Some(ConditionState::is_false(reason, why));
     }
     if !is_managed {
         return None;
     }
     if let Some(refused) = refused {
-        return Some(Verdict::is_false(ConditionReason::CheckpointRefused, refused.to_string()));
+        return Some(ConditionState::is_false(
+            ConditionReason::CheckpointRefused,
+            refused.to_string(),
+        ));
     }
     if let StartedWith::Unknown(why) = &kubelet.started_with {
         let why = format!(
             "the configuration that the kubelet was started with is unknown: {why}; a restart makes it known (systemctl restart {})",
             kubelet.unit
         );
-        return Some(Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
+        return Some(ConditionState::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     Some(match &input.plan.kubelet {
-        None => Verdict::is_true(
+        None => ConditionState::is_true(
             ConditionReason::Applied,
             "the kubelet reserves the same CPUs and memory as the host",
         ),
         Some(advice) => {
             let fields: Vec<&str> =
                 advice.differences.iter().map(|difference| difference.field).collect();
-            Verdict::is_false(
+            ConditionState::is_false(
                 ConditionReason::ConfigurationDiffers,
                 format!("{} should differ; berth-agent plan shows how", fields.join(", ")),
             )
@@ -280,18 +290,18 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
 
 /// Returns the condition of a client certificate. The message contains the expiration time and not the remaining
 /// time, so that the message does not change with time.
-fn credential_valid(certificate: &Validity, now: SystemTime) -> Verdict {
+fn credential_valid(certificate: &Validity, now: SystemTime) -> ConditionState {
     let end = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());
     let message = format!("the agent's client certificate is valid until {end}");
     let renew = "renew it (deploy/agent-kubeconfig.sh)";
     match certificate.at(now) {
-        Expiry::Far => Verdict::is_true(ConditionReason::Valid, message),
+        Expiry::Far => ConditionState::is_true(ConditionReason::Valid, message),
         Expiry::Soon => {
-            Verdict::is_false(ConditionReason::ExpiresSoon, format!("{message}; {renew}"))
+            ConditionState::is_false(ConditionReason::ExpiresSoon, format!("{message}; {renew}"))
         }
         Expiry::Expired => {
-            Verdict::is_false(ConditionReason::Expired, format!("{message}; {renew}"))
+            ConditionState::is_false(ConditionReason::Expired, format!("{message}; {renew}"))
         }
     }
 }
@@ -309,8 +319,8 @@ mod tests {
         let certificate = Validity { not_before: begin, not_after: day(30) };
         let verdict = |n| credential_valid(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
-        assert_eq!(verdict(1), Verdict::is_true(ConditionReason::Valid, valid));
-        let Verdict { status, reason, message } = verdict(22);
+        assert_eq!(verdict(1), ConditionState::is_true(ConditionReason::Valid, valid));
+        let ConditionState { status, reason, message } = verdict(22);
         assert_eq!((status, reason), ("False", ConditionReason::ExpiresSoon));
         assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");
         assert_eq!(verdict(31).reason, ConditionReason::Expired);

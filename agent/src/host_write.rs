@@ -74,7 +74,7 @@ pub trait HostWrite {
     ///
     /// # Errors
     /// Returns the error of the kernel.
-    fn make_folder(&self, path: &str) -> Result<(), WriteError>;
+    fn create_folder(&self, path: &str) -> Result<(), WriteError>;
 
     /// Takes the lock, which at most one process of the host holds. The file contains the process ID
     /// of its holder.
@@ -140,7 +140,7 @@ impl HostWrite for Root {
         }
     }
 
-    fn make_folder(&self, path: &str) -> Result<(), WriteError> {
+    fn create_folder(&self, path: &str) -> Result<(), WriteError> {
         let (parent, name) = folder_of(self, path)?;
         match mkdirat(&parent, name, Mode::S_IRWXU) {
             Ok(()) => fsync(&parent).map_err(|errno| failed(path, errno)),
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn attributes_are_written_and_never_made() {
         let (_folder, root) = tree();
-        root.make_folder("sys").unwrap();
+        root.create_folder("sys").unwrap();
         assert_eq!(root.write("sys/run", "1").unwrap_err().errno, Errno::ENOENT);
         root.replace("sys/run", b"0\n").unwrap();
         root.write("sys/run", "1").unwrap();
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn a_replaced_file_leaves_nothing_beside_it() {
         let (_folder, root) = tree();
-        root.make_folder("state").unwrap();
-        root.make_folder("state").unwrap();
+        root.create_folder("state").unwrap();
+        root.create_folder("state").unwrap();
         root.replace("state/a", b"1").unwrap();
         root.replace("state/a", b"2").unwrap();
         root.rename("state/a", "b").unwrap();
@@ -276,8 +276,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_replaced_stays_and_the_error_names_it() {
         let (folder, root) = tree();
-        root.make_folder("state").unwrap();
-        root.make_folder("state/a").unwrap();
+        root.create_folder("state").unwrap();
+        root.create_folder("state/a").unwrap();
         let error = root.replace("state/a", b"1").unwrap_err();
         assert_eq!((error.path.as_str(), error.errno), ("state/a", Errno::EISDIR));
         assert_eq!(root.list("state").unwrap(), ["a"]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_do_not_leave_the_tree() {
+    fn writes_stay_inside_the_tree() {
         let (outside, _) = tree();
         let (folder, root) = tree();
         let target: &Path = outside.path();
@@ -302,7 +302,7 @@ mod tests {
             std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
         };
         for name in ["data", "data/kubelet", "var", "etc", "shared"] {
-            root.make_folder(name).unwrap();
+            root.create_folder(name).unwrap();
         }
         link("/data/kubelet", "var/kubelet");
         link("../../etc", "data/kubelet/up");
@@ -320,7 +320,7 @@ mod tests {
             root.remove("shared/x/b").unwrap_err(),
             root.replace("shared/x/b", b"2").unwrap_err(),
             root.rename("shared/x/b", "c").unwrap_err(),
-            root.make_folder("shared/x/c").unwrap_err(),
+            root.create_folder("shared/x/c").unwrap_err(),
         ] {
             assert_eq!(error.errno, Errno::ELOOP, "{error}");
         }

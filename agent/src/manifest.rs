@@ -21,12 +21,12 @@ pub struct Manifest {
     /// All faults in the manifest.
     pub faults: Vec<Fault>,
     /// The parts and networks that have faults.
-    pub unclear: Unclear,
+    pub unparsed: UnparsedParts,
 }
 
 /// Parts and networks that could not be parsed, which are neither changed nor restored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unclear {
+pub struct UnparsedParts {
     /// Whole parts.
     pub parts: BTreeSet<Part>,
     /// Host networks, by name, in which only one field or one tenant has a fault, so that the other networks
@@ -34,10 +34,10 @@ pub struct Unclear {
     pub networks: BTreeSet<String>,
 }
 
-impl Unclear {
+impl UnparsedParts {
     /// Returns all parts except these.
     #[must_use]
-    pub fn all_but(parts: &[Part]) -> Self {
+    pub fn all_except(parts: &[Part]) -> Self {
         let others = Part::ALL.into_iter().filter(|part| !parts.contains(part));
         Self { parts: others.collect(), networks: BTreeSet::new() }
     }
@@ -100,7 +100,7 @@ impl Fault {
 
     /// Returns true if the field belongs to this part.
     #[must_use]
-    pub fn is_of(&self, part: Part) -> bool {
+    pub fn concerns_part(&self, part: Part) -> bool {
         let lies_in = |field| {
             let rest = self.field.strip_prefix(field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -167,7 +167,7 @@ impl Manifest {
                 _ => manifest.faults.push(unknown(field, value)),
             }
         }
-        manifest.doubt_absent_parts(tree);
+        manifest.mark_absent_parts_unparsed(tree);
         if manifest.name.is_none() {
             let message = "is missing; it is the name of the Node this is meant for";
             manifest.faults.push(Fault::new("metadata.name", "", message));
@@ -177,7 +177,7 @@ impl Manifest {
 
     /// Returns a fault if the manifest is meant for another node.
     #[must_use]
-    pub fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
+    pub fn node_mismatch(&self, node: Option<&str>) -> Option<Fault> {
         let (name, node) = (self.name.as_deref()?, node?);
         (name != node).then(|| {
             let message = format!(
@@ -187,9 +187,9 @@ impl Manifest {
         })
     }
 
-    /// Limits the manifest to some parts: the others count as unclear, and their faults are
+    /// Limits the manifest to some parts: the others count as unparsed, and their faults are
     /// dropped.
-    pub fn narrow(&mut self, parts: &[Part]) {
+    pub fn restrict_to(&mut self, parts: &[Part]) {
         let spec = std::mem::take(&mut self.spec);
         let has = |part| parts.contains(&part);
         self.spec = InfraNodeSpec {
@@ -204,16 +204,16 @@ impl Manifest {
             tenant_networks: if has(Part::Networks) { spec.tenant_networks } else { Vec::new() },
             profile: None,
         };
-        self.unclear.parts.extend(Unclear::all_but(parts).parts);
+        self.unparsed.parts.extend(UnparsedParts::all_except(parts).parts);
         let of_another =
-            |fault: &Fault| Part::ALL.iter().any(|part| !has(*part) && fault.is_of(*part));
+            |fault: &Fault| Part::ALL.iter().any(|part| !has(*part) && fault.concerns_part(*part));
         self.faults.retain(|fault| !of_another(fault));
     }
 
-    /// Counts absent parts as unclear if there is an unknown field, which may be a misspelt part. Otherwise the
+    /// Counts absent parts as unparsed if there is an unknown field, which may be a misspelt part. Otherwise the
     /// settings of that part would be restored.
-    fn doubt_absent_parts(&mut self, tree: &Value) {
-        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_of(*part));
+    fn mark_absent_parts_unparsed(&mut self, tree: &Value) {
+        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.concerns_part(*part));
         if self.faults.iter().all(known) {
             return;
         }
@@ -223,7 +223,7 @@ impl Manifest {
             let there = |name| spec.and_then(|spec| spec.get(name)).is_some();
             !(there(name) || *part == Part::Networks && there("tenantNetworks"))
         };
-        self.unclear.parts.extend(Part::ALL.into_iter().filter(absent));
+        self.unparsed.parts.extend(Part::ALL.into_iter().filter(absent));
     }
 
     fn read_spec(&mut self, spec: &Value) {
@@ -232,7 +232,7 @@ impl Manifest {
             Value::Null => return,
             other => {
                 self.faults.push(Fault::new("spec", plain(other), "a map was expected"));
-                self.unclear.parts = Part::ALL.into();
+                self.unparsed.parts = Part::ALL.into();
                 return;
             }
         };
@@ -274,7 +274,7 @@ impl Manifest {
             Ok(read) => Some(read),
             Err(faults) => {
                 self.faults.extend(faults);
-                self.unclear.parts.extend(part);
+                self.unparsed.parts.extend(part);
                 None
             }
         }
@@ -289,7 +289,7 @@ impl Manifest {
                 let fault =
                     Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
                 self.faults.push(fault);
-                self.unclear.parts.insert(part);
+                self.unparsed.parts.insert(part);
                 &[]
             }
         };
@@ -306,8 +306,8 @@ impl Manifest {
                         _ => None,
                     };
                     match network.and_then(Value::as_str) {
-                        Some(network) => drop(self.unclear.networks.insert(network.to_owned())),
-                        None => drop(self.unclear.parts.insert(part)),
+                        Some(network) => drop(self.unparsed.networks.insert(network.to_owned())),
+                        None => drop(self.unparsed.parts.insert(part)),
                     }
                 }
             }
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_names_field_and_value_and_the_rest_stands() {
+    fn each_fault_has_field_and_value_and_valid_fields_are_kept() {
         let manifest = parse(
             "  hugepages:\n  - {size: 3Mi, count: 4}\n  - {size: 2Mi, zone: 0, count: 8}\n  ksm: {mode: Onn}\n  \
              cpu: {reserved: {coresPerZone: 1, cores: 4}}\n  transparentHugepages: Never\n  colour: red",
@@ -395,8 +395,8 @@ mod tests {
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
         // `colour` may also be the misspelt name of a part that is absent, such as the networks.
-        let unclear = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
-        assert_eq!(manifest.unclear.parts, unclear.into());
+        let unparsed = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
+        assert_eq!(manifest.unparsed.parts, unparsed.into());
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
             "spec.ksm.mode: `Onn`: unknown variant `Onn`, expected one of",
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_infranode_is_refused_whole() {
+    fn a_document_of_another_kind_is_rejected() {
         for (text, start) in [
             ("", "manifest"),
             ("- a", "manifest: `[\"a\"]`"),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_a_manifest_that_asks_for_nothing() {
+    fn a_report_is_a_manifest_with_an_empty_spec() {
         let node = crate::report::report(&berth_host_facts::HostFacts::default());
         let manifest = Manifest::parse(&serde_saphyr::to_string(&node).unwrap()).unwrap();
         assert_eq!((manifest.spec, manifest.faults), (InfraNodeSpec::default(), Vec::new()));

@@ -44,7 +44,7 @@ pub struct Refused {
 
 /// Effect of a change on an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum ChangeMode {
     /// Creates an object that must not exist.
     Create,
     /// Adds to an object, or creates the object.
@@ -73,7 +73,10 @@ impl Netlink {
     ///
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown which changes were applied.
-    pub fn change(&mut self, changes: Vec<(How, Message)>) -> io::Result<Vec<Result<(), Refused>>> {
+    pub fn change(
+        &mut self,
+        changes: Vec<(ChangeMode, Message)>,
+    ) -> io::Result<Vec<Result<(), Refused>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut batch = Batch::default();
         for (how, message) in changes {
@@ -94,7 +97,11 @@ impl Netlink {
     ///
     /// # Errors
     /// If the kernel does not answer; see [`Netlink::change`].
-    pub fn change_one(&mut self, how: How, message: Message) -> io::Result<Result<(), Refused>> {
+    pub fn change_one(
+        &mut self,
+        how: ChangeMode,
+        message: Message,
+    ) -> io::Result<Result<(), Refused>> {
         let outcome = self.change(vec![(how, message)])?.pop();
         Ok(outcome.unwrap_or(Ok(())))
     }
@@ -126,7 +133,7 @@ impl Netlink {
     }
 }
 
-impl How {
+impl ChangeMode {
     const fn flags(self) -> u16 {
         match self {
             Self::Create => NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL,

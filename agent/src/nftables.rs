@@ -5,7 +5,7 @@ use std::io;
 
 use berth_host_facts::netlink::{DATAGRAM, open, parts, receive, words};
 use berth_host_facts::nftables::{
-    Attributes, HEADERS, SUBSYSTEM, answered, bridge_header, framed, of_subsystem, sequence,
+    Attributes, HEADERS, SUBSYSTEM, answered, bridge_header, encode_message, of_subsystem, sequence,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -52,12 +52,12 @@ impl Transactions {
     /// If the kernel does not answer for a minute; it is then unknown if the changes were applied.
     pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
         let begin = self.next();
-        let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
+        let mut batch = encode_message(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
         for (place, change) in changes.iter().enumerate() {
             let last = place + 1 == changes.len();
             let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
             let (kind, sequence) = (of_subsystem(change.kind), self.next());
-            batch.extend(framed(
+            batch.extend(encode_message(
                 kind,
                 flags,
                 sequence,
@@ -67,7 +67,7 @@ impl Transactions {
         }
         let last = self.sequence;
         let end = self.next();
-        batch.extend(framed(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
+        batch.extend(encode_message(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
         self.socket.send(&batch, 0)?;
         let mut result = Ok(());
         loop {

@@ -11,7 +11,7 @@ use crate::host_write::{HostWrite as _, WriteError};
 pub const FOLDER: &str = "var/lib/berth";
 /// Path of the last desired state of the cluster, for a start while the API server is unreachable;
 /// `revert` removes the file.
-pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
+pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
 /// Path of the lock, which the process that changes the host holds.
 pub const LOCK: &str = "var/lib/berth/lock";
 
@@ -19,15 +19,15 @@ pub const LOCK: &str = "var/lib/berth/lock";
 ///
 /// # Errors
 /// If the state folder is full, read-only or missing; the file then has its previous content.
-pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
-    keep(root, ASKED_LAST, manifest)
+pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError> {
+    keep(root, LAST_MANIFEST_FILE, manifest)
 }
 
 /// Saves the last observed record of the kubelet.
 ///
 /// # Errors
-/// If the file cannot be written; see [`keep_asked`].
-pub fn keep_kubelet(root: &Root, record: &Record) -> Result<(), WriteError> {
+/// If the file cannot be written; see [`save_last_manifest`].
+pub fn write_kubelet_record(root: &Root, record: &Record) -> Result<(), WriteError> {
     keep(root, KUBELET, &record.render())
 }
 
@@ -43,7 +43,7 @@ pub fn save_ledger(ledger: &Ledger, root: &Root, boot_id: &str) -> Result<(), Wr
 }
 
 fn keep(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
-    root.make_folder(FOLDER)?;
+    root.create_folder(FOLDER)?;
     root.replace(file, text.as_bytes())
 }
 
@@ -57,8 +57,8 @@ mod tests {
     fn an_empty_ledger_is_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
-        root.make_folder("var").unwrap();
-        root.make_folder("var/lib").unwrap();
+        root.create_folder("var").unwrap();
+        root.create_folder("var/lib").unwrap();
         let mut ledger = Ledger::default();
         ledger.found(Setting::Ksm(KsmSetting::Run), Value::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());

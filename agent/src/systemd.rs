@@ -67,13 +67,15 @@ impl Systemd {
     /// Returns the error of systemd.
     pub fn allowed_cpus(&self, unit: Unit) -> Result<CpuSet, SystemdError> {
         let path: OwnedObjectPath =
-            self.proxy(PATH, MANAGER)?.call("LoadUnit", &(unit.name(),)).map_err(wrong)?;
+            self.proxy(PATH, MANAGER)?.call("LoadUnit", &(unit.name(),)).map_err(systemd_error)?;
         let interface = match unit {
             Unit::Init => "org.freedesktop.systemd1.Scope",
             Unit::System | Unit::User => "org.freedesktop.systemd1.Slice",
         };
-        let bytes: Vec<u8> =
-            self.proxy(path.as_str(), interface)?.get_property("AllowedCPUs").map_err(wrong)?;
+        let bytes: Vec<u8> = self
+            .proxy(path.as_str(), interface)?
+            .get_property("AllowedCPUs")
+            .map_err(systemd_error)?;
         Ok(CpuSet::from_bytes(&bytes))
     }
 
@@ -87,7 +89,7 @@ impl Systemd {
         let manager = self.proxy(PATH, MANAGER)?;
         manager
             .call::<_, _, ()>("SetUnitProperties", &(unit.name(), true, properties))
-            .map_err(wrong)
+            .map_err(systemd_error)
     }
 
     /// Starts a program as a transient service, in a separate control group, and waits until it runs.
@@ -119,12 +121,13 @@ impl Systemd {
                 "StartTransientUnit",
                 &(unit, "fail", properties, auxiliary),
             )
-            .map_err(wrong)?;
+            .map_err(systemd_error)?;
         let begin = Instant::now();
         loop {
-            let path: OwnedObjectPath = manager.call("LoadUnit", &(unit,)).map_err(wrong)?;
+            let path: OwnedObjectPath =
+                manager.call("LoadUnit", &(unit,)).map_err(systemd_error)?;
             let service = self.proxy(path.as_str(), UNIT)?;
-            let property = |name| service.get_property::<String>(name).map_err(wrong);
+            let property = |name| service.get_property::<String>(name).map_err(systemd_error);
             let state = property("ActiveState")?;
             // systemd unloads a failed unit at once (`CollectMode`). A unit is also inactive before its job
             // begins.
@@ -147,11 +150,12 @@ impl Systemd {
         let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
         // A cache would read all properties and subscribe to changes, but only one request is
         // needed.
-        let builder = builder.and_then(|builder| builder.interface(interface)).map_err(wrong)?;
-        builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(wrong)
+        let builder =
+            builder.and_then(|builder| builder.interface(interface)).map_err(systemd_error)?;
+        builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(systemd_error)
     }
 }
 
-fn wrong(error: zbus::Error) -> SystemdError {
+fn systemd_error(error: zbus::Error) -> SystemdError {
     SystemdError(error.to_string())
 }

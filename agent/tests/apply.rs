@@ -38,7 +38,7 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
     let converged = converge(
         &context,
         &manifest.spec,
-        &manifest.unclear,
+        &manifest.unparsed,
         &BTreeSet::new(),
         &|| observe_for_plan(&root, &ObserveOptions::to_plan()),
         &mut |_| {},

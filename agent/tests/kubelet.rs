@@ -15,7 +15,7 @@ use berth_agent::apply::{ApplyContext, Converged, converge, observe_for_plan};
 use berth_agent::observe::observe;
 use berth_agent::state_folder::save_ledger;
 use berth_host_facts::host_settings::HostSettings;
-use berth_host_facts::ledger::{Ledger, MadeNetwork};
+use berth_host_facts::ledger::{Ledger, NetworkRecord};
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions, observe_links};
 use common::kubelet::{modified, stop};
@@ -102,7 +102,7 @@ fn shape_by(
     let converged = converge(
         &context,
         &manifest.spec,
-        &manifest.unclear,
+        &manifest.unparsed,
         &BTreeSet::new(),
         &|| observe_for_plan(&root),
         &mut |_| {},
@@ -322,7 +322,7 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
     ledger.hugepages_changed = Some(9_000);
     ledger.files.insert(format!("/{DROP_IN}"));
     // A network that does not exist any more, so that the cycle has something to save.
-    ledger.networks.insert("trunk".to_owned(), MadeNetwork::default());
+    ledger.networks.insert("trunk".to_owned(), NetworkRecord::default());
     save_ledger(&ledger, &root, BOOT).unwrap();
     shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), HostSettings::default()));
     assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));

@@ -84,7 +84,7 @@ fn planned(facts: &HostFacts, spec: &str) -> Plan {
     let manifest = Manifest::parse(&text).unwrap();
     let shape = HostSettings::default();
     let mut plan =
-        plan(Input { spec: &manifest.spec, unclear: &manifest.unclear, facts, shape: &shape });
+        plan(Input { spec: &manifest.spec, unparsed: &manifest.unparsed, facts, shape: &shape });
     plan.faults = manifest.faults.into_iter().chain(plan.faults).collect();
     plan
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use berth_agent::apply::links::step_alone;
+use berth_agent::apply::links::apply_sysctl_step;
 use berth_agent::plan::network::LinkOp;
 use berth_api::{LinkName, VlanSet};
 use berth_host_facts::root::Root;
@@ -56,7 +56,7 @@ pub(crate) struct VlanArgs {
 pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
     let root = Root::live()?;
     let op = LinkOp::AddVlans { port: args.port.clone(), vlans: args.vlans.clone() };
-    step_alone(&root, &op)?.map_err(|why| anyhow::anyhow!(why))?;
+    apply_sysctl_step(&root, &op)?.map_err(|why| anyhow::anyhow!(why))?;
     Ok(true)
 }
 

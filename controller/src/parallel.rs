@@ -57,7 +57,7 @@ where
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_order_stays() {
+    fn the_order_is_preserved() {
         let numbers: Vec<u32> = (0..10_007).collect();
         let doubled: Vec<u32> = numbers.iter().map(|number| number * 2).collect();
         assert_eq!(super::map(&numbers, |number| number * 2), doubled);

@@ -98,7 +98,7 @@ fn fill(facts: ReportedHost) -> TestCaseResult {
         };
         let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
         let request = engine.request(&parts, needs).expect("plain rules");
-        let reasons = engine.why_not(&request, host);
+        let reasons = engine.rejection_reasons(&request, host);
         let placed = engine.place(&request, None);
         prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);
         if placed.is_none() {

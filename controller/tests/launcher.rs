@@ -269,11 +269,11 @@ fn pod_level_resources_are_shared_by_containers() {
         "resources": {"requests": {"cpu": "4", "memory": "3Gi"}, "limits": {"cpu": "4", "memory": "3Gi"}},
         "containers": [{"name": "c", "resources": {"requests": own, "limits": own}}]}});
     let read = ExistingPod::read(&pod(object.clone())).unwrap().pod;
-    assert!(!read.is_guaranteed() && !read.has_own_cpus());
+    assert!(!read.is_guaranteed() && !read.has_exclusive_cpus());
     assert_eq!((read.requests().cpu_millis, read.requests().memory), (4000, 3 * GIB));
     let mut without = object;
     without["spec"]["resources"] = json!(null);
-    assert!(ExistingPod::read(&pod(without)).unwrap().pod.has_own_cpus());
+    assert!(ExistingPod::read(&pod(without)).unwrap().pod.has_exclusive_cpus());
     let wrong = json!({"metadata": {"namespace": "a", "name": "b"}, "spec": {
         "resources": {"requests": {"cpu": "lots"}}, "containers": []}});
     let error = ExistingPod::read(&pod(wrong)).unwrap_err().to_string();
@@ -291,7 +291,7 @@ fn a_container_keeps_its_allocated_resources_during_a_resize() {
                 "restartCount": 0, "allocatedResources": of(allocated),
                 "resources": {"requests": of(allocated), "limits": of(allocated)}}]}});
         let read = ExistingPod::read(&pod(object)).unwrap().pod;
-        (read.requests().cpu_millis, read.has_own_cpus())
+        (read.requests().cpu_millis, read.has_exclusive_cpus())
     };
     assert_eq!(read("2", "2"), (2000, true));
     assert_eq!(read("2", "3"), (3000, true), "it is to be smaller");

@@ -3,7 +3,7 @@
 /// Pings per second.
 const RATE: u32 = 5;
 /// Maximum distance, in pings, of a lost control ping that explains a loss.
-const NEAR: u32 = 10 * RATE;
+const CONTROL_PING_DISTANCE: u32 = 10 * RATE;
 
 /// Returns the sequence numbers, from 1 to the last answered ping, that have no answer.
 #[must_use]
@@ -22,7 +22,9 @@ pub fn lost(log: &str) -> Vec<u32> {
 #[must_use]
 pub fn unexplained(log: &str, control: &str) -> Vec<u32> {
     let of_control = lost(control);
-    let near = |number: u32| of_control.iter().any(|other| number.abs_diff(*other) <= NEAR);
+    let near = |number: u32| {
+        of_control.iter().any(|other| number.abs_diff(*other) <= CONTROL_PING_DISTANCE)
+    };
     lost(log).into_iter().filter(|number| !near(*number)).collect()
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 /// Factor by which a machine may be slower than two idle cores. Tests do not depend on speed unless they measure
 /// it.
-const SLOWER: u32 = 10;
+const SLOWDOWN_FACTOR: u32 = 10;
 /// Maximum length of the shown output of the last attempt, from its end.
 const SHOWN: usize = 2000;
 
@@ -38,7 +38,7 @@ pub fn until<T>(
             Err(Pending(saw)) => saw,
         };
         let waited = begin.elapsed();
-        if waited >= limit * SLOWER {
+        if waited >= limit * SLOWDOWN_FACTOR {
             let from = saw.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
             let end = saw.get(from..).unwrap_or_default().trim();
             bail!("not after {} s: {what}; the last try saw: {end}", waited.as_secs());

@@ -97,11 +97,11 @@ fn reboots(host: &mut Host) {
 
 fn power_cuts(host: &mut Host) {
     // After the panic above the host is off.
-    host.power_cut().unwrap();
+    host.power_cycle().unwrap();
     host.must("echo flushed >/root/flushed; sync /root/flushed").unwrap();
     host.start("while :; do date >>/root/busy; done").unwrap();
     host.must("echo lost >/root/lost").unwrap();
-    host.power_cut().unwrap();
+    host.power_cycle().unwrap();
     assert_eq!(host.must("cat /root/flushed").unwrap(), "flushed\n");
     assert_ne!(host.run("cat /root/lost").unwrap().output, "lost\n");
 }

@@ -22,7 +22,7 @@ use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
 use berth_controller::run::events::Events;
 use berth_controller::run::machines;
-use berth_controller::run::tenants::Followers;
+use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::repository;
@@ -71,7 +71,8 @@ impl Controller {
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
-            let Followers { tenants, configs, .. } = Followers::begin(&client, &mut tasks);
+            let SharedInformers { tenants, configs, .. } =
+                SharedInformers::begin(&client, &mut tasks);
             machines::run(client, events, Arc::default(), tenants, configs, RESYNC).await;
         });
         Self(Some(runtime))

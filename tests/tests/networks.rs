@@ -212,7 +212,7 @@ fn on_these(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut hosts)));
         match result {
             Ok(()) => return,
-            Err(_) if !last && hosts.iter().any(Host::fell_over_emulation) => {
+            Err(_) if !last && hosts.iter().any(Host::failed_by_emulation) => {
                 writeln!(std::io::stderr(), "a kernel fell over the emulation; from the start")
                     .unwrap_or_default();
             }

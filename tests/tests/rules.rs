@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_placement::rules::{
-    Counts, HostId, HostParts, PodFilter, PodId, PodSpecParts, Quirks, Rules, Scorer, Scores,
+    Counts, HostId, HostParts, PodFilter, PodId, PodSpecParts, Rules, SchedulerBugs, Scorer, Scores,
 };
 use berth_tests::cluster::{ControlPlane, Parts, Version};
 use random::{Dice, Kind, MadeHost, MadePod, NAMESPACES};
@@ -92,10 +92,10 @@ fn kube_scheduler_agrees() {
         server,
         version,
         world: World { is_flawed, ..World::default() },
-        counts: Counts::with(Quirks { negative_namespace_selectors: is_flawed }),
+        counts: Counts::with(SchedulerBugs { negative_namespace_selectors: is_flawed }),
         ids: BTreeMap::new(),
     };
-    bed.furnish(&mut dice);
+    bed.add_tenant_objects(&mut dice);
     let kind = Kind { current, for_server: true };
     let mut seen = Seen::default();
     for number in 0..PODS {
@@ -133,7 +133,7 @@ fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
 }
 
 impl Bed {
-    fn furnish(&mut self, dice: &mut Dice) {
+    fn add_tenant_objects(&mut self, dice: &mut Dice) {
         for name in NAMESPACES {
             let labels = random::namespace_labels(dice);
             let namespace = json!({"metadata": {"name": name, "labels": labels}});

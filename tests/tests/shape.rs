@@ -95,7 +95,7 @@ fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut host)));
         match result {
             Ok(()) => return,
-            Err(_) if !last && host.fell_over_emulation() => {
+            Err(_) if !last && host.failed_by_emulation() => {
                 let why =
                     format!("host {number}: its kernel fell over the emulation; from the start");
                 writeln!(std::io::stderr(), "{why}").unwrap_or_default();

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use berth_controller::run::events::Events;
-use berth_controller::run::tenants::{self, Followers};
+use berth_controller::run::tenants::{self, SharedInformers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::simulated::{Fleet, Part, client, runtime};
@@ -35,9 +35,9 @@ impl Controller {
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
-            let followers = Followers::begin(&client, &mut tasks);
+            let shared_informers = SharedInformers::begin(&client, &mut tasks);
             // Without a server the reconciler ends, and the test ends then too.
-            tenants::run(client, events, Arc::default(), followers, RESYNC)
+            tenants::run(client, events, Arc::default(), shared_informers, RESYNC)
                 .await
                 .map(drop)
                 .unwrap();
@@ -138,7 +138,7 @@ fn tenants_come_and_go() {
     let other = Controller::start(&plane);
     two_at_one_instant_get_different_vlans(&plane);
     policies_go_when_they_leave_their_list(&plane);
-    what_is_wrong_is_said(&plane);
+    problems_are_reported(&plane);
     nothing_is_written_while_nothing_changes(&plane);
     drop((controller, other));
     killed_at_any_moment_no_vlan_is_there_twice(&plane);
@@ -264,7 +264,7 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
     reached(&with(&["by-hand"]));
 }
 
-fn what_is_wrong_is_said(plane: &ControlPlane) {
+fn problems_are_reported(plane: &ControlPlane) {
     let taken = vlans(plane)["one"];
     tenant(plane, "greedy", &json!({"network": {"name": "trunk", "vlan": taken}}));
     let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdInUse");

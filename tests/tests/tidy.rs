@@ -88,7 +88,8 @@ fn only_apply_and_the_ledger_change_the_host() {
         let may = name.starts_with("agent/src/apply/")
             || ["agent/src/state_folder.rs", "agent/src/host_write.rs", "agent/src/cli/apply.rs"]
                 .contains(&name.as_str());
-        for call in ["root.write(", "root.replace(", "root.remove(", "root.rename(", "make_folder("]
+        for call in
+            ["root.write(", "root.replace(", "root.remove(", "root.rename(", "create_folder("]
         {
             assert!(may || !code(&text).contains(call), "{name} changes the host: {call}");
         }

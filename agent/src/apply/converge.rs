@@ -9,11 +9,11 @@ use super::apply_blocked::ApplyBlocked;
 use super::context::ApplyContext;
 use super::execute::apply;
 use super::outcome::Outcome;
-use crate::manifest::Unclear;
+use crate::manifest::UnparsedParts;
 use crate::observe;
 use crate::plan::network::Stage;
 use crate::plan::{self, AttemptId, Plan};
-use crate::state_folder::keep_kubelet;
+use crate::state_folder::write_kubelet_record;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kubelet::Record;
 use berth_host_facts::root::Root;
@@ -28,7 +28,7 @@ pub struct Converged {
     /// Outcomes of all changes that were tried, in order, then of those that are blocked.
     pub outcomes: Vec<Outcome>,
     /// Attempts of changes that failed or were applied only in part, by their desired values.
-    pub fell_short: Vec<AttemptId>,
+    pub incomplete_attempts: Vec<AttemptId>,
     /// True if there was not enough time for all removals.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
@@ -50,18 +50,18 @@ pub fn observe_for_plan(root: &Root, wanted: &ObserveOptions) -> (HostFacts, Hos
     (facts, shape)
 }
 
-/// Converges the host to `spec`. Parts in `unclear`, and changes whose attempt is in `waits`, are not applied. If
+/// Converges the host to `spec`. Parts in `unparsed`, and changes whose attempt is in `waits`, are not applied. If
 /// a rollback would not be safe, no change is applied, but the plan is made.
 pub fn converge(
     context: &ApplyContext,
     spec: &InfraNodeSpec,
-    unclear: &Unclear,
+    unparsed: &UnparsedParts,
     waits: &BTreeSet<AttemptId>,
     observe_host: &dyn Fn() -> (HostFacts, HostSettings),
     report: &mut dyn FnMut(&Outcome),
 ) -> Converged {
     let mut tried = BTreeSet::new();
-    let mut fell_short = Vec::new();
+    let mut incomplete_attempts = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
     let mut unfinished = false;
@@ -69,12 +69,12 @@ pub fn converge(
     loop {
         round += 1;
         let (facts, shape) = observe_host();
-        stopped = stopped.or_else(|| unsafe_to_change(context, &facts));
+        stopped = stopped.or_else(|| apply_blocked_reason(context, &facts));
         if stopped.is_none() {
-            keep_record(context, &facts);
+            save_kubelet_record(context, &facts);
         }
         context.report_progress();
-        let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
+        let input = plan::Input { spec, unparsed, facts: &facts, shape: &shape };
         let mut plan = plan::plan(input);
         if context.dry_run {
             plan.only_observe();
@@ -103,14 +103,22 @@ pub fn converge(
             possible.map(plan::Change::next_attempt).filter(is_new).collect();
         let nothing_to_forget =
             plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
-        let settled = new.is_empty() && nothing_to_forget;
-        if stopped.is_some() || unfinished || round > ROUNDS || settled {
+        let up_to_date = new.is_empty() && nothing_to_forget;
+        if stopped.is_some() || unfinished || round > ROUNDS || up_to_date {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
                 report(&outcome);
                 outcomes.push(outcome);
             }
-            return Converged { outcomes, fell_short, unfinished, stopped, plan, facts, shape };
+            return Converged {
+                outcomes,
+                incomplete_attempts,
+                unfinished,
+                stopped,
+                plan,
+                facts,
+                shape,
+            };
         }
         let mut now = plan;
         now.changes
@@ -126,7 +134,7 @@ pub fn converge(
         unfinished = ended.len() < now.changes.len();
         let short = now.changes.iter().zip(&ended);
         let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
-        fell_short.extend(short.map(|(change, _)| change.desired()));
+        incomplete_attempts.extend(short.map(|(change, _)| change.desired()));
         outcomes.extend(ended);
         outcomes.extend(applied.state);
         tried.extend(new);
@@ -135,18 +143,18 @@ pub fn converge(
 
 /// Records the configuration that the running kubelet was started with, before its files change. Without the
 /// record that configuration is unknown from then on, which is safe.
-fn keep_record(context: &ApplyContext, facts: &HostFacts) {
+fn save_kubelet_record(context: &ApplyContext, facts: &HostFacts) {
     let Some(record) = facts.kubelet.record().filter(|_| !context.dry_run) else { return };
     if Record::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
         return;
     }
-    if let Err(error) = keep_kubelet(context.root, &record) {
+    if let Err(error) = write_kubelet_record(context.root, &record) {
         tracing::warn!(%error, "failed to record the configuration of the kubelet");
     }
 }
 
 /// Returns the reason why a host with these facts must not be changed.
-fn unsafe_to_change(context: &ApplyContext, facts: &HostFacts) -> Option<ApplyBlocked> {
+fn apply_blocked_reason(context: &ApplyContext, facts: &HostFacts) -> Option<ApplyBlocked> {
     if context.blocked_reason.is_some() {
         return context.blocked_reason.clone();
     }

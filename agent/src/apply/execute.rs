@@ -3,7 +3,7 @@
 use super::context::ApplyContext;
 use super::files;
 use super::outcome::{self, ApplyResult, Outcome, Result};
-use super::settle::settle;
+use super::settle::record_setting_outcome;
 use super::{hugepages, interrupts, ksm, links, settings};
 use crate::host_write::{HostWrite as _, WriteError};
 use crate::plan::{Action, Change, Plan, Step};
@@ -33,11 +33,11 @@ pub fn apply(
     report: &mut dyn FnMut(&Outcome),
 ) -> std::result::Result<Applied, WriteError> {
     let mut after = ledger.clone();
-    remember(plan, &mut after);
+    record_original_values(plan, &mut after);
     if plan.changes.is_empty() {
         // The ledger is saved once: after a crash between two saves, the other entries would stay
         // in the ledger forever.
-        tidy(plan, &mut after);
+        prune_ledger(plan, &mut after);
     }
     if &after != ledger {
         save_ledger(&after, context.root, context.boot_id)?;
@@ -53,7 +53,7 @@ pub fn apply(
         context.report_progress();
     }
     outcomes.extend(links::execute(context, &on_links, &mut after, report));
-    tidy(plan, &mut after);
+    prune_ledger(plan, &mut after);
     let mut state = None;
     if after != saved {
         // The original values are saved already. The next cycle reads the lost entries from the host
@@ -68,7 +68,7 @@ pub fn apply(
 }
 
 /// Removes facts from the ledger that no change needs any longer.
-fn tidy(plan: &Plan, ledger: &mut Ledger) {
+fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
         ledger.unmovable.clear();
     }
@@ -78,7 +78,7 @@ fn tidy(plan: &Plan, ledger: &mut Ledger) {
 }
 
 /// Records the original values in the ledger before the first change is made.
-fn remember(plan: &Plan, ledger: &mut Ledger) {
+fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
     for setting in &plan.forget {
         ledger.entries.remove(setting);
     }
@@ -94,14 +94,16 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     ledger.networks.extend(plan.adopt.clone());
     for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
         if let Action::Kubelet(action) = &change.action {
-            ledger.files.extend(files::made_by(action));
+            ledger.files.extend(files::files_created_by(action));
         }
         // For a link that was up, the drifted state is not the original state.
         if !change.drift {
-            ledger.raised.extend(change.links().into_iter().flat_map(links::ledger_notes::raises));
+            ledger
+                .raised
+                .extend(change.links().into_iter().flat_map(links::ledger_updates::raises));
         }
         if let Some(work) = change.links() {
-            links::ledger_notes::note_joins(work, ledger);
+            links::ledger_updates::record_joining_uplinks(work, ledger);
         }
         for step in change.steps() {
             ledger.found(step.setting, step.was.clone());
@@ -116,32 +118,32 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
     if change.blocked.is_some() {
         return Outcome::blocked(change);
     }
-    let takes_checkpoints = match &change.action {
-        Action::Kubelet(action) => action.takes_checkpoints(),
+    let removes_checkpoints = match &change.action {
+        Action::Kubelet(action) => action.removes_checkpoints(),
         Action::Set(_) | Action::Links(_) => !change.removes.is_empty(),
     };
     // The check is made right before the change, because the kubelet may have been started since
     // the plan was made.
-    if takes_checkpoints && processes::observe(context.root).kubelet_runs() {
+    if removes_checkpoints && processes::observe(context.root).kubelet_runs() {
         let why = "the kubelet was started just now, and would write its checkpoints again";
-        return Outcome::of(change, ApplyResult::Blocked(why.to_owned()));
+        return Outcome::new(change, ApplyResult::Blocked(why.to_owned()));
     }
     for file in &change.removes {
         if let Err(error) = context.root.remove(file) {
-            return Outcome::of(change, ApplyResult::Failed(outcome::meaning(&error)));
+            return Outcome::new(change, ApplyResult::Failed(outcome::error_with_hint(&error)));
         }
     }
     if let Action::Kubelet(action) = &change.action {
-        return Outcome::of(change, files::execute(context, action, ledger));
+        return Outcome::new(change, files::execute(context, action, ledger));
     }
     let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
-        return Outcome::of(change, interrupts::execute(context, change.why, steps, ledger));
+        return Outcome::new(change, interrupts::execute(context, change.why, steps, ledger));
     }
     let mut ended = ApplyResult::Done(None);
     for step in steps {
         ended = set(context, step);
-        settle(change.why, step, &ended, ledger);
+        record_setting_outcome(change.why, step, &ended, ledger);
         if !matches!(ended, ApplyResult::Done(_)) {
             break;
         }
@@ -151,7 +153,7 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
     if steps.iter().filter(pages).any(|step| now(step).as_ref() != Some(&step.was)) {
         ledger.hugepages_changed = settings::uptime(context.root).or(ledger.hugepages_changed);
     }
-    Outcome::of(change, ended)
+    Outcome::new(change, ended)
 }
 
 fn set(context: &ApplyContext, step: &Step) -> ApplyResult {

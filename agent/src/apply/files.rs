@@ -9,7 +9,7 @@ use berth_host_facts::ledger::Ledger;
 
 /// Returns the files that belong to Berth once the action begins. They outlive a reboot, and
 /// `revert` removes them.
-pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
+pub(super) fn files_created_by(action: &KubeletAction) -> Vec<String> {
     match action {
         KubeletAction::Stage { staged, .. } => vec![staged.clone()],
         KubeletAction::Activate { staged, active, .. }
@@ -27,7 +27,7 @@ pub(super) fn execute(
     ledger: &mut Ledger,
 ) -> ApplyResult {
     let ended = work(context, action).unwrap_or_else(|ended| ended);
-    ledger.files.extend(made_by(action));
+    ledger.files.extend(files_created_by(action));
     for file in action.files().into_iter().filter(|file| !context.root.exists(file)) {
         ledger.files.remove(file);
     }

@@ -6,9 +6,9 @@
 use nix::errno::Errno;
 
 use super::context::ApplyContext;
-use super::outcome::{ApplyResult, meaning};
+use super::outcome::{ApplyResult, error_with_hint};
 use super::settings;
-use super::settle::settle;
+use super::settle::record_setting_outcome;
 use crate::host_write::HostWrite as _;
 use crate::plan::{ChangeReason, Step};
 use berth_host_facts::irqs;
@@ -46,9 +46,9 @@ pub(super) fn execute(
                 gone += 1;
                 continue;
             }
-            Err(error) => ApplyResult::Failed(meaning(&error)),
+            Err(error) => ApplyResult::Failed(error_with_hint(&error)),
         };
-        settle(why, step, &ended, ledger);
+        record_setting_outcome(why, step, &ended, ledger);
         if let ApplyResult::Failed(message) = ended {
             failures.push(message);
         }

@@ -44,12 +44,12 @@ pub(super) type Result = std::result::Result<ApplyResult, ApplyResult>;
 
 impl From<WriteError> for ApplyResult {
     fn from(error: WriteError) -> Self {
-        Self::Failed(meaning(&error))
+        Self::Failed(error_with_hint(&error))
     }
 }
 
 impl Outcome {
-    pub(super) fn of(change: &Change, ended: ApplyResult) -> Self {
+    pub(super) fn new(change: &Change, ended: ApplyResult) -> Self {
         let (result, message) = match ended {
             ApplyResult::Done(message) => (ChangeResult::Done, message),
             ApplyResult::Partial(message) => (ChangeResult::Partial, Some(message)),
@@ -67,7 +67,7 @@ impl Outcome {
 
     /// Returns the outcome of a change that is not tried.
     pub(super) fn blocked(change: &Change) -> Self {
-        Self::of(change, ApplyResult::Blocked(change.blocked.clone().unwrap_or_default()))
+        Self::new(change, ApplyResult::Blocked(change.blocked.clone().unwrap_or_default()))
     }
 
     /// Returns the outcome for a rollback ledger that could not be saved after the changes.
@@ -77,7 +77,7 @@ impl Outcome {
             what: ChangeId::RollbackLedger.to_string(),
             result: ChangeResult::Failed,
             drift: false,
-            message: Some(format!("{}; the original values are saved", meaning(error))),
+            message: Some(format!("{}; the original values are saved", error_with_hint(error))),
         }
     }
 
@@ -108,7 +108,7 @@ impl Outcome {
 }
 
 /// Returns the kernel's error, its meaning for this file, and advice on a retry.
-pub(super) fn meaning(error: &WriteError) -> String {
+pub(super) fn error_with_hint(error: &WriteError) -> String {
     let hint = match error.errno {
         Errno::EACCES | Errno::EPERM => {
             "; run as root, on the host and not in an unprivileged container"

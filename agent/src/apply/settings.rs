@@ -15,7 +15,7 @@ use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, Unit, Value};
 
 /// Time limit for the control group: systemd answers before the kernel has changed the group.
-const REALIZED: Duration = Duration::from_secs(5);
+const CGROUP_UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes a setting, and reads it to confirm the new value.
 pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Result {
@@ -41,15 +41,15 @@ fn set_allowed_cpus(context: &ApplyContext, unit: Unit, cpus: &CpuSet) -> Result
     if cpus.is_empty() {
         let possible = kernel_list(context.root, "sys/devices/system/cpu/possible");
         let possible = possible.map_err(|error| ApplyResult::Failed(error.to_string()))?;
-        tell_systemd(context, unit, &possible)?;
+        set_allowed_cpus_property(context, unit, &possible)?;
         wait_until_allowed(context, unit, cpus)?;
     }
-    tell_systemd(context, unit, cpus)?;
+    set_allowed_cpus_property(context, unit, cpus)?;
     wait_until_allowed(context, unit, cpus)?;
     Ok(ApplyResult::Done(None))
 }
 
-fn tell_systemd(
+fn set_allowed_cpus_property(
     context: &ApplyContext,
     unit: Unit,
     cpus: &CpuSet,
@@ -70,7 +70,7 @@ fn wait_until_allowed(
         if now.as_ref() == Some(cpus) {
             return Ok(());
         }
-        if begin.elapsed() > REALIZED {
+        if begin.elapsed() > CGROUP_UPDATE_TIMEOUT {
             let now = now.map_or_else(|| "unknown CPUs".to_owned(), |now| Value::Cpus(now).shown());
             let message =
                 format!("{}: systemd took it, and its control group still has {now}", unit.name());

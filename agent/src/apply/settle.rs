@@ -6,7 +6,12 @@ use berth_host_facts::ledger::Ledger;
 
 /// Records the outcome of a setting: the entry of a restored setting is removed, and a set value counts as drift
 /// if it differs later.
-pub(super) fn settle(why: ChangeReason, step: &Step, ended: &ApplyResult, ledger: &mut Ledger) {
+pub(super) fn record_setting_outcome(
+    why: ChangeReason,
+    step: &Step,
+    ended: &ApplyResult,
+    ledger: &mut Ledger,
+) {
     if !matches!(ended, ApplyResult::Done(_)) {
         return;
     }

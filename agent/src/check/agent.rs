@@ -47,15 +47,18 @@ fn client_certificate(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::tests_support::judge_input;
+    use crate::check::test_helpers::run_check_with_input;
     use crate::credential::ClientCertificate;
     use berth_host_facts::HostFacts;
 
     #[test]
     fn certificate_status_depends_on_the_remaining_time() {
         let facts = HostFacts::default();
-        let judge = |certificate| {
-            judge_input("agent.certificate", &Input { certificate, ..Input::from_facts(&facts) })
+        let run_check = |certificate| {
+            run_check_with_input(
+                "agent.certificate",
+                &Input { certificate, ..Input::from_facts(&facts) },
+            )
         };
         for (expiry, status) in [
             (Some(Expiry::Far), Status::Pass),
@@ -64,13 +67,13 @@ mod tests {
             (None, Status::Skip),
         ] {
             let end = "2026-01-31T00:00:00Z".to_owned();
-            let outcome = judge(Some(Ok(ClientCertificate { end, expiry })));
+            let outcome = run_check(Some(Ok(ClientCertificate { end, expiry })));
             assert_eq!(outcome.status, status, "{expiry:?}");
             let evidence = outcome.evidence.first().map(|evidence| evidence.value.as_str());
             assert_eq!(evidence, expiry.map(|_| "valid until 2026-01-31T00:00:00Z"));
             assert_eq!(outcome.remedy.is_some(), [Status::Warn, Status::Fail].contains(&status));
         }
-        assert_eq!(judge(None).status, Status::Skip);
-        assert_eq!(judge(Some(Err("no PEM".to_owned().into()))).status, Status::Fail);
+        assert_eq!(run_check(None).status, Status::Skip);
+        assert_eq!(run_check(Some(Err("no PEM".to_owned().into()))).status, Status::Fail);
     }
 }

@@ -311,7 +311,7 @@ fn hybrid(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::tests_support::{judge, judge_with_irqs};
+    use crate::check::test_helpers::{run_check, run_check_with_irqs};
     use berth_host_facts::irqs::Irq;
     use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 
@@ -342,7 +342,7 @@ mod tests {
             ("1-7", "2-7", "0-1", Status::Warn, "CPUs 1 are isolated"),
             ("2-5", "2-7", "0-1", Status::Warn, "CPUs 6-7 are nohz_full"),
         ] {
-            let outcome = judge("cpu.isolation", &facts(isolated, tickless, reserved));
+            let outcome = run_check("cpu.isolation", &facts(isolated, tickless, reserved));
             assert_eq!(outcome.status, status, "{isolated} {tickless} {reserved}");
             assert!(outcome.message.contains(word), "{}", outcome.message);
         }
@@ -357,7 +357,7 @@ mod tests {
             effective: effective.map(set),
             users: "eth0".to_owned(),
         };
-        let status = |irq| judge_with_irqs("cpu.irq-affinity", &facts, vec![irq]).status;
+        let status = |irq| run_check_with_irqs("cpu.irq-affinity", &facts, vec![irq]).status;
         assert_eq!(status(irq(Some("0"))), Status::Pass);
         assert_eq!(status(irq(Some("3"))), Status::Warn);
         assert_eq!(status(irq(None)), Status::Warn);

@@ -234,7 +234,7 @@ fn product_uuid(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::tests_support::{judge, judge_input};
+    use crate::check::test_helpers::{run_check, run_check_with_input};
     use berth_host_facts::HostFacts;
     use berth_host_facts::identity::{Identity, Neighbour};
 
@@ -260,7 +260,7 @@ mod tests {
         ] {
             let facts = HostFacts::default();
             let input = Input { identity, ..Input::from_facts(&facts) };
-            assert_eq!(judge_input("host.machine-id", &input).status, status);
+            assert_eq!(run_check_with_input("host.machine-id", &input).status, status);
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let status = |total| {
             let mut facts = HostFacts::default();
             facts.memory.total = Some(total);
-            judge("host.memory", &facts).status
+            run_check("host.memory", &facts).status
         };
         assert_eq!(status(Bytes::from_kib(65_600_000)), Status::Pass);
         assert_eq!(status(Bytes(48 << 30)), Status::Warn);

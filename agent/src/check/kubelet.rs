@@ -7,7 +7,7 @@ use berth_api::infra_node::UnknownReason;
 use super::definition::Check;
 use super::input::Input;
 use super::outcome::Outcome;
-use crate::plan::kubelet::{drain_stop_remove_start, next_start};
+use crate::plan::kubelet::{next_start, restart_procedure};
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
 use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
 
@@ -81,7 +81,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Returns the steps that replace a checkpoint that the kubelet would refuse.
 fn remove(input: &Input, file: &str) -> String {
-    drain_stop_remove_start(input.facts, &[file.to_owned()])
+    restart_procedure(input.facts, &[file.to_owned()])
 }
 
 /// Returns the outcome of a fault that prevents the kubelet from starting. It is only a warning if no kubelet runs, because
@@ -101,7 +101,7 @@ fn no_config(input: &Input) -> Outcome {
 }
 
 /// Returns the configuration if it exists and the kubelet knows every value in it.
-fn sound_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
+fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
         None => Err(no_config(input)),
         Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
@@ -187,7 +187,7 @@ fn cpu_state(input: &Input) -> Outcome {
     let Some(state) = &kubelet.cpu_state else {
         return no_checkpoint(input, "cpu_manager_state");
     };
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
@@ -211,7 +211,7 @@ fn memory_state(input: &Input) -> Outcome {
     let Some(state) = &kubelet.memory_state else {
         return no_checkpoint(input, "memory_manager_state");
     };
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
@@ -228,7 +228,7 @@ fn memory_state(input: &Input) -> Outcome {
 }
 
 fn reserved(input: &Input) -> Outcome {
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
@@ -267,7 +267,7 @@ fn reserved(input: &Input) -> Outcome {
 }
 
 fn reserved_memory(input: &Input) -> Outcome {
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
@@ -309,7 +309,7 @@ fn reserved_memory(input: &Input) -> Outcome {
 }
 
 fn policies(input: &Input) -> Outcome {
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
@@ -344,7 +344,7 @@ fn policies(input: &Input) -> Outcome {
 const ZONES: usize = 8;
 
 fn zone_limit(input: &Input) -> Outcome {
-    let config = match sound_config(input) {
+    let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };

@@ -298,7 +298,7 @@ fn confidential(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::tests_support::judge;
+    use crate::check::test_helpers::run_check;
     use berth_host_facts::HostFacts;
     use berth_host_facts::kvm::Evidence;
 
@@ -320,12 +320,12 @@ mod tests {
             (KvmState::ModuleNotLoaded, Device::Absent, true, "kvm.device", "modprobe kvm_intel"),
         ] {
             let facts = facts(Some(state), Some(device), Some(flag));
-            let outcome = judge(id, &facts);
+            let outcome = run_check(id, &facts);
             assert_eq!(outcome.status, Status::Fail, "{id}");
             assert!(outcome.remedy.unwrap().contains(remedy), "{id}");
         }
         // Most hosts restrict /dev/kvm to root and a group, which is not a failure of the host.
         let closed = facts(Some(KvmState::NoPermission), Some(Device::NoPermission), Some(true));
-        assert_eq!(judge("kvm.access", &closed).status, Status::Warn);
+        assert_eq!(run_check("kvm.access", &closed).status, Status::Warn);
     }
 }

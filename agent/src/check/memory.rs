@@ -20,7 +20,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "free huge pages of kernel and kubelet agree",
         explanation: "The kubelet's Memory Manager counts huge pages by the requests of pods. If another \
             program uses some, the kubelet admits a VM that cannot map its memory and is killed by SIGBUS.",
-        run: kernel_against_kubelet,
+        run: kubelet_page_counts,
     },
     Check {
         id: "memory.swap-ksm",
@@ -111,7 +111,7 @@ fn balance(input: &Input) -> Outcome {
         ))
 }
 
-fn kernel_against_kubelet(input: &Input) -> Outcome {
+fn kubelet_page_counts(input: &Input) -> Outcome {
     let Some(state) = &input.facts.kubelet.memory_state else {
         let fault = input.facts.kubelet.state_faults.get("memory_manager_state");
         return Outcome::skip(fault.map_or_else(
@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
     use crate::check::Status;
-    use crate::check::tests_support::judge;
+    use crate::check::test_helpers::run_check;
     use berth_host_facts::HostFacts;
 
     fn zone(id: u32, cpus: &str, total: u64, free: u64) -> Zone {
@@ -257,12 +257,12 @@ mod tests {
     #[test]
     fn a_zone_without_cpus_needs_no_pages() {
         let facts = |zones| HostFacts { zones, ..HostFacts::default() };
-        let status = |zones| judge("hugepages.balance", &facts(zones)).status;
+        let status = |zones| run_check("hugepages.balance", &facts(zones)).status;
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "1", 8, 8)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "", 0, 0)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 0, 0), zone(1, "1", 0, 0)]), Status::Skip);
         let uneven =
-            judge("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
+            run_check("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
         assert_eq!(uneven.status, Status::Warn);
         assert!(uneven.remedy.unwrap().contains("echo 8 > /sys/devices/system/node/node1/"));
     }
@@ -273,9 +273,9 @@ mod tests {
             {"total":16777216,"free":16777216}}}}}"#;
         let mut facts = HostFacts { zones: vec![zone(0, "0", 8, 8)], ..HostFacts::default() };
         facts.kubelet.memory_state = Some(serde_json::from_str(state).unwrap());
-        assert_eq!(judge("hugepages.kubelet", &facts).status, Status::Pass);
+        assert_eq!(run_check("hugepages.kubelet", &facts).status, Status::Pass);
         facts.zones = vec![zone(0, "0", 8, 3)];
-        let outcome = judge("hugepages.kubelet", &facts);
+        let outcome = run_check("hugepages.kubelet", &facts);
         assert_eq!(outcome.status, Status::Warn);
         assert!(outcome.message.contains("counts 8 free pages of 2Mi, the kernel has 3"));
     }
@@ -286,10 +286,10 @@ mod tests {
         facts.memory.ksm =
             Some(Ksm { running: Some(true), owner: Some(KsmOwner::Ksmtuned), ..Ksm::default() });
         facts.ksm.candidates = vec![KsmOwner::KubeVirt, KsmOwner::Ksmtuned];
-        let outcome = judge("ksm.owner", &facts);
+        let outcome = run_check("ksm.owner", &facts);
         assert_eq!(outcome.status, Status::Warn);
         assert!(outcome.message.contains("KubeVirt and Ksmtuned"));
         facts.ksm.candidates.pop();
-        assert_eq!(judge("ksm.owner", &facts).status, Status::Pass);
+        assert_eq!(run_check("ksm.owner", &facts).status, Status::Pass);
     }
 }

@@ -19,7 +19,7 @@ mod outcome;
 pub mod table;
 mod tenants;
 #[cfg(test)]
-pub(crate) mod tests_support;
+pub(crate) mod test_helpers;
 
 pub use definition::Check;
 pub use findings::{Finding, Findings, Summary};

@@ -27,7 +27,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "no other link captures a tenant VLAN",
         explanation: "A VLAN link on a port of a VLAN-aware bridge receives all frames of that VLAN before the bridge, so that \
             VMs in this VLAN lose their network without any error.",
-        run: stolen,
+        run: captured_vlans,
     },
     Check {
         id: "network.manager",
@@ -42,7 +42,7 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "A switch port with BPDU guard shuts down when it receives a BPDU of a guest, and all tenants of the host \
             lose their network. The nftables table `bridge berth` drops BPDUs, discovery and other frames that only \
             switches may send.",
-        run: guest_frames,
+        run: bpdu_filter,
     },
     Check {
         id: "network.netfilter",
@@ -163,7 +163,7 @@ fn uplink(input: &Input) -> Outcome {
     Outcome::pass("uplinks are up and have a sufficient MTU")
 }
 
-fn stolen(input: &Input) -> Outcome {
+fn captured_vlans(input: &Input) -> Outcome {
     let links = &input.facts.links;
     let ours = ours(input);
     let shared = shared(&ours);
@@ -212,8 +212,8 @@ fn manager(input: &Input) -> Outcome {
             || link.master.as_ref().and_then(|m| links.named(m)).is_some_and(Link::is_ours)
     };
     let managed = links.all.iter().filter(|link| on_ours(link));
-    let mut managed =
-        managed.filter_map(|link| Some((link, links.trouble.managers.get(&link.name)?)));
+    let mut managed = managed
+        .filter_map(|link| Some((link, links.conflicting_settings.managers.get(&link.name)?)));
     let Some((link, manager)) = managed.next() else {
         return Outcome::pass("no network manager controls them");
     };
@@ -242,7 +242,7 @@ fn manager(input: &Input) -> Outcome {
         .remedy(remedy)
 }
 
-fn guest_frames(input: &Input) -> Outcome {
+fn bpdu_filter(input: &Input) -> Outcome {
     let links = &input.facts.links;
     let bridges: Vec<&Link> =
         ours(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
@@ -292,7 +292,7 @@ fn netfilter(input: &Input) -> Outcome {
         return Outcome::skip(NONE);
     }
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    match input.facts.links.trouble.bridge_calls_iptables {
+    match input.facts.links.conflicting_settings.bridge_calls_iptables {
         Some(true) => Outcome::warn("FORWARD rules of iptables apply to frames between VMs")
             .because(path, 1)
             .remedy(

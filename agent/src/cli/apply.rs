@@ -12,13 +12,13 @@ use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
 use crate::observe;
 use crate::plan::{self, table::counted};
-use crate::state_folder::{ASKED_LAST, FOLDER, LOCK, save_ledger};
+use crate::state_folder::{FOLDER, LAST_MANIFEST_FILE, LOCK, save_ledger};
 use berth_host_facts::ledger::KUBELET;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
-use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
+use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, print, print_error};
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]
@@ -61,20 +61,20 @@ pub(super) struct RevertArguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let (root, _lock, mut facts) = begin()?;
-    forget_rollbacks(&root, &mut facts)?;
+    delete_rollback_ledger(&root, &mut facts)?;
     let shape = observe::settings(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
-        unclear: &manifest.unclear,
+        unparsed: &manifest.unparsed,
         facts: &facts,
         shape: &shape,
     };
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
-    let faults = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
+    let faults = manifest.faults.iter().cloned().chain(manifest.node_mismatch(node));
     let faults: Vec<_> = faults.chain(plan::plan(input).faults).collect();
     if !faults.is_empty() {
         print_faults(&faults);
-        complain("berth-agent: no change was applied");
+        print_error("berth-agent: no change was applied");
         return Ok(ExitCode::from(BAD_INPUT));
     }
     finish(&root, &facts, &manifest, arguments.output, "the host has the desired state")
@@ -84,26 +84,26 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = begin()?;
     // Otherwise an agent that starts before the API server answers would apply the saved desired
     // state again.
-    if root.exists(ASKED_LAST) {
-        root.remove(ASKED_LAST).map_err(|error| unreachable(&error.to_string()))?;
+    if root.exists(LAST_MANIFEST_FILE) {
+        root.remove(LAST_MANIFEST_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
     }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
     let code =
         finish(&root, &facts, &nothing, arguments.output, "the host has its original state")?;
     // The record of the kubelet is useless without an agent.
-    root.remove(KUBELET).map_err(|error| unreachable(&error.to_string()))?;
+    root.remove(KUBELET).map_err(|error| unreachable_failure(&error.to_string()))?;
     Ok(code)
 }
 
 /// Forgets changes of links that were rolled back, because a user who runs `apply` wants to retry them.
-fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
+fn delete_rollback_ledger(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     let mut tried = false;
     for made in facts.ledger.networks.values_mut() {
         tried |= made.trial.take().is_some();
     }
     if let (true, Some(boot_id)) = (tried, facts.boot_id.as_deref()) {
         save_ledger(&facts.ledger, root, boot_id)
-            .map_err(|error| unreachable(&error.to_string()))?;
+            .map_err(|error| unreachable_failure(&error.to_string()))?;
     }
     Ok(())
 }
@@ -111,14 +111,16 @@ fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
 /// Opens the host for changes. The process must be root, and gets the lock.
 fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
-        return Err(unreachable("only root can change the host; `berth-agent plan` needs no root"));
+        return Err(unreachable_failure(
+            "only root can change the host; `berth-agent plan` needs no root",
+        ));
     }
-    let root = Root::live().map_err(|error| unreachable(&error.to_string()))?;
+    let root = Root::live().map_err(|error| unreachable_failure(&error.to_string()))?;
     let lock = lock(&root)?;
     let boot_id = berth_host_facts::kernel_files::boot_id(&root).unwrap_or_default();
     let recovered = links::trial::recover(&root, &boot_id);
-    if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
-        complain(&format!("berth-agent: {recovered}"));
+    if let Some(recovered) = recovered.map_err(|error| unreachable_failure(&error.to_string()))? {
+        print_error(&format!("berth-agent: {recovered}"));
     }
     let facts = observe_with_warnings(&root, &ObserveOptions::to_plan());
     Ok((root, lock, facts))
@@ -126,13 +128,13 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
 
 /// Takes the lock of the state folder, so that only one agent changes the host.
 pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
-    let made = root.make_folder(FOLDER);
+    let made = root.create_folder(FOLDER);
     made.map_err(|error| {
-        unreachable(&format!(
+        unreachable_failure(&format!(
             "{error}; Berth saves original values there, and applies no change without it"
         ))
     })?;
-    root.lock(LOCK).map_err(|error| unreachable(&error.to_string()))
+    root.lock(LOCK).map_err(|error| unreachable_failure(&error.to_string()))
 }
 
 fn finish(
@@ -143,7 +145,7 @@ fn finish(
     success: &str,
 ) -> Result<ExitCode, Failure> {
     let Some(boot_id) = facts.boot_id.as_deref() else {
-        return Err(unreachable(&crate::apply::ApplyBlocked::BootId.to_string()));
+        return Err(unreachable_failure(&crate::apply::ApplyBlocked::BootId.to_string()));
     };
     let style = Style::for_stdout();
     let context = ApplyContext::new(root, boot_id, &|| {});
@@ -155,13 +157,13 @@ fn finish(
     let converged = converge(
         &context,
         &manifest.spec,
-        &manifest.unclear,
+        &manifest.unparsed,
         &std::collections::BTreeSet::new(),
         &|| apply::observe_for_plan(root, &ObserveOptions::to_plan()),
         &mut print_outcome,
     );
     if let Some(why) = &converged.stopped {
-        return Err(unreachable(&why.to_string()));
+        return Err(unreachable_failure(&why.to_string()));
     }
     print(&match output {
         Output::Table => summary(&converged, success),
@@ -234,6 +236,6 @@ fn summary(converged: &Converged, success: &str) -> String {
     out
 }
 
-fn unreachable(message: &str) -> Failure {
+fn unreachable_failure(message: &str) -> Failure {
     Failure { code: UNREACHABLE, error: anyhow::anyhow!("{message}") }
 }

@@ -7,7 +7,7 @@ use clap::{ValueEnum, ValueHint};
 
 use crate::manifest::{Fault, Manifest, Part};
 use berth_host_facts::root::Root;
-use berth_runtime::cli::{BAD_INPUT, Failure, complain};
+use berth_runtime::cli::{BAD_INPUT, Failure, print_error};
 
 /// Manifest, and the node it is meant for.
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ impl ManifestArguments {
             .map_err(|fault| bad(&format!("{}: {fault}", self.filename.display())))?;
         if !self.only.is_empty() {
             let parts: Vec<Part> = self.only.iter().map(|only| only.part()).collect();
-            manifest.narrow(&parts);
+            manifest.restrict_to(&parts);
         }
         Ok(manifest)
     }
@@ -70,7 +70,7 @@ impl ManifestArguments {
 /// Prints the faults of a manifest.
 pub(super) fn print_faults(faults: &[Fault]) {
     for fault in faults {
-        complain(&format!("berth-agent: {fault}"));
+        print_error(&format!("berth-agent: {fault}"));
     }
 }
 

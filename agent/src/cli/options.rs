@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, complain};
+use berth_runtime::cli::{BAD_INPUT, Failure, print_error};
 use clap::ValueHint;
 
 use crate::observe;
@@ -52,7 +52,9 @@ impl RootArguments {
             let path = self.root.display();
             let hint =
                 inner.map(|name| format!("; did you mean {path}/{name}?")).unwrap_or_default();
-            complain(&format!("warning: --root {path}: it contains neither proc/ nor sys/{hint}"));
+            print_error(&format!(
+                "warning: --root {path}: it contains neither proc/ nor sys/{hint}"
+            ));
         }
         Ok(root)
     }
@@ -75,7 +77,7 @@ impl HostArguments {
 pub(super) fn observe_with_warnings(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     let facts = observe::observe(root, wanted);
     for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
+        print_error(&format!("warning: {warning}"));
     }
     facts
 }

@@ -74,13 +74,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {
         spec: &manifest.spec,
-        unclear: &manifest.unclear,
+        unparsed: &manifest.unparsed,
         facts: &facts,
         shape: &shape,
     };
     let mut plan = plan::plan(input);
     plan.node = node.unwrap_or_default().to_owned();
-    let all = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
+    let all = manifest.faults.iter().cloned().chain(manifest.node_mismatch(node));
     plan.faults = all.chain(plan.faults).collect();
     print_faults(&plan.faults);
     print(&match arguments.output {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Receiver;
 use super::settings::Settings;
 use super::store::{Observed, Store};
 use berth_runtime::events::LONGEST;
-use berth_runtime::pace::Pace;
+use berth_runtime::token_bucket::TokenBucket;
 
 /// Event about the results of one cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,9 +73,9 @@ pub(super) async fn emit(
     // recorder.
     let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
-    let mut pace = Pace::new(RATE_LIMIT.0, RATE_LIMIT.1);
+    let mut token_bucket = TokenBucket::new(RATE_LIMIT.0, RATE_LIMIT.1);
     while let Some(event) = events.recv().await {
-        if pace.take(Instant::now()).is_err() {
+        if token_bucket.take(Instant::now()).is_err() {
             tracing::debug!(reason = %event.reason, note = %event.note(), "dropped an Event, too many");
             continue;
         }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::objects::owner_reference;
 use super::settings::Settings;
 use super::store::{Observed, Store};
-use berth_runtime::backoff::{at_least, jittered};
+use berth_runtime::backoff::{jittered, jittered_at_least};
 use berth_runtime::call::within;
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
@@ -66,7 +66,7 @@ pub(super) async fn renew(
                 tokio::time::sleep(jittered(RENEWAL)).await;
             }
             Err(error) => {
-                let pause = RETRY.max(at_least(error.rest()));
+                let pause = RETRY.max(jittered_at_least(error.rest()));
                 let error = error.to_string();
                 if error != last_error {
                     tracing::warn!(

@@ -29,9 +29,9 @@ pub use store::{DesiredState, Generation, Store};
 
 /// Tasks that communicate with the cluster; aborted when dropped.
 #[derive(Debug)]
-pub struct Joined(Vec<JoinHandle<()>>);
+pub struct ClusterTasks(Vec<JoinHandle<()>>);
 
-impl Drop for Joined {
+impl Drop for ClusterTasks {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }
@@ -49,7 +49,7 @@ pub async fn join(
     (sender, events): (mpsc::Sender<CycleEvent>, mpsc::Receiver<CycleEvent>),
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
-) -> anyhow::Result<Joined> {
+) -> anyhow::Result<ClusterTasks> {
     let hint = " (or --standalone FILE to do without a cluster)";
     let (client, server, credential) = match &settings.kubeconfig {
         Some(path) => {
@@ -95,5 +95,5 @@ pub async fn join(
     ];
     tasks.extend(topology.map(tokio::spawn));
     tasks.extend(credential.map(|credential| tokio::spawn(credential.renew())));
-    Ok(Joined(tasks))
+    Ok(ClusterTasks(tasks))
 }

@@ -17,13 +17,13 @@ pub(super) struct NodeStatus {
 }
 
 /// A Node with only the fields that the agent reads.
-pub(super) type SlimNode = Object<NotUsed, NodeStatus>;
+pub(super) type TrimmedNode = Object<NotUsed, NodeStatus>;
 
 /// API handles of the Node and the InfraNode.
 #[derive(Clone)]
 pub(super) struct Objects {
     pub(super) node: String,
-    pub(super) nodes: Api<SlimNode>,
+    pub(super) nodes: Api<TrimmedNode>,
     pub(super) infra_nodes: Api<DynamicObject>,
 }
 

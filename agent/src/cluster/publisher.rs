@@ -10,12 +10,12 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::objects::{Objects, SlimNode, owner_reference};
+use super::objects::{Objects, TrimmedNode, owner_reference};
 use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store};
 use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_host_facts::kubelet::MemoryManagerState;
-use berth_runtime::backoff::Pauses;
+use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, within};
 use berth_runtime::refusal::{Refusals, conflicts, remove};
 
@@ -84,7 +84,7 @@ pub(super) async fn publish(
         empties_are_nulls: false,
         dropped: BTreeMap::new(),
     };
-    let mut pauses = Pauses::up_to(MAX_BACKOFF);
+    let mut pauses = RetryBackoff::up_to(MAX_BACKOFF);
     let mut last = BTreeSet::new();
     loop {
         store.changed.notified().await;
@@ -185,7 +185,7 @@ impl Publisher {
             without_generation(&mut body);
         }
         let there = prune(as_value(object.status.as_ref()));
-        if body == there || self.was_dropped("InfraNode", &object.uid, &body) {
+        if body == there || self.recently_dropped("InfraNode", &object.uid, &body) {
             return Ok(());
         }
         let name = self.objects.node.clone();
@@ -267,7 +267,7 @@ impl Publisher {
         );
         let name = self.objects.node.clone();
         let mut body = desired.apply(&name);
-        if !desired.differs(&node.published) || self.was_dropped("Node", &node.uid, &body) {
+        if !desired.differs(&node.published) || self.recently_dropped("Node", &node.uid, &body) {
             return Ok(());
         }
         let sent = body.clone();
@@ -277,15 +277,21 @@ impl Publisher {
         let api = &self.objects.nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
         // No other manager needs these fields, so the agent takes ownership of them again.
-        let was_reset = |path: &str, manager: &str| node.published.was_reset(path, manager);
-        if written.as_ref().is_err_and(|error| all_conflicts(error, was_reset)) {
+        let is_kubelet_reset =
+            |path: &str, manager: &str| node.published.is_kubelet_reset(path, manager);
+        if written.as_ref().is_err_and(|error| all_conflicts(error, is_kubelet_reset)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
-        let written: SlimNode =
-            match record_refusals(&mut self.refused_node, written, "Node", &name, was_reset)? {
-                None => return self.retry(),
-                Some(written) => written,
-            };
+        let written: TrimmedNode = match record_refusals(
+            &mut self.refused_node,
+            written,
+            "Node",
+            &name,
+            is_kubelet_reset,
+        )? {
+            None => return self.retry(),
+            Some(written) => written,
+        };
         self.store.update_node(Some(written));
         let Observed::Present(kept) = self.store.node() else { return Ok(()) };
         if desired.differs(&kept.published) {
@@ -298,7 +304,7 @@ impl Publisher {
     }
 
     /// Returns true if the server recently dropped fields of this body.
-    fn was_dropped(&self, kind: &str, uid: &str, body: &Value) -> bool {
+    fn recently_dropped(&self, kind: &str, uid: &str, body: &Value) -> bool {
         let dropped =
             self.dropped.get(kind).filter(|dropped| dropped.since.elapsed() < RETRY_DROPPED);
         dropped.is_some_and(|dropped| dropped.uid == uid && dropped.body == *body)

@@ -12,7 +12,7 @@ use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::objects::SlimNode;
+use super::objects::TrimmedNode;
 use crate::document::Document;
 use crate::{conditions, publish};
 
@@ -132,7 +132,7 @@ impl Store {
 
     /// Adds facts to a status that only the cluster has. A container cannot open `/dev/kvm`, but the device plugin
     /// of KubeVirt can, and the plugin advertises the device if it exists.
-    pub fn complete(&self, status: &mut InfraNodeStatus) {
+    pub fn add_cluster_facts(&self, status: &mut InfraNodeStatus) {
         const STATE: &str = "capabilities.kvm.state";
         let inner = self.lock();
         let Observed::Present(node) = &inner.node else { return };
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Stores the Node of a watch event or a response.
-    pub(super) fn update_node(&self, node: Option<SlimNode>) {
+    pub(super) fn update_node(&self, node: Option<TrimmedNode>) {
         let observed = node.map_or(Observed::Absent, |node| {
             let status = node.status.unwrap_or_default();
             let published = publish::PublishedNode::new(

@@ -21,7 +21,7 @@ use super::events::CycleEvent;
 use super::publisher::Report;
 use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
-use berth_runtime::backoff::Pauses;
+use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, within};
 use berth_runtime::refusal::FIELD_MANAGER_CONFLICT;
 
@@ -74,7 +74,7 @@ pub(super) fn publish(
 
 impl Publisher {
     async fn run(mut self) {
-        let mut pauses = Pauses::up_to(MAX_BACKOFF);
+        let mut pauses = RetryBackoff::up_to(MAX_BACKOFF);
         loop {
             self.store.topology.notified().await;
             tokio::time::sleep(DEBOUNCE).await;

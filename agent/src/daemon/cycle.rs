@@ -8,7 +8,7 @@ use berth_api::infra_node::ChangeResult;
 use tokio::sync::mpsc::Sender;
 
 use super::desired::{Desired, DesiredReader};
-use super::link_events::Interest;
+use super::link_events::WatchedLinks;
 use super::publisher::{Cycle, Publisher};
 use super::retries::RetryTracker;
 use super::settings::Settings;
@@ -53,7 +53,8 @@ struct Scan {
 /// Lower and upper time limit for the removal of links in one cycle, so that other changes are not delayed.
 /// Between these bounds the limit is the duration of the last read of the host. With a fixed limit, a slow host
 /// with many links would spend most of the time on reads.
-const REMOVALS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+const REMOVAL_TIME_LIMITS: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(10));
 /// Pause between cycles while links remain to be removed.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Shortest time until a retry.
@@ -64,7 +65,7 @@ impl Worker {
         root: Arc<Root>,
         settings: Settings,
         state: Arc<State>,
-        interest: Arc<Mutex<Interest>>,
+        watched_links: Arc<Mutex<WatchedLinks>>,
     ) -> Self {
         Self {
             root,
@@ -72,7 +73,7 @@ impl Worker {
             store: None,
             settings,
             retries: RetryTracker::default(),
-            publisher: Publisher::new(Arc::clone(&state), interest),
+            publisher: Publisher::new(Arc::clone(&state), watched_links),
             state,
             scan: Scan::default(),
         }
@@ -104,7 +105,7 @@ impl Worker {
         match trigger {
             // Changes that failed may succeed now.
             Trigger::Capacity | Trigger::Manifest | Trigger::Start => self.retries.reset(),
-            Trigger::Links => self.retries.expedite_links(begin),
+            Trigger::Links => self.retries.retry_links_soon(begin),
             _ => {}
         }
         let blocked_reason = self.recover();
@@ -132,7 +133,7 @@ impl Worker {
             node: self.node_name().unwrap_or_default(),
             desired: &desired,
             converged: &converged,
-            usage: processes::myself(&self.root),
+            usage: processes::own_resource_usage(&self.root),
         });
         self.scan.full = Some(Converged { outcomes: Vec::new(), ..converged });
         self.state.end();
@@ -153,7 +154,9 @@ impl Worker {
         let context = ApplyContext::new(&self.root, &boot_id, &alive)
             .with_blocked_reason(blocked_reason)
             .with_api_servers(&servers)
-            .with_removal_time_limit(self.scan.took.clamp(REMOVALS.0, REMOVALS.1));
+            .with_removal_time_limit(
+                self.scan.took.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
+            );
         let context = if self.settings.observe { context.dry_run() } else { context };
         let postponed = self.retries.postponed(begin);
         let took = Cell::new(Duration::ZERO);
@@ -170,12 +173,12 @@ impl Worker {
                     (berth_host_facts::observe_links(&self.root, &pci), HostSettings::default())
                 })
             };
-            let (spec, unclear) = desired.networks_only();
-            converge(&context, &spec, &unclear, &postponed, &read, &mut log)
+            let (spec, unparsed) = desired.networks_only();
+            converge(&context, &spec, &unparsed, &postponed, &read, &mut log)
         } else {
             let wanted = ObserveOptions { pci: Some(pci), ..ObserveOptions::to_plan() };
             let read = || timed(&|| observe_for_plan(&self.root, &wanted));
-            converge(&context, &desired.spec, &desired.unclear, &postponed, &read, &mut log)
+            converge(&context, &desired.spec, &desired.unparsed, &postponed, &read, &mut log)
         };
         self.scan.took = took.get();
         converged
@@ -214,11 +217,11 @@ impl Worker {
             Ok(candidate) => candidate,
             Err(desired) => return *desired,
         };
-        let mut another = candidate.meant_for_another(self.node_name().as_deref());
+        let mut another = candidate.node_mismatch(self.node_name().as_deref());
         if another.is_some() {
             // A kubelet that started after the agent may use another node name.
             self.read_devices();
-            another = candidate.meant_for_another(self.node_name().as_deref());
+            another = candidate.node_mismatch(self.node_name().as_deref());
         }
         candidate.accept(another)
     }
@@ -239,10 +242,10 @@ fn merge_links(mut full: Converged, links: Converged) -> Converged {
     full.plan.changes.retain(|change| change.links().is_none());
     full.plan.changes.extend(links.plan.changes);
     full.plan.networks = links.plan.networks;
-    full.plan.faults.retain(|fault| !fault.is_of(Part::Networks));
+    full.plan.faults.retain(|fault| !fault.concerns_part(Part::Networks));
     full.plan.faults.extend(links.plan.faults);
-    let Converged { outcomes, fell_short, unfinished, stopped, .. } = links;
-    Converged { outcomes, fell_short, unfinished, stopped, ..full }
+    let Converged { outcomes, incomplete_attempts, unfinished, stopped, .. } = links;
+    Converged { outcomes, incomplete_attempts, unfinished, stopped, ..full }
 }
 
 fn log(outcome: &Outcome) {

@@ -7,7 +7,7 @@ use berth_api::infra_node::InfraNodeSpec;
 use super::settings::Source;
 use crate::cluster::{Generation, Store};
 use crate::document::Document;
-use crate::manifest::{Fault, Manifest, Part, Unclear};
+use crate::manifest::{Fault, Manifest, Part, UnparsedParts};
 use crate::state_folder;
 use berth_host_facts::root::{ReadError, Root};
 
@@ -15,7 +15,7 @@ use berth_host_facts::root::{ReadError, Root};
 #[derive(Debug)]
 pub(super) struct Desired {
     pub(super) spec: InfraNodeSpec,
-    pub(super) unclear: Unclear,
+    pub(super) unparsed: UnparsedParts,
     pub(super) faults: Vec<Fault>,
     /// Reason why no part of the desired state is applied.
     pub(super) waiting: Option<String>,
@@ -29,7 +29,7 @@ impl Desired {
     fn none(generation: Option<Generation>) -> Self {
         Self {
             spec: InfraNodeSpec::default(),
-            unclear: Unclear::all_but(&[]),
+            unparsed: UnparsedParts::all_except(&[]),
             faults: Vec::new(),
             waiting: None,
             generation,
@@ -48,16 +48,16 @@ impl Desired {
     }
 
     /// Returns the part of the desired state about networks.
-    pub(super) fn networks_only(&self) -> (InfraNodeSpec, Unclear) {
+    pub(super) fn networks_only(&self) -> (InfraNodeSpec, UnparsedParts) {
         let spec = InfraNodeSpec {
             enforce: self.spec.enforce,
             networks: self.spec.networks.clone(),
             tenant_networks: self.spec.tenant_networks.clone(),
             ..InfraNodeSpec::default()
         };
-        let mut unclear = self.unclear.clone();
-        unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
-        (spec, unclear)
+        let mut unparsed = self.unparsed.clone();
+        unparsed.parts.extend(UnparsedParts::all_except(&[Part::Networks]).parts);
+        (spec, unparsed)
     }
 }
 
@@ -86,8 +86,8 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Returns a fault if the manifest is meant for another node.
-    pub(super) fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
-        self.manifest.meant_for_another(node)
+    pub(super) fn node_mismatch(&self, node: Option<&str>) -> Option<Fault> {
+        self.manifest.node_mismatch(node)
     }
 
     /// Returns the desired state; if there is a fault `another`, returns the empty desired state.
@@ -96,7 +96,7 @@ impl Candidate {
             Some(fault) => Desired::invalid(&self.place, fault, self.generation),
             None => Desired {
                 spec: self.manifest.spec,
-                unclear: self.manifest.unclear,
+                unparsed: self.manifest.unparsed,
                 faults: self.manifest.faults,
                 waiting: None,
                 generation: self.generation,
@@ -128,7 +128,7 @@ impl DesiredReader {
 
     /// Connects the reader to the cluster.
     pub(super) fn join(&mut self, root: &Root, store: Arc<Store>) {
-        if let Ok(saved) = root.read_large(state_folder::ASKED_LAST) {
+        if let Ok(saved) = root.read_large(state_folder::LAST_MANIFEST_FILE) {
             let document = Document::parse(&saved);
             store.restore_desired(document.clone());
             self.saved = Some(document);
@@ -171,7 +171,7 @@ impl DesiredReader {
         if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
             // Without the file, an agent that starts while the API server is unreachable changes nothing, but also
             // corrects no drift.
-            match state_folder::keep_asked(root, document.text()) {
+            match state_folder::save_last_manifest(root, document.text()) {
                 Ok(()) => self.saved = Some(document.clone()),
                 Err(error) => tracing::warn!(
                     %error,

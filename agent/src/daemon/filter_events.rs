@@ -9,7 +9,7 @@ use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::mpsc::Sender;
 
-use super::link_events::{Interest, PAUSE};
+use super::link_events::{PAUSE, WatchedLinks};
 use super::trigger::Trigger;
 use berth_host_facts::netlink::parts;
 use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
@@ -20,9 +20,9 @@ const BUFFER: usize = 4 << 20;
 
 /// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so the listener
 /// starts only when a host network is desired.
-pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Trigger>) {
+pub(super) async fn watch(watched_links: Arc<Mutex<WatchedLinks>>, events: Sender<Trigger>) {
     let network_desired =
-        Arc::clone(&interest.lock().unwrap_or_else(PoisonError::into_inner).network_desired);
+        Arc::clone(&watched_links.lock().unwrap_or_else(PoisonError::into_inner).network_desired);
     network_desired.notified().await;
     let socket = match socket() {
         Ok(socket) => socket,

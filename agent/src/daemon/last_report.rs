@@ -9,21 +9,21 @@ use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReas
 use berth_host_facts::HostFacts;
 use berth_host_facts::allocated::DEVICES;
 
-/// Copies facts that are unknown now from the previous status. `unclear` is true if the desired networks are
+/// Copies facts that are unknown now from the previous status. `unparsed` is true if the desired networks are
 /// unknown.
-pub(super) fn carry_over(
+pub(super) fn merge_unknown_facts(
     status: &mut InfraNodeStatus,
     before: &InfraNodeStatus,
     facts: &HostFacts,
-    unclear: bool,
+    unparsed: bool,
 ) {
-    if facts.links.incomplete || unclear {
+    if facts.links.incomplete || unparsed {
         status.networks.clone_from(&before.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
         // The map contains all pods with a control group.
         let runs = |uid: &str| facts.allocated.hugepages.contains_key(uid);
-        carry_over_allocations(&mut status.allocations, &before.allocations, runs);
+        merge_allocations(&mut status.allocations, &before.allocations, runs);
     }
     let is_unreadable =
         |unknown: &Unknown| unknown.path == DEVICES && unknown.reason == UnknownReason::Unreadable;
@@ -33,7 +33,7 @@ pub(super) fn carry_over(
 }
 
 /// Carries over the allocations of pods that are still running.
-fn carry_over_allocations(
+fn merge_allocations(
     now: &mut Vec<Allocation>,
     before: &[Allocation],
     runs: impl Fn(&str) -> bool,
@@ -53,7 +53,7 @@ fn carry_over_allocations(
         if one.devices.is_empty() {
             one.devices.clone_from(&old.devices);
         }
-        carry_over_containers(&mut one.containers, &old.containers);
+        merge_containers(&mut one.containers, &old.containers);
         one.zones.extend(&old.zones);
         one.zones.sort_unstable();
         one.zones.dedup();
@@ -62,7 +62,7 @@ fn carry_over_allocations(
 }
 
 /// Carries over the allocations of containers.
-fn carry_over_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
+fn merge_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
     for old in before {
         let Some(one) = now.iter_mut().find(|one| one.name == old.name) else {
             now.push(old.clone());
@@ -128,13 +128,13 @@ mod tests {
         );
         let now = || vec![allocation("a", Some("4"), &[], &[0])];
         let mut unresponsive = status(now(), &["allocations.devices"]);
-        carry_over(&mut unresponsive, &before, &facts(&["a", "b"]), false);
+        merge_unknown_facts(&mut unresponsive, &before, &facts(&["a", "b"]), false);
         let kept =
             [allocation("a", Some("4"), &["nic"], &[0, 1]), allocation("b", None, &["gpu"], &[0])];
         assert_eq!(unresponsive.allocations, kept);
         // If all allocations are known, an allocation that is missing was released.
         let mut answers = status(now(), &[]);
-        carry_over(&mut answers, &before, &facts(&["a", "b"]), false);
+        merge_unknown_facts(&mut answers, &before, &facts(&["a", "b"]), false);
         assert_eq!(answers.allocations, now());
     }
 
@@ -164,7 +164,7 @@ mod tests {
             vec![with(vec![container("compute", Some("2-3"), 0)])],
             &["allocations.devices"],
         );
-        carry_over(&mut now, &before, &facts(&["a"]), false);
+        merge_unknown_facts(&mut now, &before, &facts(&["a"]), false);
         let kept = [container("compute", Some("2-3"), 1), container("log", None, 2)];
         assert_eq!(now.allocations[0].containers, kept);
     }
@@ -173,12 +173,12 @@ mod tests {
     fn networks_are_carried_over_while_links_or_the_spec_are_unknown() {
         let network = NetworkStatus { name: "n".to_owned(), ..NetworkStatus::default() };
         let before = InfraNodeStatus { networks: vec![network], ..InfraNodeStatus::default() };
-        for (incomplete, unclear) in [(true, false), (false, true), (false, false)] {
+        for (incomplete, unparsed) in [(true, false), (false, true), (false, false)] {
             let mut facts = HostFacts::default();
             facts.links.incomplete = incomplete;
             let mut now = InfraNodeStatus::default();
-            carry_over(&mut now, &before, &facts, unclear);
-            assert_eq!(now.networks.len(), usize::from(incomplete || unclear));
+            merge_unknown_facts(&mut now, &before, &facts, unparsed);
+            assert_eq!(now.networks.len(), usize::from(incomplete || unparsed));
         }
     }
 }

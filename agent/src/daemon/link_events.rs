@@ -23,7 +23,7 @@ use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, parts};
 
 /// Links whose events start a cycle.
 #[derive(Debug, Default)]
-pub(super) struct Interest {
+pub(super) struct WatchedLinks {
     /// Indexes of the links that Berth created, of uplinks, and of ports of its bridges.
     indexes: BTreeSet<u32>,
     /// Names of desired links that may be created.
@@ -55,7 +55,7 @@ const BUFFER: usize = 16 << 20;
 /// Pause after an overflow of the socket.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-impl Interest {
+impl WatchedLinks {
     /// Selects a single link.
     pub(super) fn single(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
@@ -119,14 +119,14 @@ pub(super) fn socket() -> io::Result<TokioSocket> {
 /// Sends an event for each relevant message, until the receiver is dropped.
 pub(super) async fn watch(
     socket: TokioSocket,
-    interest: Arc<Mutex<Interest>>,
+    watched_links: Arc<Mutex<WatchedLinks>>,
     events: Sender<Trigger>,
 ) {
     loop {
         let matters = match socket.recv_from_full().await {
             Ok((datagram, _)) => {
-                let interest = interest.lock().unwrap_or_else(PoisonError::into_inner);
-                parts(&datagram).any(|message| concerns(message, &interest))
+                let watched_links = watched_links.lock().unwrap_or_else(PoisonError::into_inner);
+                parts(&datagram).any(|message| concerns(message, &watched_links))
             }
             // The socket overflowed: all links must be read.
             Err(_) => {
@@ -141,13 +141,13 @@ pub(super) async fn watch(
 }
 
 /// Returns true if a message of the kernel is about a selected link.
-pub(super) fn concerns(message: &[u8], interest: &Interest) -> bool {
+pub(super) fn concerns(message: &[u8], watched_links: &WatchedLinks) -> bool {
     let Some(kind) = kind(message) else { return false };
-    let known = link_number(message).is_some_and(|index| interest.indexes.contains(&index));
+    let known = link_number(message).is_some_and(|index| watched_links.indexes.contains(&index));
     if known || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
         return known && kind <= RTM_NEWADDR + 1;
     }
-    if interest.any {
+    if watched_links.any {
         return true;
     }
     let attributes = NlasIterator::new(message.get(32..).unwrap_or_default()).flatten();
@@ -155,13 +155,15 @@ pub(super) fn concerns(message: &[u8], interest: &Interest) -> bool {
         let value = attribute.value();
         let index = || value.get(..4)?.try_into().ok().map(u32::from_ne_bytes);
         match attribute.kind() {
-            IFLA_MASTER | IFLA_LINK if index().is_some_and(|i| interest.indexes.contains(&i)) => {
+            IFLA_MASTER | IFLA_LINK
+                if index().is_some_and(|i| watched_links.indexes.contains(&i)) =>
+            {
                 return true;
             }
             IFLA_IFNAME => {
                 let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
                 let name = std::str::from_utf8(name).unwrap_or_default();
-                if interest.names.contains(name) {
+                if watched_links.names.contains(name) {
                     return true;
                 }
             }
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_messages_about_selected_links_are_relevant() {
-        let interest = Interest::single(7, "bond0");
+        let watched_links = WatchedLinks::single(7, "bond0");
         let seven = 7_u32.to_ne_bytes();
         for (event, expected) in [
             (message(RTM_NEWLINK, 7, &[]), true),
@@ -203,14 +205,14 @@ mod tests {
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"bond0\0")]), true),
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"veth1\0")]), false),
         ] {
-            assert_eq!(concerns(&event, &interest), expected, "{event:?}");
+            assert_eq!(concerns(&event, &watched_links), expected, "{event:?}");
         }
     }
 
     proptest! {
         #[test]
         fn random_bytes_are_not_relevant(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            prop_assert!(!concerns(&bytes, &Interest::default()));
+            prop_assert!(!concerns(&bytes, &WatchedLinks::default()));
         }
     }
 }

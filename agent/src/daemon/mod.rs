@@ -34,9 +34,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Store};
 use berth_host_facts::root::Root;
-use berth_runtime::pace::Pace;
 use berth_runtime::serve;
 pub use berth_runtime::serve::Listen;
+use berth_runtime::token_bucket::TokenBucket;
 use cycle::Worker;
 pub use settings::{Settings, Source};
 use state::State;
@@ -51,7 +51,7 @@ const LINKS_DEBOUNCE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
 /// Burst of cycles that link events may start, and interval of one more cycle: another program may revert each
 /// correction.
-const LINK_CYCLES: (u32, Duration) = (20, Duration::from_secs(1));
+const LINK_EVENT_RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(1));
 /// Time limit for a change in progress at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -77,12 +77,12 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let root = Arc::new(root);
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
-    let interest = Arc::default();
+    let watched_links = Arc::default();
     let manifest = match &settings.source {
         Source::File(manifest) => Some(manifest.as_path()),
         Source::Cluster(_) => None,
     };
-    let _watches = watch::begin(&root, manifest, Arc::clone(&interest), sender.clone())?;
+    let _watches = watch::begin(&root, manifest, Arc::clone(&watched_links), sender.clone())?;
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
@@ -92,13 +92,14 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let mut reload = signal(SignalKind::hangup())?;
     tokio::spawn(watchdog(Arc::clone(&state)));
 
-    let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), interest);
+    let mut worker =
+        Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), watched_links);
     let _joined = match &settings.source {
         Source::File(_) => None,
         Source::Cluster(cluster) => Some(join(cluster, &mut worker, &state, sender).await?),
     };
     let mut trigger = Trigger::Start;
-    let mut pace = Pace::new(LINK_CYCLES.0, LINK_CYCLES.1);
+    let mut token_bucket = TokenBucket::new(LINK_EVENT_RATE_LIMIT.0, LINK_EVENT_RATE_LIMIT.1);
     let mut last_full = Instant::now();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
@@ -130,7 +131,7 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
         };
         if trigger == Trigger::Links {
             let turn = async {
-                while let Err(wait) = pace.take(std::time::Instant::now()) {
+                while let Err(wait) = token_bucket.take(std::time::Instant::now()) {
                     tokio::time::sleep(wait).await;
                 }
             };
@@ -149,7 +150,7 @@ async fn join(
     worker: &mut Worker,
     state: &Arc<State>,
     events: mpsc::Sender<Trigger>,
-) -> anyhow::Result<cluster::Joined> {
+) -> anyhow::Result<cluster::ClusterTasks> {
     let store = Arc::new(Store::default());
     let (sender, events_to_emit) = mpsc::channel(64);
     worker.join(Arc::clone(&store), sender.clone());
@@ -178,7 +179,7 @@ pub fn is_relevant(uevent: &[u8]) -> bool {
 /// Returns true if a netlink message is about the link with this index or name.
 #[must_use]
 pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
-    link_events::concerns(message, &link_events::Interest::single(index, name))
+    link_events::concerns(message, &link_events::WatchedLinks::single(index, name))
 }
 
 /// Waits until no more triggers arrive, and returns the greatest trigger, which includes the work

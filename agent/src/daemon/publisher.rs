@@ -11,7 +11,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::desired::Desired;
 use super::events::EventLog;
-use super::link_events::Interest;
+use super::link_events::WatchedLinks;
 use super::metrics::ResultLabel;
 use super::problems::{Problem, ProblemLog};
 use super::state::{Inner, State};
@@ -27,7 +27,7 @@ use crate::report;
 pub(super) struct Publisher {
     state: Arc<State>,
     /// Links whose events start a cycle.
-    interest: Arc<Mutex<Interest>>,
+    watched_links: Arc<Mutex<WatchedLinks>>,
     conditions: conditions::History,
     problems: ProblemLog,
     cluster: Option<Cluster>,
@@ -53,10 +53,10 @@ pub(super) struct Cycle<'a> {
 }
 
 impl Publisher {
-    pub(super) fn new(state: Arc<State>, interest: Arc<Mutex<Interest>>) -> Self {
+    pub(super) fn new(state: Arc<State>, watched_links: Arc<Mutex<WatchedLinks>>) -> Self {
         Self {
             state,
-            interest,
+            watched_links,
             conditions: conditions::History::default(),
             problems: ProblemLog::default(),
             cluster: None,
@@ -72,14 +72,14 @@ impl Publisher {
     pub(super) fn publish(&mut self, cycle: &Cycle) {
         let Cycle { desired, converged: Converged { outcomes, plan, facts, stopped, .. }, .. } =
             *cycle;
-        if let Ok(mut interest) = self.interest.lock() {
-            interest.update(&facts.links, &desired.spec);
+        if let Ok(mut watched_links) = self.watched_links.lock() {
+            watched_links.update(&facts.links, &desired.spec);
         }
         let stopped = stopped.as_ref().map(ToString::to_string);
         let faults: Vec<Fault> = desired.faults.iter().chain(&plan.faults).cloned().collect();
         let mut report = report::status_with(facts, plan.reserved_cpus.as_ref());
         if let Some(cluster) = &mut self.cluster {
-            cluster.store.complete(&mut report);
+            cluster.store.add_cluster_facts(&mut report);
             for event in cluster.events.new_events(outcomes, &faults, &plan.changes) {
                 // While the API server is unreachable for a long time, some events are lost; the status has
                 // the current state.
@@ -150,10 +150,10 @@ impl Inner {
         self.node = Some(node);
         self.acted_on.clone_from(&desired.generation);
         // While the desired state is unknown, a bridge that is missing may be desired.
-        let unclear =
-            desired.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
-        self.bridges = if unclear { None } else { status::bridges(&facts.links) };
-        self.labels_in_use = shape.pods.not_drained().is_some();
+        let unparsed = desired.waiting.is_some()
+            || faults.iter().any(|fault| fault.concerns_part(Part::Networks));
+        self.bridges = if unparsed { None } else { status::bridges(&facts.links) };
+        self.labels_in_use = shape.pods.not_drained_reason().is_some();
         self.memory.clone_from(&facts.kubelet.memory_state);
         self.waiting = desired.waiting.clone().or(stopped);
         self.metrics.update_host(facts, shape, plan, faults.len());

@@ -35,7 +35,7 @@ impl RetryTracker {
 
     /// Allows retries of link changes after a short time. They are not allowed at once, because the failed change
     /// itself may have caused the event.
-    pub(super) fn expedite_links(&mut self, now: Instant) {
+    pub(super) fn retry_links_soon(&mut self, now: Instant) {
         let failures = &self.link_failures;
         let of_links = self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
         for (_, attempt) in of_links {
@@ -64,7 +64,7 @@ impl RetryTracker {
 
     /// Records the failures of a cycle, and forgets changes that are no longer pending.
     pub(super) fn record(&mut self, converged: &Converged, now: Instant) {
-        for id in &converged.fell_short {
+        for id in &converged.incomplete_attempts {
             let first = Attempt { next: now, backoff: BACKOFF.0 / 2 };
             let attempt = self.attempts.entry(id.clone()).or_insert(first);
             attempt.backoff = (attempt.backoff * 2).min(BACKOFF.1);
@@ -98,10 +98,10 @@ mod tests {
         assert!(retries.postponed(now).contains(&id));
         assert!(retries.postponed(now + BACKOFF.0).is_empty(), "the retry is due");
         // A link event does not affect this attempt.
-        retries.expedite_links(now);
+        retries.retry_links_soon(now);
         assert_eq!(retries.next_in(now), Some(BACKOFF.0));
         retries.link_failures.insert(id.change.clone(), String::new());
-        retries.expedite_links(now);
+        retries.retry_links_soon(now);
         assert_eq!(retries.next_in(now), Some(RETRY_LINKS));
         retries.reset();
         assert_eq!(retries.next_in(now), None);

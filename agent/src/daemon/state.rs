@@ -54,7 +54,7 @@ pub(super) struct Inner {
 const MAX_CHANGES: usize = 64;
 /// Time without progress after which a cycle counts as stuck. The longest single system call writes a large pool
 /// of huge pages.
-const STUCK: Duration = Duration::from_secs(180);
+const STUCK_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl State {
     pub(super) fn new(interval: Duration) -> Self {
@@ -114,7 +114,7 @@ impl State {
     pub(super) fn is_alive(&self) -> bool {
         let inner = self.lock();
         let idle = if inner.busy { Duration::ZERO } else { self.interval };
-        inner.progress.elapsed() < idle + STUCK
+        inner.progress.elapsed() < idle + STUCK_TIMEOUT
     }
 
     /// Returns the status line for `systemctl status`.

@@ -42,10 +42,10 @@ pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
         ..report
     };
     if let Some(before) = before {
-        let unclear = desired.unclear.parts.contains(&Part::Networks);
-        last_report::carry_over(&mut status, before, facts, unclear);
+        let unparsed = desired.unparsed.parts.contains(&Part::Networks);
+        last_report::merge_unknown_facts(&mut status, before, facts, unparsed);
     }
-    status.fit();
+    status.truncate_to_schema();
     status
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::filter_events;
 use super::kubelet_events;
-use super::link_events::{self, Interest};
+use super::link_events::{self, WatchedLinks};
 use super::trigger::Trigger;
 use anyhow::Context as _;
 use berth_host_facts::root::Root;
@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(super) fn begin(
     root: &Root,
     manifest: Option<&Path>,
-    interest: Arc<Mutex<Interest>>,
+    watched_links: Arc<Mutex<WatchedLinks>>,
     events: Sender<Trigger>,
 ) -> anyhow::Result<Watches> {
     let mut watches = Vec::new();
@@ -53,10 +53,10 @@ pub(super) fn begin(
     if !root.is_live() {
         return Ok(Watches(watches));
     }
-    watches.push(tokio::spawn(filter_events::watch(Arc::clone(&interest), events.clone())));
+    watches.push(tokio::spawn(filter_events::watch(Arc::clone(&watched_links), events.clone())));
     match link_events::socket() {
         Ok(socket) => {
-            watches.push(tokio::spawn(link_events::watch(socket, interest, events.clone())));
+            watches.push(tokio::spawn(link_events::watch(socket, watched_links, events.clone())));
         }
         Err(error) => {
             tracing::warn!(%error, "failed to listen for link events, relying on the timer")

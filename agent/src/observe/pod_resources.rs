@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     /// A server that sends an endless answer is reported as an error.
-    fn said_of(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
+    fn list_from_server(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
         let host = tempfile::tempdir().unwrap();
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -83,23 +83,23 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_makes_no_sense_is_said_and_holds_up_nothing() {
-        let hangs = said_of(std::mem::forget);
+    fn an_invalid_kubelet_response_is_an_error_within_the_timeout() {
+        let hangs = list_from_server(std::mem::forget);
         assert_eq!(hangs, Err(PodResourcesError::Timeout(2)));
-        assert!(said_of(drop).is_err());
-        let babbles = said_of(|mut stream| {
+        assert!(list_from_server(drop).is_err());
+        let babbles = list_from_server(|mut stream| {
             // The client may have disconnected.
             stream.write_all(&[0xff; 4096]).unwrap_or_default();
         });
         assert!(babbles.is_err(), "{babbles:?}");
-        let speaks_http1 = said_of(|mut stream| {
+        let speaks_http1 = list_from_server(|mut stream| {
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap_or_default();
         });
         assert!(speaks_http1.is_err(), "{speaks_http1:?}");
     }
 
     #[test]
-    fn a_host_without_a_kubelet_is_no_mistake() {
+    fn a_host_without_a_kubelet_is_not_an_error() {
         let host = tempfile::tempdir().unwrap();
         assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
         // The socket file exists, but no process listens.

@@ -58,11 +58,11 @@ pub enum Disruption {
 #[serde(untagged)]
 pub enum Action {
     /// Sets these settings, in this order.
-    Set(#[serde(serialize_with = "as_steps")] Vec<Step>),
+    Set(#[serde(serialize_with = "serialize_steps")] Vec<Step>),
     /// Changes files of the kubelet.
-    Kubelet(#[serde(serialize_with = "as_kubelet")] KubeletAction),
+    Kubelet(#[serde(serialize_with = "serialize_kubelet_action")] KubeletAction),
     /// Changes links.
-    Links(#[serde(serialize_with = "as_links")] LinkWork),
+    Links(#[serde(serialize_with = "serialize_links")] LinkWork),
 }
 
 /// One setting with its current, new and desired value.
@@ -82,7 +82,7 @@ pub struct Step {
 
 impl Change {
     /// Returns the change of one setting.
-    pub(super) fn of_setting(
+    pub(super) fn for_setting(
         setting: Setting,
         was: Value,
         target: &Target,
@@ -208,7 +208,7 @@ pub(super) fn interrupts(steps: &[Step]) -> BTreeSet<u32> {
     steps.iter().filter_map(number).collect()
 }
 
-fn as_steps<S: serde::Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_steps<S: serde::Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeStruct as _;
     let settings: Vec<String> = steps.iter().map(|step| step.setting.to_string()).collect();
     let mut map = serializer.serialize_struct("Action", 1)?;
@@ -216,7 +216,7 @@ fn as_steps<S: serde::Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok
     map.end()
 }
 
-fn as_kubelet<S: serde::Serializer>(
+fn serialize_kubelet_action<S: serde::Serializer>(
     action: &KubeletAction,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -226,7 +226,10 @@ fn as_kubelet<S: serde::Serializer>(
     map.end()
 }
 
-fn as_links<S: serde::Serializer>(work: &LinkWork, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_links<S: serde::Serializer>(
+    work: &LinkWork,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeStruct as _;
     let links: BTreeSet<&str> = work.ops.iter().map(|op| op.link().as_str()).collect();
     let mut map = serializer.serialize_struct("Action", 2)?;

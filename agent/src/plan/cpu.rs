@@ -54,9 +54,9 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     let config = facts.kubelet.config.as_ref();
     let kubelets = config.and_then(|config| config.reserved_system_cpus.as_ref());
     let fits = |set: &&CpuSet| {
-        is_whole(&facts.topology, set)
+        has_whole_cores(&facts.topology, set)
             && set.is_subset(&facts.topology.online)
-            && set.intersects(&core_of_first(&facts.topology))
+            && set.intersects(&boot_cpu_core(&facts.topology))
             && zones(input).all(|(_, zone_cores)| {
                 let kept = zone_cores.iter().filter(|core| core.is_subset(set)).count();
                 kept == cores as usize && kept < zone_cores.len()
@@ -69,7 +69,7 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
         .into_iter()
         .flatten()
         .fold(CpuSet::new(), |all, set| all.union(set));
-    let first = core_of_first(&facts.topology);
+    let first = boot_cpu_core(&facts.topology);
     let mut reserved = CpuSet::new();
     for (zone, zone_cores) in zones(input) {
         if zone_cores.len() <= cores as usize {
@@ -101,7 +101,7 @@ fn by_name(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
     if topology.online.is_subset(cpus) {
         return fault("these are all CPUs: nothing would be left for VMs".to_owned());
     }
-    if !is_whole(topology, cpus) {
+    if !has_whole_cores(topology, cpus) {
         let whole =
             topology.cores_of(cpus).into_iter().fold(CpuSet::new(), |all, core| all.union(core));
         return fault(format!("splits a physical core; with all siblings it is {whole}"));
@@ -123,11 +123,11 @@ fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
 
 /// Returns the core of CPU 0, which runs kernel tasks that no other CPU runs. If CPU 0 is offline, returns
 /// the core of the first CPU that is online.
-fn core_of_first(topology: &Topology) -> CpuSet {
+fn boot_cpu_core(topology: &Topology) -> CpuSet {
     let first = topology.online.first().and_then(|id| topology.cpus.get(&id));
     first.map(|cpu| (*cpu.siblings).clone()).unwrap_or_default()
 }
 
-fn is_whole(topology: &Topology, cpus: &CpuSet) -> bool {
+fn has_whole_cores(topology: &Topology, cpus: &CpuSet) -> bool {
     topology.cores_of(cpus).into_iter().all(|core| core.is_subset(cpus))
 }

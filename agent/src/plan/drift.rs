@@ -5,7 +5,7 @@ use super::input::Input;
 
 /// Marks settings that another program changed after Berth had set them. With `enforce: false` they are reported
 /// and not corrected, and the settings of a group that have not drifted become a separate change.
-pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
+pub(super) fn separate_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let drifted = |step: &Step| {
         let entry = input.facts.ledger.entries.get(&step.setting);
         entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.desired))

@@ -16,11 +16,11 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
         return;
     }
     let cpus = || Value::Cpus(reserved.clone());
-    targets.want(Setting::WorkqueueCpus, cpus());
-    targets.want(Setting::DefaultIrqAffinity, cpus());
+    targets.set_target(Setting::WorkqueueCpus, cpus());
+    targets.set_target(Setting::DefaultIrqAffinity, cpus());
     for unit in Unit::ALL {
         let setting = Setting::AllowedCpus(unit);
-        targets.want(setting, cpus());
+        targets.set_target(setting, cpus());
         if let Some(evidence) = input.shape.pods.inside.get(&unit)
             && current(input, setting) == Some(cpus())
         {
@@ -35,7 +35,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
         if input.facts.ledger.unmovable.get(&irq.number) == Some(&irq.users) {
             unmovable += 1;
         } else {
-            targets.want(Setting::IrqAffinity(irq.number), cpus());
+            targets.set_target(Setting::IrqAffinity(irq.number), cpus());
         }
     }
     if unmovable > 0 {
@@ -116,7 +116,7 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
         }
         Unit::User => "logins move",
     };
-    let change = Change::of_setting(setting, was, target, Disruption::Low, effect.to_owned());
+    let change = Change::for_setting(setting, was, target, Disruption::Low, effect.to_owned());
     Some(change.blocked_by(blocked))
 }
 

@@ -14,8 +14,8 @@ use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::{current, pool};
 use super::field_path::FieldPath;
 use super::input::Input;
-use super::kubelet::{self, Counted};
-use super::spare::kept_back;
+use super::kubelet::{self, PoolClaim};
+use super::spare::host_memory_reserve;
 use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
@@ -45,9 +45,9 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             desired.insert((spec.size, zone), (index, count));
         }
     }
-    too_many(input.facts, &mut desired, targets);
+    check_zone_memory(input.facts, &mut desired, targets);
     for ((size, zone), (_, count)) in desired {
-        targets.want(Setting::Hugepages { zone, size }, Value::Number(count));
+        targets.set_target(Setting::Hugepages { zone, size }, Value::Number(count));
     }
 }
 
@@ -108,7 +108,7 @@ fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
 
 /// Returns the fault if a zone would get more pages than it has memory, which can only be a
 /// mistake.
-fn too_many(
+fn check_zone_memory(
     facts: &HostFacts,
     desired: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
     targets: &mut Targets,
@@ -154,10 +154,10 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let (target, fixed) = possible(input, (zone, size), now, target);
         let Value::Number(desired) = target.value else { continue };
         if desired == now {
-            stale = stale.or_else(|| checkpoint_of_others(input, (zone, size), now));
+            stale = stale.or_else(|| conflicting_checkpoint(input, (zone, size), now));
         } else if desired < now {
             let mut change = smaller(input, *setting, (zone, size), now, &target);
-            change.removes.extend(checkpoint_of_others(input, (zone, size), desired));
+            change.removes.extend(conflicting_checkpoint(input, (zone, size), desired));
             let spare = spare.entry(size).or_default();
             let promised = (now - desired > *spare).then(|| {
                 "the pods on this host were promised more pages of this size than would be left"
@@ -185,13 +185,13 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             if let (None, Some(room)) = (&change.blocked, room) {
                 room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
             }
-            change.removes.extend(checkpoint_of_others(input, (zone, size), pages));
+            change.removes.extend(conflicting_checkpoint(input, (zone, size), pages));
         }
         changes.push(change);
     }
     // Any other change that removes the stale checkpoint makes a separate change unnecessary.
     let stale = stale.filter(|_| changes.iter().all(|change| change.removes.is_empty()));
-    changes.extend(stale.map(kubelet::without_checkpoint));
+    changes.extend(stale.map(kubelet::remove_checkpoint));
     changes
 }
 
@@ -206,25 +206,25 @@ fn possible(
 ) -> (Target, Option<String>) {
     let is = |pages: u64| target.value == Value::Number(pages);
     match kubelet::counted(input, zone, size) {
-        Counted::Fixed(Some(pages), _) if pages != now && !is(pages) => {
+        PoolClaim::Fixed(Some(pages), _) if pages != now && !is(pages) => {
             (Target { value: Value::Number(pages), why: ChangeReason::Spec }, None)
         }
-        Counted::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
+        PoolClaim::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
             (target.clone(), Some(why))
         }
-        Counted::Not | Counted::Removable(..) | Counted::Fixed(..) => (target.clone(), None),
+        PoolClaim::Not | PoolClaim::Removable(..) | PoolClaim::Fixed(..) => (target.clone(), None),
     }
 }
 
 /// Returns the checkpoint, if it has another number of these pages than the pool will have, and may
 /// be removed.
-fn checkpoint_of_others(
+fn conflicting_checkpoint(
     input: Input,
     (zone, size): (u32, PageSize),
     will_be: u64,
 ) -> Option<String> {
     match kubelet::counted(input, zone, size) {
-        Counted::Removable(pages, file) if pages != Some(will_be) => Some(file),
+        PoolClaim::Removable(pages, file) if pages != Some(will_be) => Some(file),
         _ => None,
     }
 }
@@ -257,7 +257,7 @@ fn smaller(
             "{used} of the {now} pages are in use or promised to pods; move those VMs away first"
         )
     });
-    Change::of_setting(setting, Value::Number(now), target, Disruption::Low, effect)
+    Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect)
         .blocked_by(blocked)
 }
 
@@ -275,11 +275,11 @@ fn larger(
     let taken = Bytes((desired - now).saturating_mul(size.bytes()));
     let effect = format!("takes {} of memory from zone {zone}", taken.human());
     let mut change =
-        Change::of_setting(setting, Value::Number(now), target, Disruption::Low, effect);
+        Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect);
     let Some(room) = room else { return change };
     let memory =
         input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
-    let keep = kept_back(memory);
+    let keep = host_memory_reserve(memory);
     let fits = now + room.0.saturating_sub(keep) / size.bytes();
     if fits >= desired {
         return change;

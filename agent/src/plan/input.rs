@@ -2,7 +2,7 @@
 
 use berth_api::infra_node::InfraNodeSpec;
 
-use crate::manifest::Unclear;
+use crate::manifest::UnparsedParts;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
 
@@ -12,7 +12,7 @@ pub struct Input<'a> {
     /// Desired state.
     pub spec: &'a InfraNodeSpec,
     /// Parts of the spec that could not be parsed, which are neither changed nor restored.
-    pub unclear: &'a Unclear,
+    pub unparsed: &'a UnparsedParts,
     /// Observed facts.
     pub facts: &'a HostFacts,
     /// Observed settings.

@@ -4,7 +4,7 @@
 //! Rules: `Documentation/admin-guide/mm/ksm.rst`. Mode `Auto` enables the kernel's advisor (6.8 and
 //! later), which controls ksmd. On a kernel without an advisor, ksmd runs when memory is short: it starts
 //! below 20 % available memory and stops above 25 %. It scans more pages per wake-up if less memory is
-//! available (see [`LEVELS`]). Between 20 % and 25 % ksmd stays as it is, and the level changes only when
+//! available (see [`SCAN_LEVELS`]). Between 20 % and 25 % ksmd stays as it is, and the level changes only when
 //! the available memory is two percentage points outside it, so that the settings do not alternate.
 
 use berth_api::Bytes;
@@ -14,7 +14,7 @@ use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::current;
 use super::field_path::FieldPath;
 use super::input::Input;
-use super::spare::kept_back;
+use super::spare::host_memory_reserve;
 use super::target::{Target, Targets};
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
@@ -23,9 +23,9 @@ const STOP: u64 = 25;
 /// Levels of scanning: if less than this percentage of memory is available, ksmd scans this number of
 /// pages at each wake-up (every 20 ms by default). The numbers are 5,000 to 62,500 pages a second, the
 /// range of ksmtuned's defaults.
-const LEVELS: [(u64, u64); 4] = [(5, 1250), (10, 800), (15, 400), (20, 100)];
+const SCAN_LEVELS: [(u64, u64); 4] = [(5, 1250), (10, 800), (15, 400), (20, 100)];
 /// Percentage points of hysteresis between levels.
-const SLACK: u64 = 2;
+const HYSTERESIS: u64 = 2;
 
 /// Adds the targets of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
@@ -48,9 +48,9 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     let mut pages = spec.pages_to_scan.map(u64::from);
     let running = match (spec.mode, has_advisor) {
         (KsmMode::Auto, true) => {
-            targets.want(ksm(KsmSetting::AdvisorMode), Value::Word("scan-time".to_owned()));
+            targets.set_target(ksm(KsmSetting::AdvisorMode), Value::Word("scan-time".to_owned()));
             if let Some(pages) = pages.take() {
-                targets.want(ksm(KsmSetting::PagesToScan), Value::Number(pages));
+                targets.set_target(ksm(KsmSetting::PagesToScan), Value::Number(pages));
                 let why = "with mode Auto the kernel's advisor sets it, and it cannot be written; use mode On";
                 targets.blocked.insert(ksm(KsmSetting::PagesToScan), why.to_owned());
             }
@@ -62,18 +62,18 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     };
     if let Some(pages) = pages {
         if has_advisor {
-            targets.want(ksm(KsmSetting::AdvisorMode), Value::Word("none".to_owned()));
+            targets.set_target(ksm(KsmSetting::AdvisorMode), Value::Word("none".to_owned()));
         }
-        targets.want(ksm(KsmSetting::PagesToScan), Value::Number(pages));
+        targets.set_target(ksm(KsmSetting::PagesToScan), Value::Number(pages));
     }
     if let Some(millis) = spec.sleep_millis {
-        targets.want(ksm(KsmSetting::SleepMillisecs), Value::Number(millis.into()));
+        targets.set_target(ksm(KsmSetting::SleepMillisecs), Value::Number(millis.into()));
     }
     if let Some(across) = spec.merge_across_nodes {
-        targets.want(ksm(KsmSetting::MergeAcrossNodes), Value::Number(across.into()));
+        targets.set_target(ksm(KsmSetting::MergeAcrossNodes), Value::Number(across.into()));
     }
     if let Some(run) = running {
-        targets.want(ksm(KsmSetting::Run), Value::Number(run));
+        targets.set_target(ksm(KsmSetting::Run), Value::Number(run));
     }
 }
 
@@ -89,17 +89,17 @@ fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
         _ => None,
     };
     let runs = number(KsmSetting::Run) == Some(1);
-    let start = LEVELS[LEVELS.len() - 1].0;
+    let start = SCAN_LEVELS[SCAN_LEVELS.len() - 1].0;
     if percent > STOP || (percent >= start && !runs) {
         return Some(0);
     }
     let level = |percent: u64| {
-        let found = LEVELS.iter().find(|(below, _)| percent < *below);
-        found.map_or(LEVELS[LEVELS.len() - 1].1, |(_, pages)| *pages)
+        let found = SCAN_LEVELS.iter().find(|(below, _)| percent < *below);
+        found.map_or(SCAN_LEVELS[SCAN_LEVELS.len() - 1].1, |(_, pages)| *pages)
     };
     let now = number(KsmSetting::PagesToScan);
     // The current level stays if it is right for slightly more or slightly less memory.
-    let near = [percent.saturating_sub(SLACK), percent, percent + SLACK].map(level);
+    let near = [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
     let kept = now.filter(|now| runs && near.contains(now));
     *pages = pages.or(kept).or_else(|| Some(level(percent)));
     Some(1)
@@ -115,7 +115,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let advisor = of(KsmSetting::AdvisorMode).map(|target| target.value.clone());
     let advised = advisor.or_else(|| now(KsmSetting::AdvisorMode))
         == Some(Value::Word("scan-time".to_owned()));
-    let owner = other_owner(input);
+    let owner = conflicting_program(input);
     let change = |setting: KsmSetting| {
         let target = of(setting)?;
         let setting_ = Setting::Ksm(setting);
@@ -135,7 +135,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             return None;
         }
         let (disruption, effect) = effect(input, setting, target);
-        let mut change = Change::of_setting(setting_, was, target, disruption, effect);
+        let mut change = Change::for_setting(setting_, was, target, disruption, effect);
         if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
         {
@@ -147,8 +147,8 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let blocked = targets.blocked.get(&setting_).cloned();
         let unmerges = setting == KsmSetting::MergeAcrossNodes
             || (setting == KsmSetting::Run && target.value == Value::Number(2));
-        let no_room = if unmerges { no_room(input) } else { None };
-        Some(change.blocked_by(blocked.or_else(|| owner.clone()).or(no_room)))
+        let insufficient_memory = if unmerges { insufficient_memory(input) } else { None };
+        Some(change.blocked_by(blocked.or_else(|| owner.clone()).or(insufficient_memory)))
     };
     KsmSetting::ALL.into_iter().filter_map(change).collect()
 }
@@ -198,9 +198,9 @@ fn merged(input: Input) -> Bytes {
     Bytes(input.facts.ksm.pages_sharing.unwrap_or(0).saturating_mul(4096))
 }
 
-fn no_room(input: Input) -> Option<String> {
+fn insufficient_memory(input: Input) -> Option<String> {
     let (needed, available) = (merged(input), input.shape.available?);
-    let keep = kept_back(input.facts.memory.total);
+    let keep = host_memory_reserve(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(keep)).then(|| {
         format!(
             "merged pages would take {} when they come apart, and {} are available; Berth leaves the host \
@@ -214,7 +214,7 @@ fn no_room(input: Input) -> Option<String> {
 
 /// Returns the reason if another program controls KSM, and would revert Berth's change or already
 /// has.
-fn other_owner(input: Input) -> Option<String> {
+fn conflicting_program(input: Input) -> Option<String> {
     let entries = input.facts.ledger.entries.iter();
     let changed = entries.filter(|(setting, entry)| {
         let now = current(input, **setting);

@@ -30,7 +30,7 @@ use berth_host_facts::setting::{KsmSetting, Setting, Value};
 use crate::manifest::Part;
 pub use change::{Action, Change, ChangeReason, Disruption, Step};
 use current::current;
-use drift::leave_drift;
+use drift::separate_drift;
 pub use id::{AttemptId, ChangeId};
 pub use input::Input;
 pub use model::Plan;
@@ -42,7 +42,7 @@ use target::{Target, Targets, freeze, part};
 pub fn plan(input: Input) -> Plan {
     let mut targets = Targets::default();
     thp::targets(input, &mut targets);
-    let mut frozen = input.unclear.parts.clone();
+    let mut frozen = input.unparsed.parts.clone();
     freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
     freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
     let mut reserved = None;
@@ -76,7 +76,7 @@ pub fn plan(input: Input) -> Plan {
     changes.extend(hugepages::changes(input, &targets));
     changes.extend(ksm::changes(input, &targets));
     changes.extend(housekeeping::changes(input, &targets));
-    let mut changes = leave_drift(input, changes);
+    let mut changes = separate_drift(input, changes);
     let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
     let networks = network::plan(input);

@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::change::Change;
 use super::id::ChangeId;
 use super::kubelet::advice::Advice;
-use super::network::removal::Forget;
+use super::network::removal::StaleRecords;
 use super::network::state::NetworkState;
 use crate::manifest::Fault;
-use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::setting::Setting;
 
 /// Changes of a host, in order, and facts about them.
@@ -42,10 +42,10 @@ pub struct Plan {
     pub forget: Vec<Setting>,
     /// Networks and uplinks in the rollback ledger that are no longer needed.
     #[serde(skip)]
-    pub forget_networks: Forget,
+    pub forget_networks: StaleRecords,
     /// Networks that are in place but not recorded in the rollback ledger.
     #[serde(skip)]
-    pub adopt: BTreeMap<String, MadeNetwork>,
+    pub adopt: BTreeMap<String, NetworkRecord>,
     /// Reason why guests' control frames cannot be filtered.
     #[serde(skip)]
     pub unfiltered: Option<String>,
@@ -64,7 +64,7 @@ impl Plan {
             change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
         }
         self.forget.clear();
-        self.forget_networks = Forget::default();
+        self.forget_networks = StaleRecords::default();
         self.adopt.clear();
     }
 

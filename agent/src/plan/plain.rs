@@ -19,7 +19,7 @@ pub(super) fn plain(
         return Some(Change::impossible(setting, target, absent.to_owned()));
     };
     (was != target.value).then(|| {
-        let change = Change::of_setting(setting, was, target, Disruption::Low, effect.to_owned());
+        let change = Change::for_setting(setting, was, target, Disruption::Low, effect.to_owned());
         change.blocked_by(targets.blocked.get(&setting).cloned())
     })
 }

@@ -36,7 +36,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn want(&mut self, setting: Setting, value: Value) {
+    pub(super) fn set_target(&mut self, setting: Setting, value: Value) {
         self.values.insert(setting, Target { value, why: ChangeReason::Spec });
     }
 

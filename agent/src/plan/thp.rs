@@ -11,7 +11,7 @@ use berth_host_facts::setting::{Setting, Value};
 /// Adds the mode of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
-        targets.want(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));
+        targets.set_target(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));
     }
 }
 

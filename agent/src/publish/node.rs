@@ -73,7 +73,7 @@ impl PublishedNode {
 
 /// Field managers of kubelets, which are the names of the programs (k3s and MicroK8s have one program for all
 /// components).
-const KUBELETS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
+const KUBELET_MANAGERS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
 
 impl PublishedNode {
     /// Returns true if a conflict is with a kubelet that set a resource of Berth to 0. A kubelet does this with
@@ -81,12 +81,12 @@ impl PublishedNode {
     /// (`reconcileExtendedResource`, `ShouldResetExtendedResourceCapacity`). The kubelet then owns the field, but
     /// never updates it.
     #[must_use]
-    pub fn was_reset(&self, path: &str, manager: &str) -> bool {
+    pub fn is_kubelet_reset(&self, path: &str, manager: &str) -> bool {
         let Some(Field::Resource(name)) = Field::parse(path) else { return false };
         let is_zero = |quantities: &BTreeMap<String, Quantity>| {
             quantities.get(&name).is_some_and(|amount| amount.0 == "0")
         };
-        KUBELETS.contains(&manager)
+        KUBELET_MANAGERS.contains(&manager)
             && is_our_resource(&name)
             && (is_zero(&self.capacity) || is_zero(&self.allocatable))
     }
@@ -396,7 +396,7 @@ mod tests {
             (".status.capacity.example.com/gpu", "kubelet", false),
             (".metadata.labels.host.berth.dev/kvm", "kubelet", false),
         ] {
-            assert_eq!(published.was_reset(path, manager), is_reset, "{path} {manager}");
+            assert_eq!(published.is_kubelet_reset(path, manager), is_reset, "{path} {manager}");
         }
     }
 

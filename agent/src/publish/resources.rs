@@ -45,7 +45,7 @@ pub fn resources(
         let is_published = match network.scenario {
             NetworkScenario::VlanAwareBridge => is_usable(&status.networks, &network.name),
             NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => {
-                bridges.len() <= resource::BRIDGES_TOLD
+                bridges.len() <= resource::MAX_PUBLISHED_BRIDGES
             }
             NetworkScenario::SriovVf => false,
         };

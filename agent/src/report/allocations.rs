@@ -46,7 +46,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     for (uid, listed) in listed(facts) {
         let pod = pods.entry(uid.to_owned()).or_default();
         for container in &listed.containers {
-            pod.take_listed(facts, container);
+            pod.add_listed_container(facts, container);
         }
     }
     for (uid, pages) in &facts.allocated.hugepages {
@@ -118,7 +118,7 @@ impl Pod {
         self.containers.entry(name.to_owned()).or_default()
     }
 
-    fn take_listed(&mut self, facts: &HostFacts, listed: &ContainerResources) {
+    fn add_listed_container(&mut self, facts: &HostFacts, listed: &ContainerResources) {
         let container = self.containers.entry(listed.name.clone()).or_default();
         if facts.kubelet.cpu_state.is_none() {
             container.cpus = podresources::cpus(&listed.cpu_ids).unwrap_or_default();

@@ -6,12 +6,12 @@ use berth_api::infra_node::{Uplink, UplinkKind, VirtualLink, VirtualLinkKind};
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `maxItems` of `capabilities.uplinks` in the CRD.
-const MOST_UPLINKS: usize = 128;
+const MAX_UPLINKS: usize = 128;
 /// `maxItems` of `capabilities.links` in the CRD.
-const MOST_LINKS: usize = 64;
+const MAX_LINKS: usize = 64;
 
 pub(super) fn uplinks(links: &Links) -> Vec<Uplink> {
-    links.uplinks().take(MOST_UPLINKS).map(|link| uplink(links, link)).collect()
+    links.uplinks().take(MAX_UPLINKS).map(|link| uplink(links, link)).collect()
 }
 
 fn uplink(links: &Links, link: &Link) -> Uplink {
@@ -60,6 +60,6 @@ pub(super) fn virtual_links(links: &Links) -> Vec<VirtualLink> {
                 default_route: links.routes_known.then_some(link.default_route),
             })
         })
-        .take(MOST_LINKS)
+        .take(MAX_LINKS)
         .collect()
 }

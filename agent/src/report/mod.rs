@@ -19,14 +19,14 @@ use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 use berth_host_facts::{HostFacts, devices as pci_devices};
 
 /// Name of the InfraNode if the name of the host is unknown.
-const NAMELESS: &str = "unknown-host";
+const UNKNOWN_HOST_NAME: &str = "unknown-host";
 
 /// Returns the host as an InfraNode with its status and an empty spec.
 #[must_use]
 pub fn report(facts: &HostFacts) -> Report {
-    let name = facts.node_name().unwrap_or(NAMELESS);
+    let name = facts.node_name().unwrap_or(UNKNOWN_HOST_NAME);
     let mut status = status(facts);
-    status.fit();
+    status.truncate_to_schema();
     Report::new(name, status)
 }
 
@@ -52,7 +52,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             sriov: pci_devices::physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
-            kubelet: facts.kubelet.in_force().map(|config| kubelet(&facts.kubelet, config)),
+            kubelet: facts.kubelet.effective_config().map(|config| kubelet(&facts.kubelet, config)),
         },
         zones: zones::zones(facts),
         devices: devices::devices(facts, &allocations),

@@ -204,7 +204,7 @@ fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
             || "?".to_owned(),
             |cpus| match cpus.is_empty() {
                 true => "none".to_owned(),
-                false => broken(&cpus.compact(), 26),
+                false => wrap_cell(&cpus.compact(), 26),
             },
         );
         let distances: Vec<String> =
@@ -214,8 +214,8 @@ fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
             cpus,
             zone.cores.map_or_else(|| "?".to_owned(), |cores| cores.to_string()),
             zone.memory.map_or_else(|| "?".to_owned(), Bytes::human),
-            broken(&zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "), 24),
-            broken(&distances.join(" "), 16),
+            wrap_cell(&zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "), 24),
+            wrap_cell(&distances.join(" "), 16),
         ]
     };
     let head = ["ZONE", "CPUS", "CORES", "MEMORY", "HUGE PAGES FREE/ALL", "DISTANCES"];
@@ -315,7 +315,7 @@ fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
         let zones: Vec<String> = pod.zones.iter().map(ToString::to_string).collect();
         vec![
             pod.pod_uid.clone(),
-            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), |cpus| broken(&cpus.compact(), 20)),
+            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), |cpus| wrap_cell(&cpus.compact(), 20)),
             pages.collect::<Vec<_>>().join(", "),
             zones.join(" "),
         ]
@@ -393,7 +393,7 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
 }
 
 /// Wraps a list into several lines of its cell.
-fn broken(list: &str, width: usize) -> String {
+fn wrap_cell(list: &str, width: usize) -> String {
     wrap(list, width).join("\n")
 }
 

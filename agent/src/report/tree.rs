@@ -15,7 +15,7 @@ const SHOWN: usize = 12;
 /// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 /// Smallest number of columns for the text of a link.
-const NARROW: usize = 24;
+const MIN_TEXT_WIDTH: usize = 24;
 /// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
 const MAX_DEPTH: usize = 12;
 
@@ -58,7 +58,7 @@ impl<'a> Tree<'a> {
     fn branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
         let words = printable(&self.words(link));
         let mut label = format!("  {indent}{sign}");
-        let width = WIDTH.saturating_sub(label.chars().count()).max(NARROW);
+        let width = WIDTH.saturating_sub(label.chars().count()).max(MIN_TEXT_WIDTH);
         for part in wrap(&words, width) {
             line(&mut self.out, &label, &part);
             label = " ".repeat(label.chars().count());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_ends() {
+    fn a_cycle_of_links_is_cut() {
         let mut all = vec![
             link("a", LinkKind::Bridge, Some("b"), None),
             link("b", LinkKind::Bridge, Some("a"), None),

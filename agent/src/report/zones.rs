@@ -13,7 +13,7 @@ const CACHES: usize = 128;
 
 /// Returns the zones of the host with the reservations of its kubelet.
 pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
-    let mut zones = with_kubelet(&facts.zones, &facts.kubelet);
+    let mut zones = add_kubelet_cpus(&facts.zones, &facts.kubelet);
     for zone in &mut zones {
         let Some(cpus) = &zone.cpus else { continue };
         zone.socket = socket(&facts.topology, cpus);
@@ -60,8 +60,8 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
 /// CPUs are pinnable only under the static policy, and only if the kubelet reserves CPUs by list. If it reserves
 /// an amount (`kubeReserved`), the kubelet selects the CPUs, and its checkpoint does not contain the selected
 /// CPUs.
-fn with_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
-    let config = kubelet.in_force();
+fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
+    let config = kubelet.effective_config();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
     let sound = config.filter(|config| config.invalid.is_empty());
     let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");
@@ -140,7 +140,7 @@ mod tests {
             ..KubeletFacts::default()
         };
         let pinnable = |facts: &KubeletFacts| {
-            with_kubelet(std::slice::from_ref(&zone), facts)[0]
+            add_kubelet_cpus(std::slice::from_ref(&zone), facts)[0]
                 .pinnable_cpus
                 .as_ref()
                 .map(CpuSet::to_string)
@@ -161,7 +161,7 @@ mod tests {
             ..KubeletConfig::default()
         };
         let facts = KubeletFacts { config: Some(config), ..KubeletFacts::default() };
-        let said = with_kubelet(&[zone], &facts).remove(0);
+        let said = add_kubelet_cpus(&[zone], &facts).remove(0);
         assert_eq!(said.reserved_memory, Some(Bytes(1 << 30)));
         // A page that is partly reserved is not available to pods.
         let pages = [ReservedHugepages { size: berth_api::PageSize::MIB_2, count: 3 }];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use berth_agent::apply::Kernel;
-use berth_agent::apply::links::error::{FilterError, NotTried, StepError, TrialError};
+use berth_agent::apply::links::error::{FilterError, StepError, TrialError, TrialNotStarted};
 use berth_agent::netlink::Refused;
 use berth_agent::plan::network::{
     DesiredKind, DesiredLink, FilterWork, LINK_GROUP, LinkOp, LinkWork, filter,
@@ -108,8 +108,8 @@ impl Kernel for Model {
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         for op in &work.ops {
-            let answers = self.step(&[op]).map_err(NotTried::Netlink)?;
-            answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(NotTried::Step)?;
+            let answers = self.step(&[op]).map_err(TrialNotStarted::Netlink)?;
+            answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(TrialNotStarted::Step)?;
         }
         Ok(None)
     }
@@ -260,8 +260,8 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     let place = at(links, op.link())?;
     let link = &mut links.all[place];
     match op {
-        LinkOp::Settle(desired) => be(link, desired),
-        LinkOp::Unfilter(_) => link.vlan_filtering = Some(false),
+        LinkOp::SetProperties(desired) => be(link, desired),
+        LinkOp::DisableVlanFiltering(_) => link.vlan_filtering = Some(false),
         LinkOp::RemoveAddresses { .. } => {
             (link.addresses, link.link_local) = (Vec::new(), Vec::new());
         }

@@ -54,7 +54,7 @@ impl World {
             converge(
                 &context,
                 &manifest.spec,
-                &manifest.unclear,
+                &manifest.unparsed,
                 &nothing,
                 &observe_host,
                 &mut |_| {},

@@ -42,7 +42,7 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
         let converged = converge(
             &context,
             &manifest.spec,
-            &manifest.unclear,
+            &manifest.unparsed,
             &nothing,
             &observe_host,
             &mut |_| {},

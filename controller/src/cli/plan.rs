@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, complain, print};
+use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print, print_error};
 use clap::{ValueEnum, ValueHint};
 
 use super::{input, live};
@@ -80,10 +80,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&plan)?))?,
     };
     if plan.hosts.is_empty() && fleet.infra_nodes.is_empty() {
-        complain(
+        print_error(
             "berth-controller: the input has no InfraNode, so there is no host to place VMs on",
         );
         return Ok(ExitCode::from(BAD_INPUT));
     }
-    Ok(ExitCode::from(if plan.is_fine() { 0 } else { PROBLEMS }))
+    Ok(ExitCode::from(if plan.has_no_problems() { 0 } else { PROBLEMS }))
 }

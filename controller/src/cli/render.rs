@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, complain, print};
+use berth_runtime::cli::{BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
 
 use super::input;
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     print(&text)?;
     for problem in &problems {
-        complain(&format!("berth-controller: {problem}"));
+        print_error(&format!("berth-controller: {problem}"));
     }
     let is_wrong = problems.iter().any(|problem| problem.is_fatal);
     Ok(ExitCode::from(if is_wrong { BAD_INPUT } else { 0 }))

@@ -59,7 +59,7 @@ impl Fleet {
                 fleet.problems.push(problem);
             }
         }
-        fleet.furnish();
+        fleet.add_tenant_objects();
         fleet.expand();
         fleet
     }

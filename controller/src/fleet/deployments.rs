@@ -33,7 +33,7 @@ impl Fleet {
                     replicas,
                     format!("is not from 0 to {MOST}"),
                 );
-                self.problems.push(problem.leaves_out("left out"));
+                self.problems.push(problem.into_fatal("left out"));
                 continue;
             };
             let named = |number: u32| RenderOptions {

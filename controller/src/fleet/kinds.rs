@@ -97,7 +97,7 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
         format!("{place}: {kind} {called}").trim_end().to_owned()
     };
     let wrong = |field: &str, value: &str, message: String| {
-        Err(Problem::new(object_of(), field, value, message).leaves_out("left out"))
+        Err(Problem::new(object_of(), field, value, message).into_fatal("left out"))
     };
     let version = match object.get("apiVersion") {
         None | Some(Value::Null) => "",
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_by_mistake_is_named() {
+    fn unsupported_kinds_are_reported() {
         for (object, words) in [
             (
                 json!({"kind": "Node", "metadata": {"name": "a"}}),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_placement_has_no_use_for_is_no_mistake() {
+    fn irrelevant_kinds_are_not_reported() {
         for (kind, version) in [
             ("Service", "v1"),
             ("Deployment", "apps/v1"),

@@ -109,14 +109,14 @@ fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
 }
 
 pub(super) fn problem(invalid: Invalid) -> Problem {
-    Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out("left out")
+    Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal("left out")
 }
 
 fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
     let name = text(object, "/metadata/name");
     if name.is_empty() {
         let problem = Problem::new(format!("{kind} in {place}"), "metadata.name", "", "is missing");
-        return Err(problem.leaves_out("left out"));
+        return Err(problem.into_fatal("left out"));
     }
     Ok(name.to_owned())
 }
@@ -137,7 +137,7 @@ pub(crate) fn read<T: DeserializeOwned>(
                 format!("{kind} {name}")
             };
             let field = error.path().to_string();
-            Problem::new(called, field, "", error.inner().to_string()).leaves_out("left out")
+            Problem::new(called, field, "", error.inner().to_string()).into_fatal("left out")
         })
     })
 }

@@ -33,7 +33,7 @@ pub fn each<T: Send>(
                 // After invalid JSON, the start of the next object is unknown.
                 Err(error) => {
                     let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
-                    problems.push(problem.leaves_out("left out, and what follows"));
+                    problems.push(problem.into_fatal("left out, and what follows"));
                     break;
                 }
             }
@@ -49,7 +49,7 @@ pub fn each<T: Send>(
                 Ok(value) => expand(&place(), value, &mut found, &mut problems),
                 Err(why) => {
                     let problem = Problem::new(place(), "", "", format!("not YAML: {why}"));
-                    problems.push(problem.leaves_out("left out"));
+                    problems.push(problem.into_fatal("left out"));
                 }
             }
         }
@@ -126,7 +126,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         } else if !value.is_null() {
             let message = "an object with apiVersion, kind and metadata was expected";
             problems
-                .push(Problem::new(place, "kind", shown(&value), message).leaves_out("left out"));
+                .push(Problem::new(place, "kind", shown(&value), message).into_fatal("left out"));
         }
         return;
     };
@@ -137,7 +137,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         None | Some(Value::Null) => return,
         Some(other) => {
             let message = "a list of objects was expected; left out";
-            problems.push(Problem::new(place, "items", other, message).leaves_out("all of it"));
+            problems.push(Problem::new(place, "items", other, message).into_fatal("all of it"));
             return;
         }
     };
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn text_in_a_document_may_hold_dashes() {
+    fn a_document_may_contain_dashes() {
         let text = "kind: A\nn: |\n  ---\n  x\n---\nkind: A\nn: 2\n";
         assert_eq!(names(text).0.len(), 2);
     }
 
     proptest! {
         #[test]
-        fn no_text_is_too_much(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
+        fn never_panics_on_any_text(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
             each("f", &text, &mut Vec::new(), drop);
         }
     }

@@ -24,16 +24,16 @@ use berth_api::Problem;
 
 impl Fleet {
     /// Adds the planned objects of tenants to the objects that the machines depend on.
-    pub(super) fn furnish(&mut self) {
+    pub(super) fn add_tenant_objects(&mut self) {
         if self.around.tenants.is_empty() {
             return;
         }
-        let shaped = self.shaped();
+        let hosts_with_profile_spec = self.hosts_with_profile_spec();
         let host = |(infra, labels): &(InfraNode, BTreeMap<String, String>)| {
             Arc::new(HostState::new(infra, Some(labels)))
         };
-        let hosts: Vec<Arc<HostState>> = shaped.iter().map(host).collect();
-        for (infra, _) in shaped {
+        let hosts: Vec<Arc<HostState>> = hosts_with_profile_spec.iter().map(host).collect();
+        for (infra, _) in hosts_with_profile_spec {
             self.infra_nodes.insert(infra.name_any(), infra);
         }
         let mut claims = std::mem::take(&mut self.claims);
@@ -41,7 +41,7 @@ impl Fleet {
         for mut tenant in tenants {
             let name = tenant.name_any();
             for flavour in flavours(&name) {
-                self.take_in(&flavour);
+                self.add_desired_object(&flavour);
             }
             let carriers = hosts.iter().filter(|host| host.carries(&tenant)).count();
             let mut planned = Tenant {
@@ -74,7 +74,7 @@ impl Fleet {
                     let status = tenant.status.get_or_insert_default();
                     status.network_attachment_definition =
                         Some(format!("{}/{}", planned.namespace, definition.name()));
-                    self.take_in(&definition);
+                    self.add_desired_object(&definition);
                 }
                 Err(fault) => {
                     let message = format!("{}; it would have no tenant network", fault.message);
@@ -126,7 +126,7 @@ impl Fleet {
     }
 
     /// Returns the hosts, with the spec according to their profiles, and with the labels of their Nodes.
-    fn shaped(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
+    fn hosts_with_profile_spec(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
         let nodes: BTreeMap<&String, Node> =
             self.infra_nodes.iter().map(|(name, infra)| (name, self.node(name, infra))).collect();
@@ -163,7 +163,7 @@ impl Fleet {
         node
     }
 
-    fn take_in(&mut self, object: &DesiredObject) {
+    fn add_desired_object(&mut self, object: &DesiredObject) {
         self.around.add(&object.body);
         if let Err(invalid) = self.objects.add(&object.body) {
             self.problems.push(problem(invalid));

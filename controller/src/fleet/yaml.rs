@@ -20,17 +20,17 @@ fn first_line(error: &serde_saphyr::Error) -> String {
 /// keys that are not strings. Therefore the fast path builds a value from the library's parser events. At the first
 /// unusual or invalid event, the document is read by the library instead.
 pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
-    if let Some(value) = Quick::read(document) {
+    if let Some(value) = FastParser::read(document) {
         return Ok(value);
     }
-    serde_saphyr::from_str_with_options(document, usual(document))
+    serde_saphyr::from_str_with_options(document, parser_options(document))
         .map_err(|error| InvalidYaml(Box::new(error)))
 }
 
 /// Returns the options of the library. By default the library rejects documents with more than 250,000 nodes, and a
 /// list of 5,000 VMs exceeds this. A document cannot have more nodes than bytes unless aliases multiply nodes, so
 /// the limits are raised to the number of bytes.
-fn usual(document: &str) -> Options {
+fn parser_options(document: &str) -> Options {
     let usual = Budget::default();
     options! {
         budget: budget! {
@@ -45,11 +45,11 @@ fn usual(document: &str) -> Options {
 /// Maximum nesting depth of the fast path; it is less than the library's limit.
 const DEPTH: usize = 60;
 
-struct Quick<'t> {
+struct FastParser<'t> {
     parser: Parser<'t, StrInput<'t>>,
 }
 
-impl<'t> Quick<'t> {
+impl<'t> FastParser<'t> {
     /// Reads the document. Returns `None` if the fast path does not support the document.
     fn read(document: &'t str) -> Option<Value> {
         let mut options = granit_parser::Options::default();
@@ -147,12 +147,12 @@ mod tests {
     use super::*;
 
     /// Reads the document without the fast path.
-    fn thorough(document: &str) -> Option<Value> {
-        serde_saphyr::from_str_with_options(document, usual(document)).ok()
+    fn read_without_fast_path(document: &str) -> Option<Value> {
+        serde_saphyr::from_str_with_options(document, parser_options(document)).ok()
     }
 
     #[test]
-    fn the_quick_way_is_the_thorough_one() {
+    fn fast_path_and_library_agree() {
         for document in [
             "a: 1\nb: [x, ~, 1.5, true, -3, 0x10, \"0\", 18446744073709551615]\nc:\n  d: >-\n    e\n    f\n",
             "a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}\n",
@@ -164,7 +164,7 @@ mod tests {
             "b: [no, No, NaN, inf, Infinity, null, Null, True, TRUE, true, y, ~, /dev, \"no\", 'null']\n",
             "c: !!str 1\nd: |\n  yes\ne: >-\n  0,1\n\nf: 1.5\ng: 18446744073709551615\nh: 1:30\n",
         ] {
-            let wanted = thorough(document);
+            let wanted = read_without_fast_path(document);
             assert!(wanted.is_some(), "{document}");
             assert_eq!(read(document).ok(), wanted, "{document}");
         }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_read_and_a_bomb_is_refused() {
+    fn a_long_list_is_read_and_alias_expansion_is_rejected() {
         let long = format!("items:\n{}", "- {a: 1, b: 2}\n".repeat(100_000));
         assert_eq!(read(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -198,14 +198,14 @@ mod tests {
 
         #[test]
         fn any_text_is_read_the_same_way(text in "[-abcefinox01_+.:{},\\[\\]\\n \"'&*#|>!~]{0,40}") {
-            prop_assert_eq!(read(&text).ok(), thorough(&text));
+            prop_assert_eq!(read(&text).ok(), read_without_fast_path(&text));
         }
 
         #[test]
         fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
             // Many keys end the fast path, so the text is used as a key in a separate document.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
-                prop_assert_eq!(read(&document).ok(), thorough(&document));
+                prop_assert_eq!(read(&document).ok(), read_without_fast_path(&document));
             }
         }
     }

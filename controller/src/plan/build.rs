@@ -12,7 +12,7 @@ use berth_api::Problem;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::Guest;
 use berth_kubevirt_render::launcher::{ExistingPod, Invalid, Launcher, predict};
-use berth_placement::engine::{Engine, Needs, Request, class_named};
+use berth_placement::engine::{Engine, Needs, Request, parse_class};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 
@@ -37,10 +37,10 @@ pub(super) struct Simulation {
     pub(super) problems: Vec<Problem>,
 }
 
-const LEFT_OUT: &str = "left out";
+const IGNORED_CONSEQUENCE: &str = "left out";
 
-fn unread(invalid: Invalid) -> Problem {
-    Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out(LEFT_OUT)
+fn invalid_object_problem(invalid: Invalid) -> Problem {
+    Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal(IGNORED_CONSEQUENCE)
 }
 
 /// Returns the labels that only KubeVirt's node labeller sets and that VMs select. Hosts without a Node are assumed
@@ -57,7 +57,7 @@ fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String
 }
 
 /// Label in which KubeVirt stores the name of the pod's VM.
-const OF_VM: &str = "vm.kubevirt.io/name";
+const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
 
 impl Simulation {
     pub(super) fn build(fleet: &Fleet, more: Option<Fixed<'_>>) -> Self {
@@ -106,7 +106,7 @@ impl Simulation {
         let object = format!("Node {}", facts.name);
         if let Err(invalid) = self.engine.set_host(facts, class) {
             let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-            self.problems.push(problem.leaves_out("nothing is placed on this host"));
+            self.problems.push(problem.into_fatal("nothing is placed on this host"));
         }
     }
 
@@ -173,7 +173,7 @@ impl Simulation {
             let existing = match ExistingPod::read(pod) {
                 Ok(existing) => existing,
                 Err(invalid) => {
-                    self.problems.push(unread(invalid));
+                    self.problems.push(invalid_object_problem(invalid));
                     continue;
                 }
             };
@@ -181,7 +181,7 @@ impl Simulation {
                 continue;
             }
             let labels = pod.metadata.labels.as_ref();
-            let vm = labels.and_then(|labels| labels.get(OF_VM));
+            let vm = labels.and_then(|labels| labels.get(VM_NAME_LABEL));
             let vm = vm.filter(|_| existing.vmi_uid.is_some());
             let name = vm.unwrap_or(&existing.name);
             let name = format!("{}/{name}", existing.namespace);
@@ -200,7 +200,7 @@ impl Simulation {
             existing.pod.uid.clone_from(&object);
         }
         let is_vm = existing.vmi_uid.is_some();
-        let is_pinned = existing.pod.has_own_cpus();
+        let is_pinned = existing.pod.has_exclusive_cpus();
         let is_emulated = existing.pod.is_emulated();
         let needs = Needs { is_vm, is_emulated, is_pinned, ..Needs::default() };
         let parts = PodSpecParts::from_pod(pod, &existing.pod);
@@ -208,7 +208,7 @@ impl Simulation {
             Ok(request) => request,
             Err(invalid) => {
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-                return self.problems.push(problem.leaves_out(LEFT_OUT));
+                return self.problems.push(problem.into_fatal(IGNORED_CONSEQUENCE));
             }
         };
         let Some(host) = existing.node_name.as_deref().or(existing.nominated_node_name.as_deref())
@@ -236,7 +236,7 @@ impl Simulation {
         let hosts: Vec<_> = self.engine.hosts().map(|(_, facts)| facts.clone()).collect();
         for facts in hosts {
             for allocation in &facts.allocations {
-                if self.engine.where_is(&allocation.uid).is_none() {
+                if self.engine.host_of_pod(&allocation.uid).is_none() {
                     let named = allocation.name.as_deref().unwrap_or("no name");
                     let message =
                         format!("({named}) is not among the pods; its resources count as taken");
@@ -252,7 +252,7 @@ impl Simulation {
         let launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
-                return self.problems.push(unread(invalid));
+                return self.problems.push(invalid_object_problem(invalid));
             }
         };
         let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
@@ -274,7 +274,7 @@ impl Simulation {
             Err(invalid) => {
                 let object = machine.machine.object.clone();
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-                return self.problems.push(problem.leaves_out(LEFT_OUT));
+                return self.problems.push(problem.into_fatal(IGNORED_CONSEQUENCE));
             }
         };
         let host = machine.host.as_deref().and_then(|host| self.engine.host(host));
@@ -294,7 +294,7 @@ impl Simulation {
             is_dedicated: launcher.is_dedicated,
             is_mapped: launcher.numa_passthrough,
         };
-        let class = machine.class.as_deref().and_then(class_named);
+        let class = machine.class.as_deref().and_then(parse_class);
         let needs = Needs::of_vm(&launcher.pod, &guest, class);
         if let Some(other) = machine.class.as_deref().filter(|_| class.is_none()) {
             let by_requests = needs.class;

@@ -48,7 +48,7 @@ pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> 
     let reported =
         simulation.engine.facts(from).map(|facts| facts.allocations.clone()).unwrap_or_default();
     for allocation in reported {
-        if simulation.engine.where_is(&allocation.uid).is_none() {
+        if simulation.engine.host_of_pod(&allocation.uid).is_none() {
             drain.unknown.push(allocation.name.unwrap_or(allocation.uid));
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> 
         let uid = request.uid().to_owned();
         let vm = simulation.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
         // During the migration the VM is on both hosts: its source pod still counts for all rules about other pods.
-        let target = request.renamed(&format!("{uid}/target"));
+        let target = request.with_uid(&format!("{uid}/target"));
         let others: Vec<_> =
             simulation.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();
         match simulation.engine.place(&target, Some(&others)) {

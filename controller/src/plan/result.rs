@@ -58,7 +58,7 @@ pub struct Plan {
 impl Plan {
     /// Returns true if all VMs fit and no object was left out.
     #[must_use]
-    pub fn is_fine(&self) -> bool {
+    pub fn has_no_problems(&self) -> bool {
         let drains = self.drain.as_ref().is_none_or(Drain::is_possible);
         self.unplaced.is_empty() && drains && !self.problems.iter().any(|problem| problem.is_fatal)
     }

@@ -47,7 +47,7 @@ pub(super) fn remedy(
     }
     let tried = kinds.into_values().filter_map(|(_, host)| {
         let facts = engine.facts(host)?;
-        let other = by_pod(fleet, &facts.name)?;
+        let other = with_pod_scope(fleet, &facts.name)?;
         // The kubelet is reconfigured on a drained host, so its current pods are admitted again first.
         let mut state = State::new(&other);
         let uid = request.uid();
@@ -67,7 +67,7 @@ pub(super) fn remedy(
 }
 
 /// Returns the host with scope `pod`, in the form in which its agent would report it.
-fn by_pod(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
+fn with_pod_scope(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
     let mut infra = fleet.infra_nodes.get(name)?.clone();
     let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;
     kubelet.topology_manager_scope = Some(TopologyScope::Pod.to_string());

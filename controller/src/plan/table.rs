@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_never_longer_than_they_should_be() {
+    fn bars_never_exceed_their_width() {
         let bar = |used, total| part_of(Part { used, total }, Style::Plain, |n| n.to_string());
         assert_eq!(bar(0, 44), "---------- 0/44");
         assert_eq!(bar(1, 44), "#--------- 1/44");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn dressed_text_is_as_wide_as_plain_text() {
+    fn styled_text_is_as_wide_as_plain_text() {
         assert_eq!(columns(&Style::Coloured.good("abc")), 3);
         assert_eq!(columns("made"), 4);
     }

@@ -63,7 +63,9 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
     let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
     let mut reasons = Vec::new();
     for (host, facts) in engine.hosts() {
-        let Some(reason) = engine.why_not(&vm.request, host).into_iter().next() else { continue };
+        let Some(reason) = engine.rejection_reasons(&vm.request, host).into_iter().next() else {
+            continue;
+        };
         let short = reason.short().into_owned();
         let entry = by_reason.entry(short).or_default();
         entry.0 += 1;
@@ -104,10 +106,11 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
         ("TopologyAffinityError", TopologyPolicy::SingleNumaNode) => {
             "no zone has all requested resources".to_owned()
         }
-        ("TopologyAffinityError", TopologyPolicy::Restricted) => uneven(state, &vm.request)
-            .unwrap_or_else(|| {
+        ("TopologyAffinityError", TopologyPolicy::Restricted) => {
+            uneven_request_message(state, &vm.request).unwrap_or_else(|| {
                 "no zones have all requested resources with as few zones as possible".to_owned()
-            }),
+            })
+        }
         _ => refusal.plain.clone(),
     };
     format!(
@@ -120,7 +123,7 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
 /// Returns the message for a VM with uneven requests. The policy `restricted` admits a pod only if its CPUs and its
 /// memory come from the same number of zones, where each number is the minimum on an empty host: a wide VM with
 /// little memory is never admitted.
-fn uneven(state: &State, request: &Request) -> Option<String> {
+fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
     let zones: Vec<_> = state.free_by_zone().collect();

@@ -69,7 +69,7 @@ fn host(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
         ..HostUsage::default()
     };
     let assumed = engine.on(id).map(|request| (request.uid(), request.pod().requests()));
-    let unknown = facts.allocations.iter().filter(|one| engine.where_is(&one.uid).is_none());
+    let unknown = facts.allocations.iter().filter(|one| engine.host_of_pod(&one.uid).is_none());
     let unknown = unknown.map(|one| (one.uid.as_str(), one.requests()));
     for (_, requests) in assumed.chain(unknown) {
         usage.pods += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
-use crate::tenants::shared_wire;
+use crate::tenants::shared_segment;
 
 /// Returns the problems of an InfraConfig, each with its field and value. `networks` contains the host networks of
 /// all HostProfiles.
@@ -16,7 +16,7 @@ pub fn config_problems(
     claims: &[Arc<VlanClaim>],
 ) -> Vec<String> {
     let mut problems = pools(config, networks);
-    problems.extend(shared_wire::config_problems(config, networks, claims));
+    problems.extend(shared_segment::config_problems(config, networks, claims));
     problems.extend(cluster(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
     problems.extend(duplicates("customNetworkPolicies", names));

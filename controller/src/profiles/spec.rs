@@ -15,7 +15,7 @@ use super::tenant_networks::tenant_networks;
 use crate::managed_fields::{applied_by, owned_by_others};
 
 /// Fields that may contain only one of several alternative subfields.
-const UNITS: [&str; 2] = ["reserved", "uplink"];
+const EXCLUSIVE_FIELDS: [&str; 2] = ["reserved", "uplink"];
 
 /// Desired state of an InfraNode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub fn desired(
     }
     let mut overridden = BTreeMap::new();
     for other in owned_by_others(entries, CONTROLLER, "spec") {
-        for path in other.remove_owned(&mut spec, &live, &UNITS) {
+        for path in other.remove_owned(&mut spec, &live, &EXCLUSIVE_FIELDS) {
             overridden.insert(path, other.manager.clone());
         }
     }

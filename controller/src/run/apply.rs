@@ -13,7 +13,7 @@ use super::metrics::Metrics;
 
 /// Policy for fields that another field manager owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Others {
+pub enum FieldConflictPolicy {
     /// The fields keep their owner: the server refuses the apply with a conflict (409) that names them.
     Win,
     /// The apply takes over the fields.
@@ -45,7 +45,7 @@ pub struct Target {
 impl Target {
     /// Returns the target for an existing object; an apply does not create the object again if it was deleted.
     #[must_use]
-    pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+    pub fn from_object<K: Resource<DynamicType = ()>>(object: &K) -> Self {
         let metadata = object.meta();
         Self {
             resource: ApiResource::erase::<K>(&()),
@@ -89,7 +89,7 @@ impl Writer {
         &self,
         target: &Target,
         body: Value,
-        others: Others,
+        others: FieldConflictPolicy,
     ) -> Result<DynamicObject, CallError> {
         self.patch(target, &Self::params(CONTROLLER, others), body, Part::Main).await
     }
@@ -117,13 +117,13 @@ impl Writer {
         status: Value,
     ) -> Result<DynamicObject, CallError> {
         // The fields belong to the controller, or to an agent that is unresponsive.
-        let params = Self::params(manager, Others::Lose);
+        let params = Self::params(manager, FieldConflictPolicy::Lose);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }
 
-    fn params(manager: &str, others: Others) -> PatchParams {
+    fn params(manager: &str, others: FieldConflictPolicy) -> PatchParams {
         let params = PatchParams::apply(manager);
-        if others == Others::Lose { params.force() } else { params }
+        if others == FieldConflictPolicy::Lose { params.force() } else { params }
     }
 
     async fn patch(

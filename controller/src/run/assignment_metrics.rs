@@ -168,7 +168,7 @@ impl Assignment {
         self.kubelet_refusals.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
     }
 
-    pub(super) fn woken(&self) {
+    pub(super) fn count_wake(&self) {
         self.wakes.inc();
     }
 

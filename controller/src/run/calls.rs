@@ -5,12 +5,12 @@ pub(super) use berth_runtime::call::found;
 use kube::api::{PatchParams, PostParams};
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.
-pub(super) fn made_by() -> PostParams {
+pub(super) fn post_params() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() }
 }
 
 /// Returns the parameters of a patch other than an apply, with the controller as the field manager.
-pub(super) fn patched_by() -> PatchParams {
+pub(super) fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 

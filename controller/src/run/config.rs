@@ -81,7 +81,7 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
     let body = serde_json::to_value(&status).unwrap_or_default();
     context
         .writer
-        .apply_status(&Target::of(config.as_ref()), body)
+        .apply_status(&Target::from_object(config.as_ref()), body)
         .await
         .map_err(Failed::to(what))?;
     if is_new && is_wrong {

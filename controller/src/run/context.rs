@@ -103,8 +103,8 @@ impl Context {
         self.configs.get(INFRA_CONFIG).unwrap_or_else(defaults)
     }
 
-    pub(super) fn followers(&self) -> tenants::Followers {
-        tenants::Followers {
+    pub(super) fn shared_informers(&self) -> tenants::SharedInformers {
+        tenants::SharedInformers {
             tenants: self.tenants.clone(),
             claims: self.claims.clone(),
             configs: self.configs.clone(),

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use berth_api::names::CONTROLLER;
 use berth_runtime::events::{LONGEST, publish};
-use berth_runtime::pace::Pace;
+use berth_runtime::token_bucket::TokenBucket;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
 /// Maximum number of events of one object in a burst, and the time after which one more is allowed (the values of
 /// client-go's event correlator).
-const PACE: (u32, Duration) = (25, Duration::from_secs(300));
+const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits Events, with a rate limit per object.
 pub struct Events {
     recorder: Recorder,
-    paces: Mutex<HashMap<String, Pace>>,
+    paces: Mutex<HashMap<String, TokenBucket>>,
 }
 
 impl std::fmt::Debug for Events {
@@ -39,16 +39,16 @@ impl Events {
 
     /// Emits a warning about an object.
     pub async fn warn<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, note: &str) {
-        self.warn_of(object.object_ref(&()), reason, note).await;
+        self.warn_for(object.object_ref(&()), reason, note).await;
     }
 
     /// Emits a warning about an object by its reference.
-    pub async fn warn_of(&self, reference: ObjectReference, reason: &str, note: &str) {
-        self.tell_of(EventType::Warning, reference, reason, note).await;
+    pub async fn warn_for(&self, reference: ObjectReference, reason: &str, note: &str) {
+        self.emit_for(EventType::Warning, reference, reason, note).await;
     }
 
     /// Emits an Event about an object by its reference.
-    pub async fn tell_of(
+    pub async fn emit_for(
         &self,
         type_: EventType,
         reference: ObjectReference,
@@ -82,6 +82,10 @@ impl Events {
             paces.clear();
         }
         let key = reference.uid.clone().unwrap_or_default();
-        paces.entry(key).or_insert_with(|| Pace::new(PACE.0, PACE.1)).take(now).is_ok()
+        paces
+            .entry(key)
+            .or_insert_with(|| TokenBucket::new(EVENT_RATE_LIMIT.0, EVENT_RATE_LIMIT.1))
+            .take(now)
+            .is_ok()
     }
 }

@@ -13,13 +13,13 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout_at};
 
-use super::burst::Burst;
 use super::context::Context;
+use super::throttle::ReconcileThrottle;
 use crate::profiles::{HostObjects, ResolvedProfiles};
 use berth_runtime::watch::Change;
 
 /// Time for which changes are collected before the fleet is recomputed.
-const SETTLE: Duration = Duration::from_millis(50);
+const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Queues of the reconcilers.
 #[derive(Debug, Clone)]
@@ -63,19 +63,19 @@ pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut chang
     recompute(&context, &queues);
     // A new leader reconciles all objects once.
     trigger_all(&context, &queues);
-    let mut burst = Burst::default();
+    let mut throttle = ReconcileThrottle::default();
     loop {
         let now = Instant::now();
-        burst.take(now).iter().for_each(|host| queues.host(host));
-        let due = burst.due(now);
-        let handled = handle_next(&context, &queues, &mut changes, &mut burst);
+        throttle.take(now).iter().for_each(|host| queues.host(host));
+        let due = throttle.due(now);
+        let handled = handle_next(&context, &queues, &mut changes, &mut throttle);
         let is_changed = match due {
             Some(due) => timeout_at(due, handled).await.unwrap_or_default(),
             None => handled.await,
         };
         if is_changed {
-            let end = Instant::now() + SETTLE;
-            while timeout_at(end, handle_next(&context, &queues, &mut changes, &mut burst))
+            let end = Instant::now() + DEBOUNCE;
+            while timeout_at(end, handle_next(&context, &queues, &mut changes, &mut throttle))
                 .await
                 .is_ok()
             {}
@@ -89,7 +89,7 @@ async fn handle_next(
     context: &Context,
     queues: &Queues,
     changes: &mut Changes,
-    burst: &mut Burst,
+    throttle: &mut ReconcileThrottle,
 ) -> bool {
     tokio::select! {
         Some(change) = changes.nodes.recv() => match change {
@@ -101,7 +101,7 @@ async fn handle_next(
             Change::Object(before, after) => {
                 // A write of this controller is also a change, and must not trigger another write immediately.
                 if let Some(after) = &after {
-                    burst.note(after.name_any());
+                    throttle.note(after.name_any());
                 }
                 host_facts(before.as_deref()) != host_facts(after.as_deref())
             }
@@ -118,7 +118,7 @@ async fn handle_next(
         Some(change) = changes.tenants.recv() => {
             match change {
                 Change::Relisted => trigger_all(context, queues),
-                Change::Object(before, after) => tenant_changed(context, burst, before.as_deref(), after.as_deref()),
+                Change::Object(before, after) => tenant_changed(context, throttle, before.as_deref(), after.as_deref()),
             }
             false
         }
@@ -197,7 +197,7 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
 /// Triggers the hosts that carry a tenant, or that carried the tenant before the change.
 fn tenant_changed(
     context: &Context,
-    burst: &mut Burst,
+    throttle: &mut ReconcileThrottle,
     before: Option<&TenantCluster>,
     after: Option<&TenantCluster>,
 ) {
@@ -224,7 +224,7 @@ fn tenant_changed(
             selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
         };
         if before.is_some_and(selects) || after.is_some_and(selects) {
-            burst.note(node.name_any());
+            throttle.note(node.name_any());
         }
     }
 }

@@ -18,7 +18,7 @@ use kube::Api;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::apply::{Others, Target};
+use super::apply::{FieldConflictPolicy, Target};
 use super::clock::now;
 use super::context::Context;
 use super::fleet_watch::{Changes, Queues, watch_fleet};
@@ -114,15 +114,16 @@ async fn write(
     infra_node: &InfraNode,
     wanted: &mut DesiredInfraNode,
 ) -> Result<(), Failed> {
-    let target = Target::of(infra_node);
+    let target = Target::from_object(infra_node);
     let what = format!("InfraNode {}: spec", infra_node.name_any());
     let mut body = json!({"spec": wanted.spec});
     let mut again = true;
     loop {
-        let error = match context.writer.apply(&target, body.clone(), Others::Win).await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        };
+        let error =
+            match context.writer.apply(&target, body.clone(), FieldConflictPolicy::Win).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
         let held = error.status().map(conflicts).unwrap_or_default();
         if held.is_empty() || !again {
             if error.code() == Some(422) {
@@ -161,11 +162,12 @@ async fn update_conditions(
         let alike = |other: &Condition| other.status == one.status && other.message == one.message;
         conditions.iter().any(|other| other.type_ == one.type_ && alike(other))
     };
-    let unresponsive = context.agent_leases.unreported(&infra_node.name_any()).filter(|_| {
-        before
-            .iter()
-            .any(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()) && !is_unresponsive(one))
-    });
+    let unresponsive =
+        context.agent_leases.unreported_reason(&infra_node.name_any()).filter(|_| {
+            before
+                .iter()
+                .any(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()) && !is_unresponsive(one))
+        });
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
@@ -203,7 +205,11 @@ async fn update_conditions(
     }));
     let status = json!({"conditions": conditions});
     let what = format!("InfraNode {}: conditions", infra_node.name_any());
-    context.writer.apply_status(&Target::of(infra_node), status).await.map_err(Failed::to(what))?;
+    context
+        .writer
+        .apply_status(&Target::from_object(infra_node), status)
+        .await
+        .map_err(Failed::to(what))?;
     if unresponsive.is_some() {
         context.agent_leases.mark_reported(&infra_node.name_any());
     }
@@ -227,7 +233,8 @@ async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<
     }
     let what = format!("Node {}: labels", node.name_any());
     let body = json!({"metadata": {"labels": wanted}});
-    let written = context.writer.apply(&Target::of(node), body, Others::Lose).await;
+    let written =
+        context.writer.apply(&Target::from_object(node), body, FieldConflictPolicy::Lose).await;
     written.map(drop).map_err(Failed::to(what))
 }
 
@@ -237,7 +244,7 @@ async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(),
         return Ok(());
     }
     let what = format!("HostProfile {}: status", profile.name_any());
-    let target = Target::of(profile.as_ref());
+    let target = Target::from_object(profile.as_ref());
     let body: Value = serde_json::to_value(&status).unwrap_or_default();
     context.writer.apply_status(&target, body).await.map_err(Failed::to(what))?;
     let message = |status: &berth_api::HostProfileStatus| {

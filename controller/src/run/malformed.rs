@@ -111,6 +111,6 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
     };
-    context.events.warn_of(reference, EventReason::Malformed.as_str(), &message).await;
+    context.events.warn_for(reference, EventReason::Malformed.as_str(), &message).await;
     Ok(())
 }

@@ -8,7 +8,6 @@
 
 pub mod apply;
 mod assignment_metrics;
-mod burst;
 mod calls;
 mod clock;
 mod config;
@@ -26,6 +25,7 @@ pub mod reconcile;
 mod settings;
 mod site;
 pub mod tenants;
+mod throttle;
 mod unresponsive;
 
 use std::sync::Arc;
@@ -153,9 +153,9 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (tenants, configs) = (context.tenants.clone(), context.configs.clone());
     let (events_too, metrics_too) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(client.clone(), events_too, metrics_too, tenants, configs, resync));
-    let followers = context.followers();
+    let shared_informers = context.shared_informers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client, events, metrics, followers, resync).await;
+        let Err(error) = tenants::run(client, events, metrics, shared_informers, resync).await;
         tracing::error!(%error, "the reconciler of tenants ended");
     });
     all

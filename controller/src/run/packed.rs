@@ -5,7 +5,7 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 /// Replaces the content of an object by its JSON text. The metadata stay. A packed object cannot be serialized.
-pub(super) fn pack(object: &mut DynamicObject) {
+pub(super) fn pack_content(object: &mut DynamicObject) {
     let mut text = std::mem::take(&mut object.data).to_string();
     text.shrink_to_fit();
     object.data = Value::String(text);
@@ -13,7 +13,7 @@ pub(super) fn pack(object: &mut DynamicObject) {
 
 /// Returns an object with parsed content; an object that is not packed is returned unchanged.
 #[must_use]
-pub(super) fn unpacked(object: &DynamicObject) -> DynamicObject {
+pub(super) fn unpack_content(object: &DynamicObject) -> DynamicObject {
     let data = match &object.data {
         // The text was serialized from a value, so it can be parsed.
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
@@ -35,9 +35,9 @@ mod tests {
         }))
         .unwrap();
         let mut packed = object.clone();
-        pack(&mut packed);
+        pack_content(&mut packed);
         assert!(packed.data.is_string());
-        assert_eq!(unpacked(&packed), object);
-        assert_eq!(unpacked(&object), object);
+        assert_eq!(unpack_content(&packed), object);
+        assert_eq!(unpack_content(&object), object);
     }
 }

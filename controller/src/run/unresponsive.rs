@@ -20,18 +20,18 @@ use tokio::sync::mpsc::UnboundedSender;
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time after which an agent without a Lease counts as unresponsive: an agent creates its Lease when it starts.
-const ABSENT: Duration = Duration::from_secs(60);
+const MISSING_LEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Observed Leases of agents.
 #[derive(Debug, Default)]
 pub(super) struct AgentLeases {
     renewals: Mutex<BTreeMap<String, Renewal>>,
-    absent: Mutex<Absent>,
+    absent: Mutex<MissingLeases>,
 }
 
 /// Agents without a Lease.
 #[derive(Debug, Default)]
-struct Absent {
+struct MissingLeases {
     /// Time since which the Lease is missing, counted from the start of the watch at the earliest.
     since: BTreeMap<String, Instant>,
     /// Agents that are reported as unresponsive.
@@ -63,19 +63,20 @@ impl AgentLeases {
         self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn absent(&self) -> MutexGuard<'_, Absent> {
+    fn absent(&self) -> MutexGuard<'_, MissingLeases> {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the reason why an agent is unresponsive; `None` if the agent is responsive or the reason has already
     /// been reported.
-    pub(super) fn unreported(&self, node: &str) -> Option<Unresponsive> {
+    pub(super) fn unreported_reason(&self, node: &str) -> Option<Unresponsive> {
         if let Some(renewal) = self.lock().get(node) {
             return (renewal.has_expired() && !renewal.reported)
                 .then(|| Unresponsive::Since(renewal.renewed.clone()));
         }
         let absent = self.absent();
-        let has_expired = absent.since.get(node).is_some_and(|since| since.elapsed() >= ABSENT);
+        let has_expired =
+            absent.since.get(node).is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT);
         (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
     }
 
@@ -119,7 +120,7 @@ impl AgentLeases {
         absent.reported.retain(|name| without.contains(name));
         for name in without {
             let since = *absent.since.entry(name.clone()).or_insert_with(Instant::now);
-            if since.elapsed() >= ABSENT {
+            if since.elapsed() >= MISSING_LEASE_TIMEOUT {
                 out.insert(name);
             }
         }
@@ -201,16 +202,16 @@ mod tests {
             [""; 0],
             "it may be starting"
         );
-        assert_eq!(leases.unreported("a"), None);
-        let long_ago = Instant::now().checked_sub(ABSENT).unwrap();
+        assert_eq!(leases.unreported_reason("a"), None);
+        let long_ago = Instant::now().checked_sub(MISSING_LEASE_TIMEOUT).unwrap();
         leases.absent().since.insert("a".to_owned(), long_ago);
         assert_eq!(leases.newly_unresponsive(&mut known, reported()), ["a"]);
         assert_eq!(
-            (leases.unreported("a"), leases.unreported("b")),
+            (leases.unreported_reason("a"), leases.unreported_reason("b")),
             (Some(Unresponsive::NoLease), None)
         );
         leases.mark_reported("a");
         assert_eq!(leases.newly_unresponsive(&mut known, reported()), [""; 0], "once");
-        assert_eq!(leases.unreported("a"), None);
+        assert_eq!(leases.unreported_reason("a"), None);
     }
 }

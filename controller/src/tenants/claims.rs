@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 
 use super::fault::Fault;
 use super::ids::NetworkId;
-use super::shared_wire;
+use super::shared_segment;
 use berth_kubevirt_render::stable_hash::stable_hash;
 
 /// Default of InfraConfig's `spec.vlanQuarantineSeconds`.
@@ -91,11 +91,11 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
         };
     }
     check_fixed(request)?;
-    if let Some((id, claim)) = released_by_namesake(request, known) {
+    if let Some((id, claim)) = released_by_same_name(request, known) {
         return Ok(Choice::TakeOver(id, claim));
     }
     let taken = taken(request, known);
-    let contested = shared_wire::contested_vlans(known.config, request.network);
+    let contested = shared_segment::contested_vlans(known.config, request.network);
     if let Some(fixed) = request.fixed {
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
@@ -116,7 +116,7 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
             }
         };
     }
-    let pool = Pool::of(known.config, request)?;
+    let pool = Pool::for_request(known.config, request)?;
     let before = request.recorded.filter(|id| pool.contains(*id));
     // Without a claim, another tenant could have the VLAN by now. If the VLAN is free, the tenant's VMs keep it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
@@ -163,7 +163,7 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
 }
 
 /// Returns a released claim of an earlier tenant of the same name: the quarantine only protects other tenants.
-fn released_by_namesake<'a>(
+fn released_by_same_name<'a>(
     request: Request<'_>,
     known: ClaimState<'a>,
 ) -> Option<(NetworkId, &'a VlanClaim)> {
@@ -187,7 +187,7 @@ fn released_by_namesake<'a>(
 
 /// Reason why a VLAN or VNI is not free. The text continues a sentence that begins with the number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Taken {
+enum IdInUse {
     #[error("tenant {0} has")]
     Tenant(String),
     #[error("tenant {0} had, and is in quarantine until {1}")]
@@ -198,7 +198,7 @@ enum Taken {
     Refused,
 }
 
-impl Taken {
+impl IdInUse {
     fn by(claim: &VlanClaim, tenant: String, known: ClaimState<'_>) -> Self {
         match quarantine_ends(claim, known.config) {
             Some(until) => Self::Quarantine(tenant, until),
@@ -208,26 +208,26 @@ impl Taken {
 }
 
 /// Returns the VLANs and VNIs of tenants on other networks that may share a wire with this network.
-fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Taken> {
+fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
     let mut all = BTreeMap::new();
     for claim in known.claims.iter().map(Arc::as_ref) {
         let VlanClaimSpec { network, tenant, tenant_uid, .. } = &claim.spec;
         if let Some(id) = NetworkId::from_claim(claim)
             && tenant_uid != request.uid
-            && shared_wire::may_share_wire(known.config, network, request.network)
+            && shared_segment::may_share_segment(known.config, network, request.network)
         {
             let tenant = format!("{tenant} (on network {network})");
-            all.insert(id, Taken::by(claim, tenant, known));
+            all.insert(id, IdInUse::by(claim, tenant, known));
         }
     }
     all
 }
 
-fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Taken> {
-    let mut all: BTreeMap<NetworkId, Taken> = known
+fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
+    let mut all: BTreeMap<NetworkId, IdInUse> = known
         .foreign
         .iter()
-        .map(|(id, name)| (*id, Taken::Foreign(format!("NetworkAttachmentDefinition {name}"))))
+        .map(|(id, name)| (*id, IdInUse::Foreign(format!("NetworkAttachmentDefinition {name}"))))
         .collect();
     all.extend(on_other_networks(request, known));
     for claim in known.claims.iter().map(Arc::as_ref) {
@@ -236,7 +236,7 @@ fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Tak
         else {
             continue;
         };
-        all.insert(id, Taken::by(claim, claim.spec.tenant.clone(), known));
+        all.insert(id, IdInUse::by(claim, claim.spec.tenant.clone(), known));
     }
     let of = |name: &String| {
         let id = name.strip_prefix(request.network)?.strip_prefix('-')?;
@@ -246,7 +246,7 @@ fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Tak
         }
     };
     for id in known.refused.iter().filter_map(of) {
-        all.entry(id).or_insert(Taken::Refused);
+        all.entry(id).or_insert(IdInUse::Refused);
     }
     all
 }
@@ -254,7 +254,7 @@ fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Tak
 fn exhausted(
     request: Request<'_>,
     pool: &Pool,
-    taken: &BTreeMap<NetworkId, Taken>,
+    taken: &BTreeMap<NetworkId, IdInUse>,
     contested: &BTreeMap<VlanId, String>,
 ) -> Fault {
     let (mut tenants, mut foreign, mut quarantined) = (0_u32, 0_u32, 0_u32);
@@ -262,9 +262,9 @@ fn exhausted(
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
     for (_, by) in taken.iter().filter(|(id, _)| pool.contains(**id) && !is_contested(id)) {
         match by {
-            Taken::Tenant(_) | Taken::Refused => tenants = tenants.saturating_add(1),
-            Taken::Foreign(_) => foreign = foreign.saturating_add(1),
-            Taken::Quarantine(_, until) => {
+            IdInUse::Tenant(_) | IdInUse::Refused => tenants = tenants.saturating_add(1),
+            IdInUse::Foreign(_) => foreign = foreign.saturating_add(1),
+            IdInUse::Quarantine(_, until) => {
                 quarantined = quarantined.saturating_add(1);
                 first = Some(first.map_or(*until, |first| first.min(*until)));
             }
@@ -305,7 +305,7 @@ enum Ids {
 }
 
 impl Pool {
-    fn of(config: &InfraConfigSpec, request: Request<'_>) -> Result<Self, Fault> {
+    fn for_request(config: &InfraConfigSpec, request: Request<'_>) -> Result<Self, Fault> {
         let none = |field: &str| {
             let network = request.network;
             let message = format!("InfraConfig default: {field} has nothing for network {network}");

@@ -118,7 +118,7 @@ fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
 }
 
 #[test]
-fn vnis_are_chosen_alike() {
+fn vnis_are_chosen_like_vlans() {
     let of_vni = Request { by_vni: true, ..request("abc", "1") };
     let (what, id) = among(of_vni, "100", &[], &[], &[]).unwrap();
     assert_eq!(what, "create");
@@ -294,7 +294,7 @@ proptest! {
 
 /// A VLAN in use on a network that may share the wire is not free, and a VLAN in both pools is not for new tenants.
 #[test]
-fn other_networks_on_the_wire_count() {
+fn networks_on_the_same_segment_count() {
     let on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
         let mut claim = claim(id, tenant, &format!("uid-{tenant}"), released).as_ref().clone();
         claim.spec.network = network.to_owned();

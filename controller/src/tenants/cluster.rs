@@ -28,7 +28,7 @@ const LARGEST: u8 = 8;
 /// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
 /// protocol assignments (RFC 6890; they include the metadata service of a cloud), and the metadata service of
 /// Azure. The metadata services of other clouds are in these ranges.
-const NOT_PUBLIC: [&str; 9] = [
+const NON_PUBLIC_RANGES: [&str; 9] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "168.63.129.16/32",
@@ -130,7 +130,7 @@ pub struct ClusterFacts {
 impl ClusterFacts {
     /// Derives the facts from objects.
     #[must_use]
-    pub fn of(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
+    pub fn derive(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
             nodes.iter().flat_map(|node| pod_networks(node)).collect();
         // If the list is missing, the networks of Services are unknown, as before Kubernetes 1.33.
@@ -151,7 +151,7 @@ impl ClusterFacts {
     pub fn excluded(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
         let single =
             self.api_server.iter().flatten().chain(&self.nodes).map(|one| IpNet::from(*one));
-        let all = NOT_PUBLIC.iter().filter_map(|one| one.parse::<IpNet>().ok());
+        let all = NON_PUBLIC_RANGES.iter().filter_map(|one| one.parse::<IpNet>().ok());
         let all = all.chain(single).chain(self.networks.iter().copied());
         let all: Vec<IpNet> = all.chain(config.cluster_networks.iter().copied()).collect();
         let v4 = |bits: u8| {

@@ -15,7 +15,7 @@ fn failed(kind: &str, reason: &str) -> UnknownFact {
 }
 
 /// Returns the objects of a cluster that kubeadm installed.
-fn usual() -> Objects {
+fn typical_objects() -> Objects {
     Objects {
         dns: listed(json!([{"metadata": {"name": "kube-dns"}, "spec": {
         "selector": {"k8s-app": "kube-dns"}, "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::a"],
@@ -55,10 +55,10 @@ fn texts<N: ToString>(networks: &[N]) -> Vec<String> {
 }
 
 #[test]
-fn a_usual_cluster() {
+fn facts_of_a_typical_cluster() {
     let nodes =
         [node(&["10.0.0.5", "198.51.100.9", "node-a"], &["10.244.0.0/24", "2001:db8:1::/64"])];
-    let facts = ClusterFacts::of(&usual(), &nodes);
+    let facts = ClusterFacts::derive(&typical_objects(), &nodes);
     let dns = facts.dns.as_ref().unwrap();
     assert_eq!(dns.namespace[NAMESPACE_NAME], "kube-system");
     assert_eq!(texts(&dns.addresses.iter().collect::<Vec<_>>()), ["10.96.0.10", "fd00:96::a"]);
@@ -95,9 +95,9 @@ fn a_usual_cluster() {
 #[test]
 fn unknown_facts_have_a_reason() {
     let without = |change: fn(&mut Objects)| {
-        let mut objects = usual();
+        let mut objects = typical_objects();
         change(&mut objects);
-        let facts = ClusterFacts::of(&objects, &[]);
+        let facts = ClusterFacts::derive(&objects, &[]);
         facts
             .dns
             .err()
@@ -136,7 +136,7 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     // The addresses are every third address of a /16, so that no two addresses are neighbours.
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {
-        let mut facts = ClusterFacts::of(&usual(), &[]);
+        let mut facts = ClusterFacts::derive(&typical_objects(), &[]);
         facts.nodes = (0..count).map(address).collect();
         facts
     };

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use super::fault::abbreviated;
+use super::fault::join_names_limited;
 use super::hosts::HostState;
 use super::ids::NetworkId;
 
@@ -96,7 +96,7 @@ pub struct Step {
 /// Parses a tenant. If its spec cannot be parsed, the result only has the metadata and the VLAN or VNI, which are
 /// sufficient for its deletion.
 #[must_use]
-pub fn readable(object: &Value) -> Option<TenantCluster> {
+pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
         return Some(tenant);
     }
@@ -127,17 +127,17 @@ pub fn next(view: DeletionState<'_>) -> Step {
     }
     let (waiting, given_up) = hosts(view);
     if !waiting.is_empty() {
-        let message = format!("network is still on {}", abbreviated(&waiting));
+        let message = format!("network is still on {}", join_names_limited(&waiting));
         return step(Action::Wait, ConditionReason::DeletingNetwork, message);
     }
     let without = if given_up.is_empty() {
         String::new()
     } else {
-        format!("; not waited for {}", abbreviated(&given_up))
+        format!("; not waited for {}", join_names_limited(&given_up))
     };
     if !view.claims.is_empty() {
         let names: Vec<String> = view.claims.iter().map(|(name, _)| name.clone()).collect();
-        let message = format!("{} start their quarantine{without}", abbreviated(&names));
+        let message = format!("{} start their quarantine{without}", join_names_limited(&names));
         return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
     }
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
@@ -175,7 +175,9 @@ fn machines(view: DeletionState<'_>) -> Option<Step> {
         .cloned()
         .collect();
     let named = |machines: &mut dyn Iterator<Item = &Machine>| {
-        abbreviated(&machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>())
+        join_names_limited(
+            &machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>(),
+        )
     };
     let mut message = format!("machines are deleted first: {}", named(&mut view.machines.iter()));
     let mut foreign = view.machines.iter().filter(|machine| !machine.is_deleting && !may(machine));

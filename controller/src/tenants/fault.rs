@@ -22,7 +22,7 @@ impl Fault {
 
 /// Formats the first entries of a list, and the number of the remaining entries.
 #[must_use]
-pub fn abbreviated(all: &[String]) -> String {
+pub fn join_names_limited(all: &[String]) -> String {
     const NAMED: usize = 4;
     let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(NAMED) {

@@ -19,5 +19,5 @@ pub mod imports;
 pub mod kubeconfig;
 pub mod network;
 pub mod objects;
-pub mod shared_wire;
+pub mod shared_segment;
 pub mod status;

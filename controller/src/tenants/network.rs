@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::infra_node::NetworkScenario;
 use berth_api::{ConditionReason, LinkName, TenantCluster};
 
-use super::fault::{Fault, abbreviated};
+use super::fault::{Fault, join_names_limited};
 use super::hosts::HostState;
 use super::ids::NetworkId;
 
@@ -108,7 +108,7 @@ pub fn resolve(
     }
     match found {
         Some((_, network)) => Ok(Some(network)),
-        None => Err(nowhere(name, tenant, hosts)),
+        None => Err(no_such_network_fault(name, tenant, hosts)),
     }
 }
 
@@ -117,7 +117,7 @@ fn bridge_name(network: &HostNetwork) -> String {
     named.or_else(|| network.bridge_prefix.clone()).unwrap_or_else(|| "none".to_owned())
 }
 
-fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Fault {
+fn no_such_network_fault(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Fault {
     let have: Vec<String> =
         hosts.iter().filter(|host| host.network(name).is_some()).map(|h| h.name.clone()).collect();
     let message = if have.is_empty() {
@@ -127,15 +127,15 @@ fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Faul
             .collect();
         others.sort();
         others.dedup();
-        let there = if others.is_empty() { "none".to_owned() } else { abbreviated(&others) };
+        let there = if others.is_empty() { "none".to_owned() } else { join_names_limited(&others) };
         format!("spec.network.name: no host has network {name}; there are: {there}")
     } else {
         let selector: Vec<String> =
             tenant.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         format!(
             "spec.nodeSelector: no Node of a host with network {name} has the labels {}; it is on {}",
-            abbreviated(&selector),
-            abbreviated(&have)
+            join_names_limited(&selector),
+            join_names_limited(&have)
         )
     };
     Fault::new(ConditionReason::NoHosts, message)

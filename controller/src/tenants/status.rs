@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::fault::{Fault, abbreviated};
+use super::fault::{Fault, join_names_limited};
 use super::ids::NetworkId;
 
 /// Types of the conditions that the tenants' reconciler writes. The machines' reconciler writes `MachinesReady`.
@@ -85,7 +85,7 @@ impl Parts {
 ///
 /// # Errors
 /// Returns the joined fault, with the reason of the first fault.
-pub fn all_or(faults: &[Fault], ready: ReadyPart) -> Part {
+pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> Part {
     match faults.first() {
         None => Ok(ready),
         Some(first) => {
@@ -184,7 +184,7 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
         "ready on {} of {} hosts; not on {}",
         hosts.ready,
         hosts.selected,
-        abbreviated(&named)
+        join_names_limited(&named)
     );
     Err(Fault::new(ConditionReason::HostsNotReady, message))
 }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn where_conditions_are_one_value_those_of_others_stay_in_it() {
+    fn conditions_of_other_managers_are_kept_in_atomic_lists() {
         let mut tenant = tenant();
         let mut should = desired_status(&tenant, &parts(), at(100));
         let mut machines = should.conditions[0].clone();

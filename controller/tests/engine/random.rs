@@ -137,7 +137,7 @@ impl Bed {
         if (0..self.ids.len()).any(|at| self.slow.facts(at).allocation(uid).is_some()) {
             return Ok(());
         }
-        let before = self.slow.where_is(uid);
+        let before = self.slow.host_of_pod(uid);
         if let Some(at) = before.filter(is_among) {
             let stays = Some(self.ids[at]);
             prop_assert_eq!(self.engine.place(&request, among), stays, "{} moves", uid);
@@ -147,7 +147,7 @@ impl Bed {
         if before.is_none() {
             let takers = self.slow.takers(pod);
             for (at, id) in self.ids.iter().enumerate() {
-                let reasons = self.engine.why_not(&request, *id);
+                let reasons = self.engine.rejection_reasons(&request, *id);
                 prop_assert_eq!(
                     reasons.is_empty(),
                     takers.contains(&at),
@@ -267,7 +267,7 @@ impl Bed {
             let on: BTreeSet<&str> = self.engine.on(*id).map(|request| request.uid()).collect();
             prop_assert_eq!(&on, &here);
             for uid in &here {
-                prop_assert_eq!(self.engine.where_is(uid), Some(*id));
+                prop_assert_eq!(self.engine.host_of_pod(uid), Some(*id));
             }
             let reported = self.slow.facts(at).allocations.iter().map(|one| one.uid.as_str());
             let empty = State::new(&self.slow.facts(at).admission);

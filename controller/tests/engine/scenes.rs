@@ -123,7 +123,7 @@ fn place(
     let request = form.build().request(engine);
     let reasons = |engine: &Engine| -> BTreeMap<String, String> {
         let all = engine.hosts().map(|(host, facts)| {
-            let reasons = engine.why_not(&request, host);
+            let reasons = engine.rejection_reasons(&request, host);
             let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
             (facts.name.clone(), texts.join("; "))
         });

@@ -67,7 +67,7 @@ impl Slow {
         &self.assumed
     }
 
-    pub(crate) fn where_is(&self, uid: &str) -> Option<usize> {
+    pub(crate) fn host_of_pod(&self, uid: &str) -> Option<usize> {
         Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 

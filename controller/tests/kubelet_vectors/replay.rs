@@ -46,7 +46,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     let mut replay = Replay {
         case,
         state: State::new(&Arc::new(case.host())),
-        // In version 1.20, the order of equal CPUs is not total: see `take_old`.
+        // In version 1.20, the order of equal CPUs is not total: see `take_legacy`.
         by_number: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
@@ -65,7 +65,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
         let said = match replay.state.check_restart() {
             Restart::Accepted => "ok",
             Restart::Refused(error) => error,
-            Restart::Chance => {
+            Restart::Nondeterministic => {
                 tally.restarts_by_chance += 1;
                 expected
             }

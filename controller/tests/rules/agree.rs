@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_placement::rules::{Counts, HostParts, PodId, PodSpecParts, Quirks, Rules, Scorer};
+use berth_placement::rules::{
+    Counts, HostParts, PodId, PodSpecParts, Rules, SchedulerBugs, Scorer,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 
@@ -33,7 +35,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
         slow.sort();
         assert_eq!(sorted, slow, "{name}: {:#?}", question.reasons(host));
         assert_eq!(question.allows(host), slow.is_empty(), "{name}");
-        let without = question.allows_but_for_resources(host);
+        let without = question.allows_except_resources(host);
         let only_resources =
             ours.iter().all(|one| one.starts_with("Insufficient") || one == "Too many pods");
         assert!(only_resources || !without, "{name}: {ours:?}");
@@ -52,7 +54,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
 fn live(seed: u64, steps: u64) {
     let mut dice = Dice(seed);
     let is_flawed = dice.once_in(2);
-    let mut counts = Counts::with(Quirks { negative_namespace_selectors: is_flawed });
+    let mut counts = Counts::with(SchedulerBugs { negative_namespace_selectors: is_flawed });
     let mut world = World { is_flawed, ..World::default() };
     let mut ids: BTreeMap<String, (PodId, Arc<Rules>)> = BTreeMap::new();
     for step in 0..steps {

@@ -13,7 +13,7 @@ const AFFINITY: &str = "node(s) didn't match pod affinity rules";
 const ANTI_AFFINITY: &str = "node(s) didn't match pod anti-affinity rules";
 const EXISTING: &str = "node(s) didn't satisfy existing pods anti-affinity rules";
 const SPREAD: &str = "node(s) didn't match pod topology spread constraints";
-const NO_LABEL: &str =
+const DNS_LABEL_RULE: &str =
     "node(s) didn't match pod topology spread constraints (missing required label)";
 
 struct Case {
@@ -193,7 +193,7 @@ fn a_single_constraint() {
         &["", "", "", ""],
     );
     // A host without the label belongs to no domain.
-    Case::of_zones().expect(foo, spread("rack", exists), &[NO_LABEL; 4]);
+    Case::of_zones().expect(foo, spread("rack", exists), &[DNS_LABEL_RULE; 4]);
 }
 
 /// `countPodsMatchSelector`: an empty selector matches no pods.

@@ -17,7 +17,7 @@ type Labels = BTreeMap<String, String>;
 /// All objects of the model.
 #[derive(Default)]
 pub(crate) struct World {
-    /// True for the behaviour of `Quirks::negative_namespace_selectors`.
+    /// True for the behaviour of `SchedulerBugs::negative_namespace_selectors`.
     pub(crate) is_flawed: bool,
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) hosts: BTreeMap<String, MadeHost>,

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_of_bits_is_a_set(
+        fn bits_agree_with_a_btree_set(
             a in proptest::collection::btree_set(0u32..300, 0..40),
             b in proptest::collection::btree_set(0u32..300, 0..40),
         ) {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_for_machines_and_for_people() {
+    fn formats_exact_and_human_readable_values() {
         assert_eq!(Bytes::from_kib(47_925_628).to_string(), "47925628Ki");
         assert_eq!(Bytes(2 << 30).to_string(), "2Gi");
         assert_eq!(Bytes(0).to_string(), "0");
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(bytes: u64) {
+        fn display_and_parse_round_trip(bytes: u64) {
             prop_assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
             prop_assert!(!Bytes(bytes).human().is_empty());
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::bits::Bits;
-use crate::text::string_in_yaml;
+use crate::text::string_serde;
 
 /// A set of logical CPUs by the kernel's numbers.
 ///
@@ -14,7 +14,7 @@ use crate::text::string_in_yaml;
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet(Bits);
 
-string_in_yaml!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,8`.", {
+string_serde!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,8`.", {
     "type": "string",
     "maxLength": 65536,
     "pattern": "^([0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?(,[0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?)*)?$"
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_kernels_write() {
+    fn parses_kernel_cpu_lists() {
         assert_eq!(list("0-3,8"), [0, 1, 2, 3, 8]);
         assert_eq!(list("0-8:4"), [0, 4, 8]);
         assert_eq!(list("0-9:2/5"), [0, 1, 5, 6]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn strides_are_for_people_only() {
+    fn strides_are_only_accepted_from_users() {
         let compact = |text: &str| text.parse::<CpuSet>().unwrap().compact();
         assert_eq!(compact("0,2,4,6,8,10"), "0-10:2");
         assert_eq!(compact("0-7,16-23"), "0-7,16-23");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_garbage_and_says_what_it_was() {
+    fn invalid_text_is_quoted_in_the_error() {
         for (text, message) in [
             ("3-1", "the range `3-1` ends before it starts"),
             ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
@@ -367,7 +367,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(cpus in prop::collection::btree_set(0u32..9000, 0..200)) {
+        fn display_and_parse_round_trip(cpus in prop::collection::btree_set(0u32..9000, 0..200)) {
             let set: CpuSet = cpus.iter().copied().collect();
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());
             prop_assert_eq!(set.compact().parse::<CpuSet>().unwrap(), set.clone());

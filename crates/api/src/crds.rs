@@ -19,12 +19,12 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
         TenantCluster::crd(),
         VlanClaim::crd(),
     ];
-    all.into_iter().map(for_servers).collect()
+    all.into_iter().map(adapt_integer_formats).collect()
 }
 
 /// Adapts a CRD to API servers. They know only the formats `int32` and `int64` and warn of others, and they accept any
 /// number without an explicit limit. The formats of Rust's unsigned types become limits that API servers check.
-fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
+fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn walk(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
             Some("uint8") => Some(("int32", u64::from(u8::MAX))),
@@ -47,12 +47,12 @@ fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     }
     /// Removes `nullable`. No field of a status is ever null, and `kubectl explain` of servers before 1.27 omits the
     /// fields of nullable objects.
-    fn never_null(schema: &mut serde_json::Value) {
+    fn forbid_null(schema: &mut serde_json::Value) {
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("nullable");
-            schema.values_mut().for_each(never_null);
+            schema.values_mut().for_each(forbid_null);
         } else if let Some(list) = schema.as_array_mut() {
-            list.iter_mut().for_each(never_null);
+            list.iter_mut().for_each(forbid_null);
         }
     }
     let Ok(mut tree) = serde_json::to_value(&crd) else { return crd };
@@ -60,7 +60,7 @@ fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     if let Some(status) =
         tree.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status")
     {
-        never_null(status);
+        forbid_null(status);
     }
     serde_json::from_value(tree).unwrap_or(crd)
 }

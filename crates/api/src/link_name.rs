@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::string_in_yaml;
+use crate::text::string_serde;
 
 /// The name of a network link (`eth0`, `bond0.120`): 1 to 15 bytes without `/`, `:` or white space.
 ///
@@ -11,7 +11,7 @@ use crate::text::string_in_yaml;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkName(String);
 
-string_in_yaml!(LinkName, "The name of a network link, at most 15 bytes.", {
+string_serde!(LinkName, "The name of a network link, at most 15 bytes.", {
     "type": "string",
     "minLength": 1,
     "maxLength": 15,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn follows_the_kernel() {
+    fn accepts_only_names_valid_for_the_kernel() {
         for text in ["eth0", "bond0.120", "enp96s0f0", "br-tenant", "a23456789012345"] {
             assert_eq!(text.parse::<LinkName>().unwrap().to_string(), text);
         }
@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_longer_than_the_kernel_takes(text in ".{0,20}") {
+        fn never_exceeds_ifnamsiz(text in ".{0,20}") {
             if let Ok(name) = text.parse::<LinkName>() {
                 prop_assert!(name.as_str().len() < 16);
             }

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::string_in_yaml;
+use crate::text::string_serde;
 
 /// A 48-bit Ethernet address, printed in lower case with colons as `ip link` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
-string_in_yaml!(MacAddress, "An Ethernet address, for example `ac:1f:6b:8a:5f:c8`.", {
+string_serde!(MacAddress, "An Ethernet address, for example `ac:1f:6b:8a:5f:c8`.", {
     "type": "string",
     "maxLength": 17,
     "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"
@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(octets: [u8; 6]) {
+        fn display_and_parse_round_trip(octets: [u8; 6]) {
             prop_assert_eq!(MacAddress(octets).to_string().parse(), Ok(MacAddress(octets)));
         }
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_longer_or_shorter() {
+    fn rejects_other_lengths() {
         for text in ["", "ac:1f:6b:8a:5f", "ac:1f:6b:8a:5f:c8:00", "ac:1f:6b:8a:5f:+8"] {
             assert!(text.parse::<MacAddress>().is_err(), "{text}");
         }

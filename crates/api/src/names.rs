@@ -34,7 +34,7 @@ pub const CLASS_LABEL: &str = "berth.dev/class";
 /// Label of a Node, set by the controller: the HostProfile that defines its desired state.
 pub const PROFILE_LABEL: &str = "berth.dev/profile";
 /// Key of a taint that an administrator may add to hosts reserved for VMs. VMs that Berth assigns tolerate it.
-pub const VMS_TAINT: &str = "berth.dev/vms";
+pub const VM_NODE_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on API servers before 1.21. Its value changes whenever the Node has capacity again
 /// for a pending pod, because kube-scheduler retries pending pods when a Node changes.
 pub const CAPACITY_GENERATION: &str = "berth.dev/capacity-generation";
@@ -99,7 +99,7 @@ pub mod resource {
     pub const BRIDGE_PREFIX: &str = "bridge.network.kubevirt.io/";
     /// Maximum number of single-tenant bridges that an agent reports for a host network. With more of them the Node
     /// would become too large, and only Berth's scheduler checks for the bridges.
-    pub const BRIDGES_TOLD: usize = 16;
+    pub const MAX_PUBLISHED_BRIDGES: usize = 16;
 }
 
 /// Condition types that more than one part of Berth reads.

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_become_coarse_words() {
+    fn facts_become_coarse_label_values() {
         let mut status = InfraNodeStatus::default();
         let pool =
             |size, total| HugepagePool { size, total, free: None, surplus: None, reserved: None };
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_becomes_a_value_that_the_server_takes(text in ".{0,90}") {
+        fn any_text_becomes_a_valid_label_value(text in ".{0,90}") {
             let word = word(&text);
             prop_assert!(word.len() <= 63);
             prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Bytes;
-use crate::text::string_in_yaml;
+use crate::text::string_serde;
 
 /// The size of a huge page, a power of two from 64Ki (arm64) to 16Gi (powerpc); on x86 2Mi and 1Gi.
 ///
@@ -14,7 +14,7 @@ pub struct PageSize {
     bytes: u64,
 }
 
-string_in_yaml!(PageSize, "The size of a huge page as in the resource name `hugepages-2Mi`: `2Mi` or `1Gi` on x86.", {
+string_serde!(PageSize, "The size of a huge page as in the resource name `hugepages-2Mi`: `2Mi` or `1Gi` on x86.", {
     "type": "string",
     "maxLength": 16,
     "pattern": "^[0-9]+(Ki|Mi|Gi)$"
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_page_sizes() {
+    fn parses_and_formats_page_sizes() {
         assert_eq!("2Mi".parse(), Ok(PageSize::MIB_2));
         assert_eq!("1Gi".parse(), Ok(PageSize::GIB_1));
         assert_eq!(PageSize::from_kib(2048), Some(PageSize::MIB_2));
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(shift in 6u32..=24) {
+        fn display_and_parse_round_trip(shift in 6u32..=24) {
             let size = PageSize::from_kib(1 << shift).unwrap();
             prop_assert_eq!(size.to_string().parse(), Ok(size));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::string_in_yaml;
+use crate::text::string_serde;
 
 /// The address of a PCI function: `domain:bus:device.function`, hexadecimal.
 ///
@@ -20,7 +20,7 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-string_in_yaml!(PciAddress, "A PCI function, for example `0000:3b:00.1`.", {
+string_serde!(PciAddress, "A PCI function, for example `0000:3b:00.1`.", {
     "type": "string",
     "maxLength": 16,
     "pattern": "^([0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[01]?[0-9a-fA-F]\\.[0-7]$"
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(domain: u32, bus: u8, device in 0u8..32, function in 0u8..8) {
+        fn display_and_parse_round_trip(domain: u32, bus: u8, device in 0u8..32, function in 0u8..8) {
             let address = PciAddress { domain, bus, device, function };
             prop_assert_eq!(address.to_string().parse(), Ok(address));
         }

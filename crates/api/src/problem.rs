@@ -46,7 +46,7 @@ impl Problem {
 
     /// Marks the problem as fatal and adds its consequence to the message.
     #[must_use]
-    pub fn leaves_out(mut self, what: &str) -> Self {
+    pub fn into_fatal(mut self, what: &str) -> Self {
         self.message = format!("{}; {what}", self.message);
         self.is_fatal = true;
         self

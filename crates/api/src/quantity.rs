@@ -241,7 +241,7 @@ mod tests {
 
     /// From `TestQuantityParse` of apimachinery.
     #[test]
-    fn reads_what_kubernetes_reads() {
+    fn accepts_kubernetes_quantities() {
         for (text, millis) in [
             ("0", 0),
             ("-0", 0),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_none() {
+    fn rejects_invalid_quantities() {
         for text in [
             "", ".", "-", "+-1", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", "1i", "-3.01i",
             "-3.01e-", " 1", "1 ", "1e", "1ee3", "0x10", "1KI", "NaN", "infinity", "１",
@@ -306,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prints_what_it_reads(nanos in -MAX..=MAX) {
+        fn display_and_parse_round_trip(nanos in -MAX..=MAX) {
             let quantity = Quantity { nanos };
             let read: Result<Quantity, _> = quantity.to_string().parse();
             prop_assert!(nanos % NANOS != 0 && nanos.abs() > 10i128.pow(24) || read == Ok(quantity), "{}", quantity);

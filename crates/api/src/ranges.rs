@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(first in 1..=VNI_MAX, more in 0..1000_u32) {
+        fn display_and_parse_are_inverse(first in 1..=VNI_MAX, more in 0..1000_u32) {
             let range = VniRange { first, last: (first + more).min(VNI_MAX) };
             prop_assert_eq!(range.to_string().parse::<VniRange>(), Ok(range));
         }

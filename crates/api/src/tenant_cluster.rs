@@ -295,7 +295,7 @@ impl TenantCluster {
 
     /// Returns true if MachineDeployments of a namespace may refer to the tenant.
     #[must_use]
-    pub fn takes_machines_of(&self, namespace: &str) -> bool {
+    pub fn accepts_namespace(&self, namespace: &str) -> bool {
         let own = self.metadata.name.as_deref().map(Self::namespace_of);
         own.as_deref() == Some(namespace)
             || self.spec.machine_namespaces.iter().any(|one| one == namespace)

@@ -2,7 +2,7 @@
 
 /// Implements serde and the JSON schema for a type with `FromStr` and `Display`: a string with a pattern. The API
 /// server checks the pattern before Berth reads the value.
-macro_rules! string_in_yaml {
+macro_rules! string_serde {
     ($type:ident, $description:literal, $schema:tt) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -35,4 +35,4 @@ macro_rules! string_in_yaml {
     };
 }
 
-pub(crate) use string_in_yaml;
+pub(crate) use string_serde;

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_is_wrong() {
+    fn the_error_has_the_value_and_the_range() {
         assert_eq!(
             "4095".parse::<VlanId>().unwrap_err().to_string(),
             "`4095` is not a VLAN id: it must be a number from 1 to 4094"

@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(ids in proptest::collection::btree_set(1u16..4095, 0..200)) {
+        fn display_and_parse_are_inverse(ids in proptest::collection::btree_set(1u16..4095, 0..200)) {
             let set: VlanSet = ids.iter().filter_map(|id| VlanId::try_from(*id).ok()).collect();
             prop_assert_eq!(set.to_string().parse(), Ok(set));
         }

@@ -96,7 +96,7 @@ fn whatever_a_host_says_fits_the_schema() {
     let crd = serde_json::to_value(InfraNode::crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
     let mut status: InfraNodeStatus = serde_json::from_value(status()).unwrap();
-    status.fit();
+    status.truncate_to_schema();
     let value = serde_json::to_value(&status).unwrap();
     let (mut limited, mut there) = (BTreeSet::new(), BTreeSet::new());
     walk("status", schema, Some(&value), &mut limited, &mut there);
@@ -109,7 +109,7 @@ fn whatever_a_host_says_fits_the_schema() {
     assert_eq!(containers, [1, 0, 0, 0]);
     assert_eq!((status.devices.len(), status.zones[0].caches.len()), (1, 0));
     let again = status.clone();
-    status.fit();
+    status.truncate_to_schema();
     assert_eq!(status, again);
     assert!(status.unknown[0].message.as_ref().is_some_and(|text| text.ends_with("ü…")));
 }

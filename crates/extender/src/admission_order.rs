@@ -14,7 +14,7 @@ use berth_kubelet_admission::CpuPolicy;
 use berth_placement::engine::Request;
 use berth_placement::rules::HostId;
 
-use super::reservation::{Reservation, Stage, takes_nothing_of_zones};
+use super::reservation::{Reservation, Stage, needs_no_zone_resources};
 use super::reservation_table::ReservationTable;
 
 /// Time within which a kubelet admits a pod and its agent reports the pod. A slower kubelet may admit all pods that
@@ -30,9 +30,9 @@ pub(super) struct Choice {
 }
 
 /// Reason why a pod cannot be placed before the pods that already have a reservation.
-pub(super) enum NoPlace {
+pub(super) enum OrderConflict {
     /// The pod itself does not fit.
-    Itself { reason: String },
+    DoesNotFit { reason: String },
     /// Another pod's reservation would no longer fit.
     Other,
 }
@@ -51,9 +51,9 @@ impl ReservationTable {
         let mut host = preferred.or_else(|| self.engine.place(request, Some(&among)));
         let mut unordered = HashSet::new();
         while let Some(candidate) = host {
-            if !self.fits_whatever_the_order(now, request, candidate) {
+            if !self.fits_in_any_order(now, request, candidate) {
                 unordered.insert(candidate);
-            } else if self.leaves_room(request, candidate) {
+            } else if self.keeps_reservations(request, candidate) {
                 break;
             }
             among.retain(|other| *other != candidate);
@@ -64,13 +64,8 @@ impl ReservationTable {
 
     /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods bound to the
     /// host. While reports keep up with bindings, pods are admitted in the order of binding, and nothing is computed.
-    pub(super) fn fits_whatever_the_order(
-        &self,
-        now: Instant,
-        request: &Request,
-        host: HostId,
-    ) -> bool {
-        if takes_nothing_of_zones(request) {
+    pub(super) fn fits_in_any_order(&self, now: Instant, request: &Request, host: HostId) -> bool {
+        if needs_no_zone_resources(request) {
             return true;
         }
         let sent = self.unreported(now, host, request.uid());
@@ -110,62 +105,67 @@ impl ReservationTable {
 
     /// Returns true if the other reservations of a host still fit when this pod is bound first. The engine has placed
     /// the pod after the other reservations; the pod stays placed if the result is true.
-    fn leaves_room(&mut self, request: &Request, host: HostId) -> bool {
+    fn keeps_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
         let mut all = others.iter().map(|(_, reservation)| &reservation.request);
         // Different orders of equal pods count as one order.
-        if takes_nothing_of_zones(request)
-            || all.all(|other| takes_nothing_of_zones(other) || request.is_equal_for_kubelet(other))
+        if needs_no_zone_resources(request)
+            || all
+                .all(|other| needs_no_zone_resources(other) || request.is_equal_for_kubelet(other))
         {
             return true;
         }
-        let leaves = self.place_before(request, host, &others).is_ok();
+        let leaves = self.place_ahead_of(request, host, &others).is_ok();
         if leaves {
             self.engine.remove(request.uid());
-            self.place_again(host, &others);
+            self.replace_reservations(host, &others);
         }
         leaves && self.engine.place(request, Some(&[host])).is_some()
     }
 
     /// Places a pod before all pods that are not bound yet. If the pod or another pod does not fit in this order, the
     /// pod is not placed, and the other pods are placed as before.
-    pub(super) fn place_first(&mut self, request: &Request, host: HostId) -> Result<(), NoPlace> {
+    pub(super) fn place_ahead_of_all(
+        &mut self,
+        request: &Request,
+        host: HostId,
+    ) -> Result<(), OrderConflict> {
         let others = self.movable(host, request.uid());
-        self.place_before(request, host, &others)
+        self.place_ahead_of(request, host, &others)
     }
 
-    fn place_before(
+    fn place_ahead_of(
         &mut self,
         request: &Request,
         host: HostId,
         others: &[(Arc<str>, Reservation)],
-    ) -> Result<(), NoPlace> {
+    ) -> Result<(), OrderConflict> {
         self.engine.remove(request.uid());
         for (other, _) in others {
             self.engine.remove(other);
         }
         let no_place = if self.engine.place(request, Some(&[host])).is_none() {
-            NoPlace::Itself { reason: self.reason(request, host) }
+            OrderConflict::DoesNotFit { reason: self.reason(request, host) }
         } else {
             let mut all = others.iter();
             if all.all(|(_, other)| self.engine.place(&other.request, Some(&[host])).is_some()) {
                 return Ok(());
             }
-            NoPlace::Other
+            OrderConflict::Other
         };
         self.engine.remove(request.uid());
-        self.place_again(host, others);
+        self.replace_reservations(host, others);
         Err(no_place)
     }
 
     /// Returns the engine's first reason why a host does not accept the pod.
     pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
-        let reasons = self.engine.why_not(request, host);
+        let reasons = self.engine.rejection_reasons(request, host);
         reasons.first().map_or_else(|| "no room".to_owned(), ToString::to_string)
     }
 
     /// Places reservations again, in this order.
-    fn place_again(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
+    fn replace_reservations(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
         for (other, _) in others {
             self.engine.remove(other);
         }

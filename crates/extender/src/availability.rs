@@ -64,7 +64,7 @@ impl HostAvailability {
 
     fn check(&self, host: HostId, before: Availability) {
         let after = self.of(host);
-        debug_assert!(before.may_become(after), "{host:?}: {before:?} to {after:?}");
+        debug_assert!(before.can_transition_to(after), "{host:?}: {before:?} to {after:?}");
     }
 
     pub(super) fn is_unusable(&self, host: HostId) -> bool {

@@ -6,7 +6,7 @@ use berth_placement::engine::Request;
 use berth_placement::rules::HostId;
 use k8s_openapi::api::core::v1;
 
-use super::admission_order::NoPlace;
+use super::admission_order::OrderConflict;
 use super::answer::BindAnswer;
 use super::error::{BindError, NotReady, RequestError};
 use super::extender::Extender;
@@ -86,7 +86,7 @@ impl Extender {
             Err(reason) => return unavailable(node, reason),
         };
         if self.reservations.engine.place(&request, Some(&[host])).is_none() {
-            return BindAnswer::Refused(self.no_room(&request, host));
+            return BindAnswer::Refused(self.no_room_error(&request, host));
         }
         let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
         self.reserve(&observed, request.clone(), host, until);
@@ -95,24 +95,24 @@ impl Extender {
 
     /// Places a pod again, before all pods that are not bound yet.
     fn send(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
-        if !self.reservations.fits_whatever_the_order(now, request, host) {
+        if !self.reservations.fits_in_any_order(now, request, host) {
             self.release(request.uid());
             return BindAnswer::Refused(BindError::UnknownOrder);
         }
-        let error = match self.reservations.place_first(request, host) {
+        let error = match self.reservations.place_ahead_of_all(request, host) {
             Ok(()) => {
                 let until = now.checked_add(BINDING_TIMEOUT).unwrap_or(now);
                 self.reservations.records.set_stage(request.uid(), Stage::Binding { until });
                 return BindAnswer::Send;
             }
-            Err(NoPlace::Itself { reason }) => BindError::NoRoom { reason },
-            Err(NoPlace::Other) => BindError::WouldDisplace,
+            Err(OrderConflict::DoesNotFit { reason }) => BindError::NoRoom { reason },
+            Err(OrderConflict::Other) => BindError::WouldDisplace,
         };
         self.release(request.uid());
         BindAnswer::Refused(error)
     }
 
-    fn no_room(&self, request: &Request, host: HostId) -> BindError {
+    fn no_room_error(&self, request: &Request, host: HostId) -> BindError {
         BindError::NoRoom { reason: self.reservations.reason(request, host) }
     }
 

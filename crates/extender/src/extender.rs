@@ -49,7 +49,7 @@ impl Extender {
     /// Returns true if all reservations can be read from the cluster, so that the caller may rebuild the state from
     /// scratch.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn can_be_rebuilt(&self) -> bool {
         self.reservations.records.unbound().next().is_none() && !self.is_unlisted
     }
 
@@ -134,7 +134,7 @@ impl Extender {
 
     /// Returns true if any pod waits for free resources.
     #[must_use]
-    pub fn has_waiting(&self) -> bool {
+    pub fn has_waiting_pods(&self) -> bool {
         self.queue.refused.len() > 0
     }
 
@@ -182,7 +182,7 @@ impl Extender {
 
 /// Returns a pod's requirements for a host, derived from the pod's own containers, if its VM does not define them.
 fn needs_of_pod(existing: &ExistingPod) -> Needs {
-    let is_pinned = existing.pod.has_own_cpus();
+    let is_pinned = existing.pod.has_exclusive_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };
     Needs {
         is_vm: existing.vmi_uid.is_some(),

@@ -37,7 +37,7 @@ impl Extender {
     }
 
     /// Like `filter`, for a pod of a PodGroup: kube-scheduler may only simulate the placement that this call reserves.
-    pub fn filter_of_group<'n>(
+    pub fn filter_pod_group<'n>(
         &mut self,
         now: Instant,
         pod: &v1::Pod,
@@ -51,7 +51,7 @@ impl Extender {
         now: Instant,
         pod: &v1::Pod,
         names: &[&'n str],
-        is_of_group: bool,
+        is_pod_group_member: bool,
     ) -> FilterAnswer<'n> {
         // 1. Read the pod.
         if self.is_unlisted {
@@ -61,7 +61,7 @@ impl Extender {
             Ok(observed) => observed,
             Err(error) => return FilterAnswer::Failed(error),
         };
-        if let Some(answer) = self.answer_if_sent(&observed, names) {
+        if let Some(answer) = self.answer_bound_pod(&observed, names) {
             return answer;
         }
         // 2. Compile the pod's request.
@@ -96,7 +96,7 @@ impl Extender {
         if let Some(left) = previous.filter(|previous| *previous != host) {
             self.queue.refused.host_changed(left);
         }
-        let until = now.checked_add(self.timeout(&observed, is_of_group)).unwrap_or(now);
+        let until = now.checked_add(self.timeout(&observed, is_pod_group_member)).unwrap_or(now);
         self.reserve(&observed, request, host, until);
         match named.iter().find(|(_, id)| *id == Ok(host)) {
             Some((name, _)) => FilterAnswer::Host(name),
@@ -116,7 +116,7 @@ impl Extender {
     }
 
     /// Answers the call for a pod whose binding was sent.
-    fn answer_if_sent<'n>(
+    fn answer_bound_pod<'n>(
         &self,
         observed: &ObservedPod,
         names: &[&'n str],
@@ -185,12 +185,12 @@ impl Extender {
     }
 
     /// Returns the time after which a reservation expires.
-    fn timeout(&self, observed: &ObservedPod, is_of_group: bool) -> Duration {
+    fn timeout(&self, observed: &ObservedPod, is_pod_group_member: bool) -> Duration {
         let existing = &observed.existing;
         let is_unbound = |claim: &String| self.vms.is_unbound(&existing.namespace, claim);
         let waits =
             observed.claims.iter().any(is_unbound) || existing.nominated_node_name.is_some();
-        match (waits, is_of_group) {
+        match (waits, is_pod_group_member) {
             (true, _) => VOLUMES_TIMEOUT,
             (false, true) => POD_GROUP_TIMEOUT,
             (false, false) => RESERVED_TIMEOUT,
@@ -198,7 +198,7 @@ impl Extender {
     }
 
     /// Records that `filter` was not answered for the pod, so that the pod is woken when free resources appear.
-    pub fn unanswered(&mut self, pod: &v1::Pod) {
+    pub fn record_unanswered(&mut self, pod: &v1::Pod) {
         let Ok(observed) = ObservedPod::read(pod) else { return };
         if self.reservations.get(observed.uid()).is_none()
             && let Ok(request) = self.request(pod, &observed)

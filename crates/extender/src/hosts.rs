@@ -90,7 +90,7 @@ impl Extender {
         set.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
         if is_new {
             let pods: Vec<Arc<str>> =
-                self.reservations.records.on_unreported(name).cloned().collect();
+                self.reservations.records.pods_without_report(name).cloned().collect();
             for uid in pods {
                 let request =
                     self.reservations.get(&uid).map(|reservation| reservation.request.clone());
@@ -108,7 +108,7 @@ impl Extender {
     pub fn node_deleted(&mut self, name: &str) {
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
-            self.reservations.records.on_unreported(name).cloned().collect();
+            self.reservations.records.pods_without_report(name).cloned().collect();
         for uid in unreported {
             self.reservations.engine.remove(&uid);
         }

@@ -4,7 +4,7 @@ use berth_api::Class;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubevirt_render::launcher::Machine;
-use berth_placement::engine::{Needs, class_named};
+use berth_placement::engine::{Needs, parse_class};
 use serde_json::Value;
 
 use super::error::VmError;
@@ -33,7 +33,7 @@ impl Instance {
         let class = annotations.and_then(|all| all.get(CLASS_LABEL)?.as_str());
         let phase = text("/status/phase").unwrap_or_default();
         let is_final = matches!(phase, "Succeeded" | "Failed");
-        let class = class.and_then(class_named);
+        let class = class.and_then(parse_class);
         let unknown = Self::unknown(&machine.namespace);
         Ok((uid, Self { guest: machine.guest(), class, is_final, ..unknown }))
     }

@@ -16,7 +16,7 @@ pub const READ_VALIDITY: Duration = Duration::from_secs(1);
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which the scheduler must hold the Lease before the extender decides, if another scheduler held the Lease
 /// before. The time is longer than the validity of a read plus the duration of a binding.
-const SETTLE: Duration = Duration::from_secs(4);
+const TAKEOVER_DELAY: Duration = Duration::from_secs(4);
 
 /// Reason why this extender may not decide now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,7 @@ impl LeaseGuard {
         };
         self.acquired = Some((holder.to_owned(), text, since));
         let held = held.max(began.saturating_duration_since(since));
-        if spec.lease_transitions.unwrap_or_default() > 0 && held < SETTLE {
+        if spec.lease_transitions.unwrap_or_default() > 0 && held < TAKEOVER_DELAY {
             return Err(LeaseError::JustAcquired { holder: holder.to_owned() });
         }
         self.held = Some(began);

@@ -84,7 +84,7 @@ impl ObservedPod {
     /// Returns an error if an amount is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
         let mut existing = ExistingPod::read(pod)?;
-        if !is_of_instance(pod, existing.vmi_uid.as_deref()) {
+        if !belongs_to_instance(pod, existing.vmi_uid.as_deref()) {
             existing.vmi_uid = None;
             existing.migration_uid = None;
             existing.is_first_consumer = false;
@@ -138,7 +138,7 @@ impl ObservedPod {
 
 /// Returns true if the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both the
 /// label and the owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
-fn is_of_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
+fn belongs_to_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let is_instance = |owner: &OwnerReference| {
         owner.kind == "VirtualMachineInstance" && owner.api_version.starts_with("kubevirt.io/")

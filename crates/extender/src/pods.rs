@@ -158,7 +158,7 @@ impl Extender {
     ) -> Result<(Request, Result<(), PodError>), PodError> {
         let needs = Needs {
             is_vm: observed.existing.vmi_uid.is_some(),
-            is_pinned: observed.existing.pod.has_own_cpus(),
+            is_pinned: observed.existing.pod.has_exclusive_cpus(),
             ..Needs::default()
         };
         let invalid: InvalidField = match self.compile(pod, observed, needs.clone()) {
@@ -289,7 +289,7 @@ impl Extender {
         let vm_follows =
             reservation.vm.as_ref().is_some_and(|vm| holds(vm) && self.vms.is_alive(vm));
         if reservation.is_first_consumer && vm_follows && !has_failed {
-            return self.keep_for_vm(now, uid);
+            return self.reserve_for_vm(now, uid);
         }
         let was_sent = matches!(reservation.stage, Stage::Bound { .. } | Stage::Binding { .. });
         if !was_sent || !has_exclusive(&reservation.request) {
@@ -299,7 +299,7 @@ impl Extender {
     }
 
     /// Keeps the reservation of a first-consumer pod for its VM's launcher pod.
-    fn keep_for_vm(&mut self, now: Instant, uid: &str) {
+    fn reserve_for_vm(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let (request, was_released) =
             (reservation.request.clone(), reservation.stage == Stage::Released);
@@ -361,5 +361,5 @@ impl Extender {
 fn wants_exclusive(observed: &ObservedPod) -> bool {
     let pod = &observed.existing.pod;
     let mut containers = pod.containers.iter();
-    containers.any(|container| !container.requests.hugepages.is_empty()) || pod.has_own_cpus()
+    containers.any(|container| !container.requests.hugepages.is_empty()) || pod.has_exclusive_cpus()
 }

@@ -61,7 +61,7 @@ impl Records {
             .by_pod
             .get(uid)
             .map_or(ReservationState::None, |reservation| reservation.stage.state());
-        debug_assert!(state.may_become(next), "{uid}: {state:?} to {next:?}");
+        debug_assert!(state.can_transition_to(next), "{uid}: {state:?} to {next:?}");
     }
 
     /// Inserts or replaces a pod's reservation, and makes it the reservation of the pod's VM.
@@ -110,7 +110,7 @@ impl Records {
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<Reservation> {
         let reservation = self.by_pod.remove(uid)?;
-        debug_assert!(reservation.stage.state().may_become(ReservationState::None));
+        debug_assert!(reservation.stage.state().can_transition_to(ReservationState::None));
         if let Some(vm) = &reservation.vm
             && self.by_vm.get(vm).is_some_and(|holder| &**holder == uid)
         {
@@ -140,7 +140,7 @@ impl Records {
     }
 
     /// Returns the pods on a Node without a report.
-    pub(super) fn on_unreported(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
+    pub(super) fn pods_without_report(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
         self.without_host.get(node).into_iter().flatten()
     }
 

@@ -8,7 +8,7 @@ use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
 /// Reason of a host for which the engine finds no single reason.
-const FULL: &str = "node(s) had too little room for it";
+const NO_SINGLE_REASON: &str = "node(s) had too little room for it";
 /// Maximum number of cached request classes; with more, the cache is emptied.
 const CLASSES: usize = 64;
 
@@ -65,8 +65,8 @@ impl ClassRefusals {
             self.reasons.resize(host.index() + 1, None);
         }
         let compute = || {
-            let reasons = engine.why_not(request, host);
-            reasons.first().map_or(Cow::Borrowed(FULL), |reason| reason.short())
+            let reasons = engine.rejection_reasons(request, host);
+            reasons.first().map_or(Cow::Borrowed(NO_SINGLE_REASON), |reason| reason.short())
         };
         match self.reasons.get_mut(host.index()) {
             Some(cached) => cached.get_or_insert_with(compute).clone(),

@@ -131,7 +131,8 @@ impl RefusedPods {
                 engine.choose(&pod.request, among.as_deref())
             } else {
                 let fits = |host: &&HostId| {
-                    is_available(**host) && engine.why_not(&pod.request, **host).is_empty()
+                    is_available(**host)
+                        && engine.rejection_reasons(&pod.request, **host).is_empty()
                 };
                 changed.iter().find(fits).copied()
             };

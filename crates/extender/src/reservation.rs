@@ -113,7 +113,7 @@ pub(super) fn has_exclusive(request: &Request) -> bool {
 /// Returns true if the kubelet allocates no CPUs, memory or devices of a zone to the pod, so that the pod's position
 /// in the order of admission does not affect other pods: the kubelet's NUMA-aware managers handle only Guaranteed
 /// pods, and KubeVirt's own devices have no zone.
-pub(super) fn takes_nothing_of_zones(request: &Request) -> bool {
+pub(super) fn needs_no_zone_resources(request: &Request) -> bool {
     let pod = request.pod();
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     !pod.is_guaranteed()

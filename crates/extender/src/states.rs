@@ -127,14 +127,14 @@ pub(super) const AVAILABILITY_TRANSITIONS: [(Availability, Availability); 12] = 
 
 impl ReservationState {
     /// Returns true if the table has this transition.
-    pub(super) fn may_become(self, next: Self) -> bool {
+    pub(super) fn can_transition_to(self, next: Self) -> bool {
         RESERVATION_TRANSITIONS.contains(&(self, next))
     }
 }
 
 impl Availability {
     /// Returns true if the table has this transition, or nothing changes.
-    pub(super) fn may_become(self, next: Self) -> bool {
+    pub(super) fn can_transition_to(self, next: Self) -> bool {
         self == next || AVAILABILITY_TRANSITIONS.contains(&(self, next))
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Time for which the calls for a pod are held.
 const HOLD: Duration = Duration::from_secs(1);
 /// Time for which the pods of a namespace are not held after a hold in vain.
-const IN_VAIN: Duration = Duration::from_secs(60);
+const HOLD_COOLDOWN: Duration = Duration::from_secs(60);
 
 /// Pods whose VirtualMachineInstances are unknown.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct UnknownInstances {
     /// Time of the first call, and the instance that the pod names, by pod.
     pods: HashMap<String, (Instant, String)>,
     /// Namespaces whose pods are not held, each with the time until which this applies.
-    in_vain: HashMap<String, Instant>,
+    cooldown: HashMap<String, Instant>,
 }
 
 impl UnknownInstances {
@@ -31,12 +31,12 @@ impl UnknownInstances {
         namespace: &str,
         instance: &str,
     ) -> bool {
-        let is_in_vain = self.in_vain.get(namespace).is_some_and(|until| now < *until);
+        let is_in_vain = self.cooldown.get(namespace).is_some_and(|until| now < *until);
         if let Some((since, _)) = self.pods.get(pod) {
             let holds = now.saturating_duration_since(*since) < HOLD;
             if !holds && !is_in_vain {
-                let until = now.checked_add(IN_VAIN).unwrap_or(now);
-                self.in_vain.insert(namespace.to_owned(), until);
+                let until = now.checked_add(HOLD_COOLDOWN).unwrap_or(now);
+                self.cooldown.insert(namespace.to_owned(), until);
             }
             return holds && !is_in_vain;
         }
@@ -57,8 +57,8 @@ impl UnknownInstances {
 
     /// Removes pods that no longer wait.
     pub(super) fn expire(&mut self, now: Instant, waits: impl Fn(&str) -> bool) {
-        let is_new = |since: Instant| now.saturating_duration_since(since) < IN_VAIN;
+        let is_new = |since: Instant| now.saturating_duration_since(since) < HOLD_COOLDOWN;
         self.pods.retain(|pod, (since, _)| is_new(*since) || waits(pod));
-        self.in_vain.retain(|_, until| now < *until);
+        self.cooldown.retain(|_, until| now < *until);
     }
 }

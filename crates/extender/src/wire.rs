@@ -16,7 +16,7 @@ pub struct FilterArgs<'a> {
     /// Names of the hosts that the scheduler's plugins accept, borrowed from the body.
     pub names: Vec<&'a str>,
     /// True if the pod belongs to a PodGroup; kube-scheduler 1.36 first simulates the placement of such pods.
-    pub is_of_group: bool,
+    pub is_pod_group_member: bool,
 }
 
 /// Arguments of `bind` (`ExtenderBindingArgs`).
@@ -46,7 +46,7 @@ struct RawFilterArgs<'a> {
 
 /// Reason why the body of a call is invalid; the scheduler logs the reason.
 #[derive(Debug, thiserror::Error)]
-pub enum WireError {
+pub enum CallBodyError {
     /// The body is not JSON, or not the JSON of this call.
     #[error("{call}: {field}: {source} (a body of {length} bytes)")]
     Json {
@@ -79,20 +79,20 @@ pub enum WireError {
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or has no pod or no names of hosts.
-pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, WireError> {
+pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
     let read: RawFilterArgs<'_> = read("filter", body)?;
-    let pod = read.pod.ok_or(WireError::NoPod)?;
+    let pod = read.pod.ok_or(CallBodyError::NoPod)?;
     let names = match (read.node_names, read.nodes) {
         (Some(names), _) => names,
         (None, None) => Vec::new(),
-        (None, Some(_)) => return Err(WireError::NoNodeNames),
+        (None, Some(_)) => return Err(CallBodyError::NoNodeNames),
     };
-    let is_of_group = is_of_group(body, &names);
-    Ok(FilterArgs { pod, names, is_of_group })
+    let is_pod_group_member = is_pod_group_member(body, &names);
+    Ok(FilterArgs { pod, names, is_pod_group_member })
 }
 
 /// Returns true if the pod has `spec.schedulingGroup`, a field that the Kubernetes types of this crate lack.
-fn is_of_group(body: &[u8], names: &[&str]) -> bool {
+fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Body {
@@ -125,7 +125,7 @@ fn is_of_group(body: &[u8], names: &[&str]) -> bool {
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or a field is empty.
-pub fn bind(body: &[u8]) -> Result<BindingArgs, WireError> {
+pub fn bind(body: &[u8]) -> Result<BindingArgs, CallBodyError> {
     let read: BindingArgs = read("bind", body)?;
     let fields = [
         ("PodName", &read.pod_name),
@@ -134,18 +134,18 @@ pub fn bind(body: &[u8]) -> Result<BindingArgs, WireError> {
         ("Node", &read.node),
     ];
     if let Some((field, _)) = fields.into_iter().find(|(_, value)| value.is_empty()) {
-        return Err(WireError::Empty { field });
+        return Err(CallBodyError::Empty { field });
     }
     Ok(read)
 }
 
-fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T, WireError> {
+fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T, CallBodyError> {
     serde_json::from_slice(body).or_else(|_| {
         // Tracking the field path costs more than parsing, so only a malformed body is parsed again to find the field.
         let mut again = serde_json::Deserializer::from_slice(body);
         serde_path_to_error::deserialize(&mut again).map_err(|error| {
             let (field, length) = (error.path().to_string(), body.len());
-            WireError::Json { call, field, length, source: error.into_inner() }
+            CallBodyError::Json { call, field, length, source: error.into_inner() }
         })
     })
 }
@@ -263,10 +263,10 @@ mod tests {
             (r#""nodeName":"\"schedulingGroup\"","#, r#"["a"]"#, false),
         ] {
             let body = body(group, names);
-            assert_eq!(filter(body.as_bytes()).unwrap().is_of_group, is, "{body}");
+            assert_eq!(filter(body.as_bytes()).unwrap().is_pod_group_member, is, "{body}");
         }
         let behind = r#"{"NodeNames":["a"],"Pod":{"spec":{"schedulingGroup":{},"containers":[]}}}"#;
-        assert!(filter(behind.as_bytes()).unwrap().is_of_group);
+        assert!(filter(behind.as_bytes()).unwrap().is_pod_group_member);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         }
 
         #[test]
-        fn no_body_is_fatal(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_body_causes_a_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             drop(filter(&body));
             drop(bind(&body));
         }

@@ -57,7 +57,7 @@ pub fn observe(
         microcode: text(
             notes,
             "microcode",
-            one_or_mixed(info.microcode.clone()),
+            common_value(info.microcode.clone()),
             "/proc/cpuinfo has no microcode",
         ),
         governor: governor(root, topology, notes),
@@ -101,7 +101,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
             Err(_) => {}
         }
     }
-    let found = one_or_mixed(governors);
+    let found = common_value(governors);
     if found.is_none() {
         let why = "no cpufreq driver: the firmware or the hypervisor sets the frequency";
         notes.unknown("capabilities.cpu.governor", UnknownReason::NotFound, why);
@@ -109,7 +109,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     found
 }
 
-fn one_or_mixed(values: BTreeSet<String>) -> Option<String> {
+fn common_value(values: BTreeSet<String>) -> Option<String> {
     let several = values.len() > 1;
     values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
 }
@@ -129,11 +129,11 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Performance, cpus: fast },
             CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
         ],
-        _ => by_measure(root, topology, "cpu_capacity")
+        _ => group_by_value(root, topology, "cpu_capacity")
             // No hybrid processor is sold for two sockets, so this code does not read each core of such a server.
             .or_else(|| {
                 let single = topology.sockets() < 2;
-                single.then(|| by_measure(root, topology, "cache/index0/size")).flatten()
+                single.then(|| group_by_value(root, topology, "cache/index0/size")).flatten()
             })
             .unwrap_or_default(),
     };
@@ -142,7 +142,7 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
 
 /// Groups CPUs by a number below their folder; CPUs with the highest number are the fast kind. Returns `None` if the
 /// first CPU has no such file, so that an ordinary host needs one read.
-fn by_measure(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
+fn group_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let measure = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;
         text.trim_end_matches('K').parse().ok()

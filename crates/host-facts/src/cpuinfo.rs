@@ -74,12 +74,12 @@ impl CpuInfo {
             line.clear();
             match input.take(LONGEST_LINE).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return info,
-                Ok(_) => info.take_line(&line),
+                Ok(_) => info.parse_line(&line),
             }
         }
     }
 
-    fn take_line(&mut self, line: &[u8]) {
+    fn parse_line(&mut self, line: &[u8]) {
         let Some(colon) = line.iter().position(|&b| b == b':') else { return };
         let (key, value) = line.split_at(colon);
         let key = key.trim_ascii();

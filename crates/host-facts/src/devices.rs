@@ -6,14 +6,14 @@ use super::pci::PciDevice;
 
 /// Vendors of the display controllers that management processors have for a remote console: Matrox, ASPEED, and those
 /// of virtual machines (QEMU, Cirrus). These controllers are not passed through to VMs.
-const CONSOLES: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
+const CONSOLE_VENDORS: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
 /// Returns graphics and compute accelerators without their virtual functions.
 #[must_use]
 pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
     pci.iter()
         .filter(|device| device.is_gpu() && !device.is_virtual)
-        .filter(|device| device.vendor.is_none_or(|vendor| !CONSOLES.contains(&vendor)))
+        .filter(|device| device.vendor.is_none_or(|vendor| !CONSOLE_VENDORS.contains(&vendor)))
         .map(|device| Gpu {
             pci_address: device.address,
             id: device.id(),

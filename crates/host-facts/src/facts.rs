@@ -91,7 +91,7 @@ impl HostFacts {
     fn adopt_unknown(&mut self, other: &Self, paths: &[&str]) {
         let below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
         self.notes.unknown.extend(other.notes.unknown.iter().filter(below).cloned());
-        self.notes.tidy();
+        self.notes.sort_and_dedup();
     }
 
     /// Returns the name of the Node and the InfraNode: the name that the kubelet's flags set, otherwise the host

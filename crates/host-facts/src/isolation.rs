@@ -38,7 +38,8 @@ pub fn nohz_full(
         return Some(CpuSet::new());
     }
     let given = kernel.parameter("nohz_full").last();
-    let given = given.map_or_else(|| Some(CpuSet::new()), |l| boot_list(l, last_cpu(topology)));
+    let given =
+        given.map_or_else(|| Some(CpuSet::new()), |l| parse_boot_cpu_list(l, last_cpu(topology)));
     file_or_command_line("nohzFull", file, given, kernel, topology, notes)
 }
 
@@ -71,13 +72,17 @@ fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuS
         let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
         let list: Vec<&str> = value.split(',').skip(flags.len()).collect();
         let from_scheduler = flags.is_empty() || flags.contains(&"domain");
-        if from_scheduler { boot_list(&list.join(","), last) } else { Some(CpuSet::new()) }
+        if from_scheduler {
+            parse_boot_cpu_list(&list.join(","), last)
+        } else {
+            Some(CpuSet::new())
+        }
     };
     values.map(isolated).last().unwrap_or_else(|| Some(CpuSet::new()))
 }
 
 /// Parses a CPU list of the kernel command line, in which `N` is the last CPU and `all` means all CPUs.
-fn boot_list(list: &str, last: u32) -> Option<CpuSet> {
+fn parse_boot_cpu_list(list: &str, last: u32) -> Option<CpuSet> {
     let list = if list == "all" { "0-N" } else { list };
     list.replace('N', &last.to_string()).parse().ok()
 }

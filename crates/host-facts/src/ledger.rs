@@ -31,9 +31,9 @@ pub struct Ledger {
     /// Uplinks that were down before Berth set them up.
     pub raised: BTreeSet<LinkName>,
     /// Host networks that Berth created in this boot.
-    pub networks: BTreeMap<String, MadeNetwork>,
+    pub networks: BTreeMap<String, NetworkRecord>,
     /// The nf_tables table that Berth created in this boot.
-    pub filter: Option<MadeFilter>,
+    pub filter: Option<FilterRecord>,
     /// Entries that this version does not know, stored as text for the version that does.
     unknown: BTreeMap<String, TextEntry>,
 }
@@ -50,7 +50,7 @@ pub struct Entry {
 /// State of a host network after Berth's last change: a difference later is drift.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MadeNetwork {
+pub struct NetworkRecord {
     /// Settings of the network in the spec.
     pub settings: String,
     /// The uplink that became the bridge's port.
@@ -71,7 +71,7 @@ pub struct MadeNetwork {
 /// later is drift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MadeFilter {
+pub struct FilterRecord {
     /// Version of the rules.
     pub version: u32,
     /// Uplinks in the table.
@@ -96,9 +96,9 @@ struct Document {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     raised_uplinks: BTreeSet<LinkName>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    networks: BTreeMap<String, MadeNetwork>,
+    networks: BTreeMap<String, NetworkRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    filter: Option<MadeFilter>,
+    filter: Option<FilterRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,7 +231,7 @@ mod tests {
         ledger.unmovable.insert(24, "nvme0q1".to_owned());
         ledger.hugepages_changed = Some(7);
         let uplinks = ["eth1".parse().unwrap()].into();
-        ledger.filter = Some(MadeFilter { version: 1, uplinks });
+        ledger.filter = Some(FilterRecord { version: 1, uplinks });
         ledger
     }
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_voids_all_but_files() {
+    fn a_reboot_invalidates_all_entries_except_files() {
         let text = ledger().render("boot-1");
         for boot in [Some("boot-2"), None] {
             let read = Ledger::parse(&text, boot).unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_original_value_stays() {
+    fn the_first_original_value_is_kept() {
         let mut ledger = ledger();
         ledger.found(RUN, Value::Number(1));
         assert_eq!(ledger.entries[&RUN].found, Value::Number(0));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_metal_of_a_cloud_is_no_guest() {
+    fn cloud_bare_metal_is_not_a_virtual_machine() {
         assert_eq!(by_names("Amazon EC2", "m5.metal"), None);
         assert_eq!(by_names("Amazon EC2", "m5.large"), Some(Hypervisor::Kvm));
         assert_eq!(by_names("Microsoft Corporation", "Surface"), None);

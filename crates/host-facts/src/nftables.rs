@@ -173,7 +173,8 @@ impl Nftables {
         // An answer that is not a dump ends with the acknowledgement.
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
-        let request = framed(of_subsystem(kind), flags, number, bridge_header(), &attributes.0);
+        let request =
+            encode_message(of_subsystem(kind), flags, number, bridge_header(), &attributes.0);
         self.socket.send(&request, 0)?;
         let mut whole = true;
         loop {
@@ -326,7 +327,7 @@ pub const fn bridge_header() -> [u8; 4] {
 
 /// Returns a message with its headers.
 #[must_use]
-pub fn framed(
+pub fn encode_message(
     kind: u16,
     flags: u16,
     sequence: u32,
@@ -393,7 +394,7 @@ mod tests {
     fn only_events_of_the_table_count() {
         const DELETE_TABLE: u8 = 2;
         let named = |name| Attributes::default().text(TABLE_NAME, name);
-        let event = |kind, general, name| framed(kind, 0, 0, general, &named(name).0);
+        let event = |kind, general, name| encode_message(kind, 0, 0, general, &named(name).0);
         let deleted = of_subsystem(DELETE_TABLE);
         assert!(concerns(&event(deleted, bridge_header(), "berth"), "berth"));
         assert!(!concerns(&event(deleted, bridge_header(), "nat"), "berth"));
@@ -403,7 +404,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_ends(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn garbage_never_panics_or_loops(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let payload = Payload(&bytes);
             prop_assert!(payload.all().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
             prop_assert!(comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));

@@ -60,7 +60,7 @@ impl Notes {
             Err(error) => error,
         };
         self.unknown(path, error.reason(), error.to_string());
-        self.warn_unless_ordinary(&error);
+        self.warn_if_unexpected(&error);
         None
     }
 
@@ -70,20 +70,20 @@ impl Notes {
         match read {
             Ok(value) => Some(value),
             Err(error) => {
-                self.warn_unless_ordinary(&error);
+                self.warn_if_unexpected(&error);
                 None
             }
         }
     }
 
-    fn warn_unless_ordinary(&mut self, error: &ReadError) {
+    fn warn_if_unexpected(&mut self, error: &ReadError) {
         if !matches!(error.reason(), UnknownReason::NotFound | UnknownReason::NoPermission) {
             self.warn(format!("/{}", error.path), error.problem.to_string());
         }
     }
 
     /// Sorts the notes and removes duplicates, so that equal hosts have equal reports.
-    pub fn tidy(&mut self) {
+    pub fn sort_and_dedup(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();
         self.unknown.sort();

@@ -90,7 +90,7 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
         let why = format!("`{}` is no name for a Node", found.escape_debug());
         notes.unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, why);
     }
-    notes.tidy();
+    notes.sort_and_dedup();
     facts.notes = notes;
     facts
 }

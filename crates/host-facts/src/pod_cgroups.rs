@@ -25,7 +25,7 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
         let name = || root.read(&format!("proc/{folder}/comm")).unwrap_or_default();
         let is_machine = || MACHINES.iter().any(|machine| name().starts_with(machine));
         let units = units(path, is_relative);
-        if units.is_empty() || !(names_pod(path) || is_machine()) {
+        if units.is_empty() || !(contains_pod_uid(path) || is_machine()) {
             continue;
         }
         for unit in units {
@@ -68,7 +68,7 @@ fn units(path: &str, is_relative: bool) -> Vec<Unit> {
 
 /// Returns true if a part of the path has the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_` between
 /// the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman.
-fn names_pod(path: &str) -> bool {
+fn contains_pod_uid(path: &str) -> bool {
     path.match_indices("pod").any(|(at, word)| {
         let before = path.get(..at).unwrap_or_default();
         let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
@@ -123,7 +123,7 @@ mod tests {
             ("/system.slice/podman.service".to_owned(), false),
             ("/system.slice/kubelet.service".to_owned(), false),
         ] {
-            assert_eq!(names_pod(&path), is_pod, "{path}");
+            assert_eq!(contains_pod_uid(&path), is_pod, "{path}");
         }
     }
 }

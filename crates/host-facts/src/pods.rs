@@ -32,7 +32,7 @@ impl Pods {
     /// another policy would place again count: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a
     /// drained node.
     #[must_use]
-    pub fn not_drained(&self) -> Option<String> {
+    pub fn not_drained_reason(&self) -> Option<String> {
         if !self.known {
             return Some("the host's processes are not visible here".to_owned());
         }
@@ -46,7 +46,7 @@ impl Pods {
 }
 
 /// Paths of the kubelet's top group: cgroup v2, then v1, with either cgroup driver.
-const TOPS: [&str; 6] = [
+const KUBEPODS_GROUPS: [&str; 6] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
     "sys/fs/cgroup/cpuset/kubepods.slice",
@@ -57,7 +57,8 @@ const TOPS: [&str; 6] = [
 
 /// Reads the control groups.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
-    let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
+    let listings: Vec<Vec<String>> =
+        KUBEPODS_GROUPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
     // The checkpoints have pods whose groups do not exist yet. If no kubelet runs, only the pods on disk count.

@@ -59,7 +59,7 @@ impl Processes {
 
 /// Reads CPU time in seconds and resident memory in bytes of this process, from its `stat` and `statm`.
 #[must_use]
-pub fn myself(root: &Root) -> Option<(f64, f64)> {
+pub fn own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     let stat = root.read("proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11);
@@ -73,7 +73,7 @@ pub fn myself(root: &Root) -> Option<(f64, f64)> {
 
 /// Returns true if the process may be the host's kubelet: it runs as root, in the host's PID namespace, and not in
 /// the control group of a pod.
-pub fn is_of_host(root: &Root, pid: u32) -> bool {
+pub fn is_host_process(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -94,7 +94,8 @@ pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");
     let named = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
-        let meant = NAMES.contains(&name.as_str()) && (name != KUBELET || is_of_host(root, *pid));
+        let meant =
+            NAMES.contains(&name.as_str()) && (name != KUBELET || is_host_process(root, *pid));
         meant.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(named).collect();

@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    fn some_of_each() -> Vec<Setting> {
+    fn one_of_each_kind() -> Vec<Setting> {
         let mut all: Vec<Setting> = vec![
             Setting::Hugepages { zone: 12, size: PageSize::GIB_1 },
             Setting::TransparentHugepages,
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for setting in some_of_each() {
+        for setting in one_of_each_kind() {
             assert_eq!(setting.to_string().parse(), Ok(setting));
         }
         for wrong in ["", "ksm", "ksm x", "hugepages 2Mi", "hugepages 3Mi zone 0", "interrupt -1"] {
@@ -242,7 +242,7 @@ mod tests {
         #[test]
         fn garbage_is_an_error(text in ".{0,40}") {
             drop(text.parse::<Setting>());
-            for setting in some_of_each() {
+            for setting in one_of_each_kind() {
                 if let Ok(value) = setting.value(&text) {
                     prop_assert_eq!(setting.value(&value.to_string()), Ok(value));
                 }

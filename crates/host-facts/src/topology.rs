@@ -65,7 +65,7 @@ impl Topology {
         };
 
         let online = listed("online", notes).unwrap_or_else(|| {
-            let runs = |id: &u32| switched_on(root, *id);
+            let runs = |id: &u32| is_online(root, *id);
             if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
         });
         // A malformed `online` must not add thousands of CPUs to a tree with eight folders.
@@ -100,7 +100,7 @@ impl Topology {
         }
         topology.known = without_topology != topology.online;
         if !topology.known {
-            topology.fall_back_to(cpuinfo);
+            topology.use_cpuinfo(cpuinfo);
         } else if !without_topology.is_empty() {
             notes.warn(
                 format!("/{CPUS}"),
@@ -137,7 +137,7 @@ impl Topology {
     }
 
     /// Reads packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
-    fn fall_back_to(&mut self, cpuinfo: &CpuInfo) {
+    fn use_cpuinfo(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
         let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
         for processor in &cpuinfo.processors {
@@ -159,7 +159,7 @@ impl Topology {
 }
 
 /// Returns true if a CPU is online. On most machines CPU 0 cannot be taken offline and has no `online` file.
-fn switched_on(root: &Root, id: u32) -> bool {
+fn is_online(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 

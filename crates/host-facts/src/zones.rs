@@ -24,7 +24,7 @@ pub fn observe(
     let mut zones: Vec<Zone> =
         nodes.iter().map(|(id, _)| zone(root, *id, topology, notes)).collect();
     if zones.is_empty() {
-        zones.extend(whole_host(topology, memory));
+        zones.extend(single_zone(topology, memory));
     }
     if let [only] = zones.as_mut_slice() {
         only.memory = only.memory.or(memory.total);
@@ -68,7 +68,7 @@ fn zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
     }
 }
 
-fn whole_host(topology: &Topology, memory: &Memory) -> Option<Zone> {
+fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
     let empty = topology.online.is_empty() && memory.total.is_none();
     (!empty).then(|| Zone {
         id: 0,

@@ -16,7 +16,7 @@ impl CpuBits {
     /// Returns the set of places from `start` up to, but excluding, `end`.
     pub(super) fn run(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
-        for (word, mask) in words_of(start, end) {
+        for (word, mask) in masked_words(start, end) {
             bits.0[word] |= mask;
         }
         bits
@@ -41,8 +41,8 @@ impl CpuBits {
     }
 
     /// Counts the places of the set from `start` up to, but excluding, `end`.
-    pub(super) fn count_run(&self, start: u16, end: u16) -> u32 {
-        words_of(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
+    pub(super) fn count_range(&self, start: u16, end: u16) -> u32 {
+        masked_words(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
 
     pub(super) fn and(mut self, other: &Self) -> Self {
@@ -76,7 +76,7 @@ impl CpuBits {
 }
 
 /// Returns the words that a range covers, each with the mask of the range's bits.
-fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
+fn masked_words(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
         let low = start.saturating_sub(word * 64).min(64);
@@ -88,12 +88,12 @@ fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
 
 /// A set of CPUs with only the necessary words, for storage with each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct FewBits {
+pub(super) struct CompactCpuBits {
     first: u8,
     words: Box<[u64]>,
 }
 
-impl From<&CpuBits> for FewBits {
+impl From<&CpuBits> for CompactCpuBits {
     fn from(bits: &CpuBits) -> Self {
         let Some(first) = bits.0.iter().position(|&word| word != 0) else { return Self::default() };
         let last = bits.0.iter().rposition(|&word| word != 0).unwrap_or(first);
@@ -101,7 +101,7 @@ impl From<&CpuBits> for FewBits {
     }
 }
 
-impl FewBits {
+impl CompactCpuBits {
     pub(super) fn bits(&self) -> CpuBits {
         let mut bits = CpuBits::default();
         let places = bits.0.iter_mut().skip(usize::from(self.first));
@@ -122,14 +122,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_what_is_between(start in 0u16..1100, length in 0u16..1100) {
+        fn ranges_contain_the_numbers_between_their_ends(start in 0u16..1100, length in 0u16..1100) {
             let end = start + length;
             let bits = CpuBits::run(start, end);
             let expected: Vec<u16> = (start..end).filter(|&place| place < 1024).collect();
             prop_assert_eq!(bits.iter().collect::<Vec<_>>(), expected.clone());
             prop_assert_eq!(bits.count() as usize, expected.len());
-            prop_assert_eq!(FewBits::from(&bits).bits(), bits);
-            prop_assert_eq!(CpuBits::run(0, 1024).count_run(start, end) as usize, expected.len());
+            prop_assert_eq!(CompactCpuBits::from(&bits).bits(), bits);
+            prop_assert_eq!(CpuBits::run(0, 1024).count_range(start, end) as usize, expected.len());
         }
     }
 }

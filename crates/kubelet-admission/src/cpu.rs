@@ -5,7 +5,7 @@ use super::hints::Hints;
 use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
-use super::{distribute, take, take_old};
+use super::{distribute, take, take_legacy};
 
 /// CPUs that the kubelet takes for a container.
 pub(super) struct Taken {
@@ -29,8 +29,8 @@ pub(super) fn hints(
     let mut must = 0;
     for (place, zone) in host.zones.iter().enumerate().take(MAX_HINT_ZONES) {
         totals[place] = u64::from(zone.cpus.1 - zone.cpus.0);
-        free[place] = u64::from(available.count_run(zone.cpus.0, zone.cpus.1));
-        let reused = u64::from(reusable.count_run(zone.cpus.0, zone.cpus.1));
+        free[place] = u64::from(available.count_range(zone.cpus.0, zone.cpus.1));
+        let reused = u64::from(reusable.count_range(zone.cpus.0, zone.cpus.1));
         if reused > 0 {
             // A mask that lacks the zone of a reusable CPU is excluded.
             must |= 1 << place;
@@ -129,7 +129,7 @@ fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBit
 /// Takes CPUs with the algorithm of the kubelet's version and options (`takeByTopology`).
 fn take_by_topology(host: &KubeletHost, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
     if !host.features.zone_aware_order {
-        let (cpus, is_deterministic) = take_old::pack(host, available, wanted)?;
+        let (cpus, is_deterministic) = take_legacy::pack(host, available, wanted)?;
         return Ok(Taken { cpus, is_deterministic, in_use: false });
     }
     let options = host.kubelet.cpu_options;

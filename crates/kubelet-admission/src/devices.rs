@@ -57,7 +57,7 @@ pub(super) fn hints(
     wanted: u64,
 ) -> Hints {
     if pool.zones == 0 {
-        return Hints::Anywhere;
+        return Hints::AnyZone;
     }
     let zones = host.zones.len();
     let used = pool_counts(host, used, place);
@@ -65,7 +65,7 @@ pub(super) fn hints(
     let has = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
     let free = |zone: usize| has(zone).saturating_sub(used(zone));
     if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < wanted {
-        return Hints::Nowhere;
+        return Hints::NoZone;
     }
     let must = (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
     let mut least = pool.zones.count_ones();

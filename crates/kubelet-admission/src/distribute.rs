@@ -91,7 +91,7 @@ fn best_split(
         let (balance, subset) = if rest == 0 {
             (deviation(&after), None)
         } else {
-            let Some((balance, subset)) = best_rest(&combo, &after, rest, group) else {
+            let Some((balance, subset)) = best_remainder_zones(&combo, &after, rest, group) else {
                 hangs = true;
                 return false;
             };
@@ -115,7 +115,7 @@ fn best_split(
 /// Returns the zones that provide the remainder with the best balance, and the balance. Returns `None` if the kubelet
 /// would loop forever. The kubelet does so if the remaining partial cores of several zones form a whole core only
 /// together.
-fn best_rest(
+fn best_remainder_zones(
     combo: &[usize],
     after: &[(usize, i64)],
     rest: i64,

@@ -66,7 +66,7 @@ impl State {
         let all_cpus = host.all_cpus.without(&host.reserved);
         host.zones.iter().enumerate().map(move |(at, zone)| {
             let count = |bits: &super::bits::CpuBits| {
-                if pins { bits.count_run(zone.cpus.0, zone.cpus.1) } else { 0 }
+                if pins { bits.count_range(zone.cpus.0, zone.cpus.1) } else { 0 }
             };
             let kept = has_account && at < MAX_HINT_ZONES;
             FreeZone {

@@ -1,6 +1,6 @@
 //! Resources that the managers allocate to a container.
 
-use super::bits::FewBits;
+use super::bits::CompactCpuBits;
 use super::devices::DeviceGrant;
 use super::hints::Affinity;
 use super::memory::Block;
@@ -11,7 +11,7 @@ use super::request::Role;
 pub(super) struct Grant {
     pub(super) role: Role,
     pub(super) affinity: Affinity,
-    pub(super) cpus: FewBits,
+    pub(super) cpus: CompactCpuBits,
     pub(super) blocks: Vec<Block>,
     pub(super) devices: Vec<DeviceGrant>,
 }

@@ -13,9 +13,9 @@ use super::zones::{MaskSet, ZoneMask, narrowness, places};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hints {
     /// No preference ("nil, preferred").
-    Anywhere,
+    AnyZone,
     /// No zones ("nil, not preferred").
-    Nowhere,
+    NoZone,
     /// Any of these sets of zones; the second field has the preferred sets.
     On(MaskSet, MaskSet),
 }
@@ -24,7 +24,7 @@ impl Hints {
     /// An empty list of hints means no zones.
     pub(super) fn on(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
         if possible.is_empty() {
-            return Self::Nowhere;
+            return Self::NoZone;
         }
         Self::On(possible, possible.filter(is_preferred))
     }
@@ -51,7 +51,7 @@ pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Rea
         TopologyPolicy::None => Ok(Affinity::default()),
         TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode => Err(Reason::Topology),
         TopologyPolicy::BestEffort => {
-            let zones = best_of_rest(host, hints)?.unwrap_or(default);
+            let zones = best_non_preferred(host, hints)?.unwrap_or(default);
             Ok(Affinity { zones: Some(zones), preferred: false })
         }
     }
@@ -66,8 +66,8 @@ fn best_preferred(
     let mut merged: Option<MaskSet> = None;
     for hint in hints {
         match hint {
-            Hints::Anywhere => {}
-            Hints::Nowhere => return Ok(None),
+            Hints::AnyZone => {}
+            Hints::NoZone => return Ok(None),
             Hints::On(_, preferred) => {
                 let mut preferred = *preferred;
                 if is_single {
@@ -76,26 +76,26 @@ fn best_preferred(
                 merged = Some(match merged {
                     None => preferred,
                     Some(others) if host.features.careful_merge => others.and(&preferred),
-                    Some(others) => others.meets(&preferred),
+                    Some(others) => others.pairwise_intersections(&preferred),
                 });
             }
         }
     }
     match merged {
         None => Ok(Some(host.all_zones())),
-        Some(merged) => fittest(host, &merged.filter(|mask| mask != 0)),
+        Some(merged) => best_narrowest_mask(host, &merged.filter(|mask| mask != 0)),
     }
 }
 
 /// Returns the best combination if no combination is preferred (`HintMerger.compare`).
-fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
+fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
     // The number of zones of the resource that needs the most zones (`maxOfMinAffinityCounts`).
     let mut most = 0;
     for hint in hints {
         if let Hints::On(possible, _) = hint {
-            merged = merged.meets(possible);
+            merged = merged.pairwise_intersections(possible);
             most = most.max(possible.narrowest().map_or(0, ZoneMask::count_ones));
         }
     }
@@ -110,11 +110,11 @@ fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>,
         count => count + 64,
     };
     let best = merged.iter().map(rank).min();
-    fittest(host, &merged.filter(|mask| Some(rank(mask)) == best))
+    best_narrowest_mask(host, &merged.filter(|mask| Some(rank(mask)) == best))
 }
 
 /// Returns the narrowest mask; among equally narrow masks, the mask with the closest zones (numa_info.go).
-fn fittest(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
+fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
     let Some(first) =

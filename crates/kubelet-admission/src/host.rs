@@ -254,7 +254,7 @@ impl KubeletHost {
             cpus_per_socket: 0,
             cpus_per_cache: 0,
         };
-        host.lay_out(&order)?;
+        host.build_topology(&order)?;
         host.reserve_cpus()?;
         host.reserve_memory(&order)?;
         host.add_pools(&spec.devices)?;
@@ -297,7 +297,7 @@ impl KubeletHost {
         bits
     }
 
-    fn lay_out(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
+    fn build_topology(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
         let mut seen = BTreeSet::new();
         let total: usize = order.iter().flat_map(|zone| &zone.cores).map(|c| c.cpus.len()).sum();
         if total == 0 || total > MAX_CPUS {
@@ -393,7 +393,7 @@ impl KubeletHost {
             return Err(HostFault::ReservedCpu(absent));
         }
         for core in &self.cores {
-            if self.reserved.count_run(core.cpus.0, core.cpus.1) > 0 {
+            if self.reserved.count_range(core.cpus.0, core.cpus.1) > 0 {
                 self.reserved_physical =
                     self.reserved_physical.or(&CpuBits::run(core.cpus.0, core.cpus.1));
             }

@@ -9,14 +9,13 @@
 //! ```text
 //! pod ─► request (QoS, whole CPUs, sums) ─► trial, container by container ─► totals ─► Admission or Refusal
 //!                                             │ hints: devices, cpu, memory ─► merged by the topology policy
-//!                                             └ allocation: devices, cpu (take, distribute, take_old), memory
+//!                                             └ allocation: devices, cpu (take, distribute, take_legacy), memory
 //! ```
 //!
 //! Not included: pod-level resources (alpha for the managers), dynamic resource allocation, ephemeral storage, taints
 //! and preemption by critical pods.
 
 mod bits;
-mod by_uid;
 mod cpu;
 mod devices;
 mod distribute;
@@ -34,9 +33,10 @@ mod request;
 mod restart;
 mod state;
 mod take;
-mod take_old;
+mod take_legacy;
 mod totals;
 mod trial;
+mod uid_map;
 mod view;
 mod zones;
 

@@ -111,7 +111,7 @@ pub(super) fn hints(
 ) -> Hints {
     let (possible, least) = calculate(host, zones, wanted, reusable);
     match Hints::on(possible, |mask| mask.count_ones() == least) {
-        Hints::Nowhere => Hints::Anywhere,
+        Hints::NoZone => Hints::AnyZone,
         hints => hints,
     }
 }
@@ -147,7 +147,7 @@ fn calculate(
         least = least.min(mask.count_ones());
         let may = match mask.count_ones() {
             1 => places(mask).all(|place| zones[place].cells.count_ones() <= 1),
-            _ => may_be_group(zones, mask),
+            _ => is_usable_group(zones, mask),
         };
         if may && has(&|place| zones[place].free, &reusable.on(mask)) {
             possible.insert(mask);
@@ -157,7 +157,7 @@ fn calculate(
 }
 
 /// Returns true if no zone of the mask serves an allocation alone or belongs to another group.
-fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
+fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
     places(mask).all(|place| {
         let zone = &zones[place];
         zone.assignments == 0 || (zone.cells.count_ones() > 1 && zone.cells == mask)
@@ -205,7 +205,7 @@ pub(super) fn allocate(
     }
     // The kubelet accepts a single zone even if the zone belongs to a group (`isAffinityViolatingNUMAAllocations`).
     // With the policy best-effort, this breaks up the group, and memory is later released to the wrong zone.
-    if mask.count_ones() != 1 && !may_be_group(zones, mask) {
+    if mask.count_ones() != 1 && !is_usable_group(zones, mask) {
         return fail(MemoryReason::Violation);
     }
     let mut blocks = Vec::with_capacity(2);

@@ -26,7 +26,7 @@ impl Admission {
         let zones: Vec<u32> = host
             .zones
             .iter()
-            .filter(|zone| cpus.count_run(zone.cpus.0, zone.cpus.1) > 0)
+            .filter(|zone| cpus.count_range(zone.cpus.0, zone.cpus.1) > 0)
             .map(|zone| zone.id)
             .collect();
         let unit = page.map_or(1, PageSize::bytes);

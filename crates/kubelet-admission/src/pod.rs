@@ -71,7 +71,7 @@ impl Pod {
     /// Returns true if a container gets exclusive CPUs under the static policy: a container of a Guaranteed pod that
     /// requests integer CPUs.
     #[must_use]
-    pub fn has_own_cpus(&self) -> bool {
+    pub fn has_exclusive_cpus(&self) -> bool {
         let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
         self.is_guaranteed() && self.containers.iter().any(|one| whole(one.requests.cpu_millis))
     }

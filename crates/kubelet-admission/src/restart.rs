@@ -14,7 +14,7 @@ pub enum Restart {
     /// The kubelet does not start until the host is drained and the state file is removed.
     Refused(&'static str),
     /// The result is random: the kubelet sums in the order of a Go map, and the result depends on this order.
-    Chance,
+    Nondeterministic,
 }
 
 /// The only error that a state written by the kubelet itself can cause.
@@ -36,7 +36,7 @@ impl State {
             for block in &grant.blocks {
                 let mine = places(block.zones).map(|place| expected[place]);
                 if mine.into_iter().any(|zone| zone.assignments > 0 && zone.cells != block.zones) {
-                    return Restart::Chance;
+                    return Restart::Nondeterministic;
                 }
                 put(&mut expected, block.zones, block.kind, block.size);
             }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use berth_api::{CpuSet, PageSize};
 
-use super::bits::{CpuBits, FewBits};
-use super::by_uid::ByUid;
+use super::bits::{CompactCpuBits, CpuBits};
 use super::devices::{self, DeviceGrant};
 use super::grant::Grant;
 use super::hints::Affinity;
@@ -16,6 +15,7 @@ use super::refusal::{Reason, Refusal};
 use super::request::{Request, Role};
 use super::totals::{self, Totals};
 use super::trial::{self, Trial};
+use super::uid_map::UidMap;
 use crate::pod::{Pod, Resources};
 
 /// The pods of one host and the resources allocated to them.
@@ -27,7 +27,7 @@ pub struct State {
     memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
     used: Totals,
-    pods: ByUid<Admission>,
+    pods: UidMap<Admission>,
 }
 
 /// Resources that the kubelet allocates to a pod on admission.
@@ -122,7 +122,7 @@ impl State {
             memory,
             devices,
             used: Totals::default(),
-            pods: ByUid::default(),
+            pods: UidMap::default(),
         }
     }
 
@@ -314,7 +314,7 @@ impl State {
             if host.kubelet.cpu_policy == CpuPolicy::Static {
                 let cpus = host.places(&container.cpus);
                 self.shared = self.shared.without(&cpus);
-                grant.cpus = FewBits::from(&cpus);
+                grant.cpus = CompactCpuBits::from(&cpus);
             }
             if host.kubelet.memory_policy == MemoryPolicy::Static {
                 for (kind, on, size) in &container.memory {

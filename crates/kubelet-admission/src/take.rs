@@ -81,7 +81,7 @@ impl<'h> CpuAccumulator<'h> {
     }
 
     pub(super) fn free_in_zone(&self, zone: usize) -> u32 {
-        self.host.zones.get(zone).map_or(0, |zone| self.free.count_run(zone.cpus.0, zone.cpus.1))
+        self.host.zones.get(zone).map_or(0, |zone| self.free.count_range(zone.cpus.0, zone.cpus.1))
     }
 
     fn free_in_socket(&self, socket: usize) -> u32 {
@@ -89,7 +89,7 @@ impl<'h> CpuAccumulator<'h> {
         places(group.zones)
             .filter_map(|zone| self.host.zones.get(zone))
             .map(|zone| match zone.sockets.len() {
-                1 => self.free.count_run(zone.cpus.0, zone.cpus.1),
+                1 => self.free.count_range(zone.cpus.0, zone.cpus.1),
                 _ => {
                     self.free.and(&CpuBits::run(zone.cpus.0, zone.cpus.1)).and(&group.cpus).count()
                 }
@@ -212,7 +212,7 @@ impl<'h> CpuAccumulator<'h> {
         let before = self.free;
         for list in self.core_lists() {
             for core in list.iter(host) {
-                let free = before.count_run(core.cpus.0, core.cpus.1);
+                let free = before.count_range(core.cpus.0, core.cpus.1);
                 // The core size is an average, like the socket size: on a host with unequal cores, some CPUs of the
                 // core may be in use.
                 if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
@@ -236,7 +236,7 @@ impl<'h> CpuAccumulator<'h> {
         for list in self.core_lists() {
             let most = list.iter(host).map(size).max().unwrap_or(0);
             for free in 1..=most {
-                let level = |core: &&Core| before.count_run(core.cpus.0, core.cpus.1) == free;
+                let level = |core: &&Core| before.count_range(core.cpus.0, core.cpus.1) == free;
                 for core in list.iter(host).filter(level) {
                     for cpu in (core.cpus.0..core.cpus.1).filter(|&cpu| before.contains(cpu)) {
                         self.take(&CpuBits::run(cpu, cpu + 1));
@@ -296,7 +296,7 @@ impl<'h> CpuAccumulator<'h> {
         let mut found = CpuBits::default();
         for core in Cores::Listed(&group.cores)
             .iter(self.host)
-            .filter(|core| self.free.count_run(core.cpus.0, core.cpus.1) > 0)
+            .filter(|core| self.free.count_range(core.cpus.0, core.cpus.1) > 0)
             .take(cores)
         {
             found = found.or(&self.free.and(&CpuBits::run(core.cpus.0, core.cpus.1)));

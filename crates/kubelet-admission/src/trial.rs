@@ -3,7 +3,7 @@
 //! Containers are handled in sequence, init containers first. Each container gets its devices, CPUs and memory before
 //! the next container is handled. If the pod is then rejected, its resources are released before the next pod.
 
-use super::bits::{CpuBits, FewBits};
+use super::bits::{CompactCpuBits, CpuBits};
 use super::cpu;
 use super::devices::{self, Counts};
 use super::grant::{Grant, transfer_blocks};
@@ -215,7 +215,7 @@ impl<'h> Trial<'h> {
             Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),
         };
         if let Some(grant) = self.grants.last_mut() {
-            grant.cpus = FewBits::from(&taken.cpus);
+            grant.cpus = CompactCpuBits::from(&taken.cpus);
         }
         Ok(())
     }

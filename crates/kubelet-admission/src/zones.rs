@@ -59,7 +59,7 @@ impl MaskSet {
     }
 
     /// Returns every intersection of a mask of one set with a mask of the other set, including empty intersections.
-    pub(super) fn meets(&self, other: &Self) -> Self {
+    pub(super) fn pairwise_intersections(&self, other: &Self) -> Self {
         let mut all = Self::default();
         for mine in self.iter() {
             for theirs in other.iter() {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrow_is_few_then_low() {
+    fn narrowest_mask_has_fewest_then_lowest_zones() {
         let mut masks = MaskSet::default();
         for mask in [0b111, 0b100, 0b011, 0b010] {
             masks.insert(mask);
@@ -95,6 +95,9 @@ mod tests {
         assert_eq!(MaskSet::default().narrowest(), None);
         let mut high = MaskSet::default();
         high.insert(0b1000_0011);
-        assert_eq!(masks.meets(&high).iter().collect::<Vec<_>>(), [0, 0b010, 0b011]);
+        assert_eq!(
+            masks.pairwise_intersections(&high).iter().collect::<Vec<_>>(),
+            [0, 0b010, 0b011]
+        );
     }
 }

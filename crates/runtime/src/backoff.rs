@@ -1,16 +1,16 @@
-//! Pauses between the attempts of a loop.
+//! RetryBackoff between the attempts of a loop.
 
 use std::time::Duration;
 
 /// Backoff of one loop: the pause doubles with each retry and has jitter, so that a thousand agents do not retry at
 /// the same time.
 #[derive(Debug)]
-pub struct Pauses {
+pub struct RetryBackoff {
     next: Duration,
     most: Duration,
 }
 
-impl Pauses {
+impl RetryBackoff {
     /// Pause before the first retry.
     pub const FIRST: Duration = Duration::from_secs(1);
 
@@ -27,14 +27,14 @@ impl Pauses {
 
     /// Sleeps for the next pause, but not for less than `rest`.
     pub async fn wait(&mut self, rest: Duration) {
-        tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
+        tokio::time::sleep(jittered(self.next.max(jittered_at_least(rest)))).await;
         self.next = (self.next * 2).min(self.most);
     }
 }
 
 /// Returns a time that is at least `time` after jitter is applied.
 #[must_use]
-pub fn at_least(time: Duration) -> Duration {
+pub fn jittered_at_least(time: Duration) -> Duration {
     // Both divisions round down, which may lose two nanoseconds.
     time * 4 / 3 + Duration::from_nanos(2)
 }

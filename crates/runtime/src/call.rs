@@ -6,14 +6,14 @@ use crate::cli::text;
 use crate::retry_after::Busy;
 
 /// Time limit for a call. Watches have separate limits.
-pub const CALL: Duration = Duration::from_secs(20);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Limits the time of a call.
 ///
 /// # Errors
 /// If the call fails, or has no answer in time.
 pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
-    match tokio::time::timeout(CALL, call).await {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(CallError::NoAnswer),
@@ -41,7 +41,7 @@ pub struct NotLeader;
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The server did not answer in time.
-    #[error("the API server does not answer ({} s)", CALL.as_secs())]
+    #[error("the API server does not answer ({} s)", CALL_TIMEOUT.as_secs())]
     NoAnswer,
     /// The server did not answer within the caller's limit.
     #[error("no answer in time")]

@@ -18,7 +18,7 @@ use crate::leader_election::LeaderGuard;
 use crate::retry_after::RetryAfterLayer;
 
 /// Time limit for a connection to the server.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client and its configuration.
 #[derive(Clone)]
 pub struct Connected {
@@ -63,7 +63,7 @@ pub async fn connect(
             )
         })?,
     };
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;
     // Callers decide when to retry, and then send their latest state.

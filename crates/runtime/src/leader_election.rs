@@ -155,7 +155,7 @@ impl LeaderElector {
         let Some((lease, since)) = self.seen.clone() else {
             let name = Some(self.election.lease.to_owned());
             let metadata = ObjectMeta { name, ..ObjectMeta::default() };
-            let lease = Lease { metadata, spec: Some(self.held(None)) };
+            let lease = Lease { metadata, spec: Some(self.lease_spec(None)) };
             let created = self.limit(self.api.create(&self.params(), &lease)).await?;
             self.seen = Some((created, Instant::now()));
             return Ok(true);
@@ -168,7 +168,7 @@ impl LeaderElector {
         if is_others && since.elapsed() < duration {
             return Ok(false);
         }
-        let spec = self.held(lease.spec.as_ref());
+        let spec = self.lease_spec(lease.spec.as_ref());
         self.write(Lease { spec: Some(spec), ..lease }).await?;
         Ok(true)
     }
@@ -179,7 +179,7 @@ impl LeaderElector {
     }
 
     /// Returns the spec of the Lease with this process as its holder.
-    fn held(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
+    fn lease_spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let Election { identity, duration, .. } = &self.election;
         let now = Some(MicroTime(Timestamp::now()));
         let is_ours = before.is_some_and(|spec| spec.holder_identity.as_ref() == Some(identity));

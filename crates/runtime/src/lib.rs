@@ -23,7 +23,6 @@ pub mod leader_election;
 #[cfg(feature = "http")]
 pub mod listen;
 pub mod log;
-pub mod pace;
 #[cfg(feature = "cluster")]
 pub mod reconcile;
 #[cfg(feature = "cluster")]
@@ -32,5 +31,6 @@ pub mod refusal;
 mod retry_after;
 #[cfg(feature = "http")]
 pub mod serve;
+pub mod token_bucket;
 #[cfg(feature = "cluster")]
 pub mod watch;

@@ -7,7 +7,7 @@ use kube::core::Status;
 use serde_json::Value;
 
 /// Time after which Berth tries a field again, as the other manager may have released the field.
-const AGAIN: Duration = Duration::from_secs(600);
+const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Reason of each cause of a conflict of an apply (`metav1.CauseTypeFieldManagerConflict`).
 pub const FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
@@ -53,7 +53,7 @@ impl Refusals {
 
     /// Removes old fields, and returns the others.
     pub fn fields(&mut self) -> BTreeSet<String> {
-        self.0.retain(|_, since| since.elapsed() < AGAIN);
+        self.0.retain(|_, since| since.elapsed() < RETRY_INTERVAL);
         self.0.keys().cloned().collect()
     }
 }

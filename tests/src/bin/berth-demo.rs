@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Time that the work thread has to end after a stop signal.
-const END: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts all of Berth on this machine: a control plane, three emulated hosts, two tenants; prints its state and
 /// runs until Ctrl-C
@@ -73,11 +73,11 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
                 drop(ask);
             }
         });
-        // After a signal, the work thread may still wait for a slow operation. After `END` the process exits, and
+        // After a signal, the work thread may still wait for a slow operation. After `STOP_TIMEOUT` the process exits, and
         // all child processes end with it.
         let begin = std::time::Instant::now();
         while !work.is_finished() {
-            if screen.is_stopped() && begin.elapsed() > END {
+            if screen.is_stopped() && begin.elapsed() > STOP_TIMEOUT {
                 of_files(at, logs);
                 fs::remove_dir_all(at).unwrap_or_default();
                 std::process::exit(1);

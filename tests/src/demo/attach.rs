@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::seen::Vm;
+use super::cluster_state::Vm;
 use crate::cluster::ControlPlane;
 use crate::host::Host;
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::hosts::Kind;
+use super::hosts::DemoHost;
 use crate::cluster::{ADMIN, ControlPlane, FROM_HOSTS, Version};
 use crate::repository;
 
@@ -27,7 +27,7 @@ const KUBEVIRT: [&str; 7] = [
     "virtualmachineclusterpreferences.instancetype.kubevirt.io",
 ];
 /// Replacements in examples that are written for larger hosts: file, original text, new text.
-const SMALLER: [(&str, &str, &str); 2] = [
+const EXAMPLE_REPLACEMENTS: [(&str, &str, &str); 2] = [
     ("bank.yaml", "flavor: {name: performance-4}", "flavor: {name: performance-small}"),
     (
         "shop.yaml",
@@ -156,7 +156,7 @@ pub fn controller() -> Result<Value> {
 /// Fails if the examples do not have the expected content.
 pub fn tenants() -> Result<String> {
     let mut all = Vec::new();
-    for (file, there, here) in SMALLER {
+    for (file, there, here) in EXAMPLE_REPLACEMENTS {
         let example = text(&Path::new("examples/tenants").join(file))?;
         ensure!(
             example.matches(there).count() == 1,
@@ -172,7 +172,7 @@ pub fn tenants() -> Result<String> {
 /// # Errors
 /// Fails if the example does not have the expected content.
 pub fn guest(name: &str) -> Result<String> {
-    let (_, there, here) = SMALLER[1];
+    let (_, there, here) = EXAMPLE_REPLACEMENTS[1];
     let example = text(Path::new("examples/tenants/shop.yaml"))?;
     let count = "replicas: 3";
     for expected in [there, count] {
@@ -186,7 +186,7 @@ pub fn guest(name: &str) -> Result<String> {
 ///
 /// # Errors
 /// Fails if the script fails.
-pub fn agent_kubeconfig(plane: &ControlPlane, kind: &Kind) -> Result<PathBuf> {
+pub fn agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let with = std::iter::once(plane.assets().to_path_buf()).chain(std::env::split_paths(&path));
     let mut script = Command::new(repository().join("deploy/agent-kubeconfig.sh"));

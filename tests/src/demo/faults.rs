@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::hosts::{By, HOSTS, Kind};
-use super::{Demo, Failures, SLOW, deployed, look, tables};
+use super::hosts::{DemoHost, HOSTS, InstallMethod};
+use super::{Demo, Failures, SLOW, deployed, observe, tables};
 use crate::cluster::{FROM_HOSTS, condition};
 use crate::package;
 
 /// Time for which the API server is stopped.
-const AWAY: Duration = Duration::from_secs(15);
+const API_SERVER_DOWNTIME: Duration = Duration::from_secs(15);
 /// Interval of pings; see `tests/host/tenants.sh`.
-const EVERY: Duration = Duration::from_millis(200);
+const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest time for which a tenant's pings may be unanswered on emulated hosts.
-const SILENCE: Duration = Duration::from_secs(1);
+const MAX_PING_GAP: Duration = Duration::from_secs(1);
 /// Leases that their holders renew while they run.
 const LEASES: [(&str, &str); 5] = [
     ("berth-system", "rack1-31"),
@@ -27,14 +27,14 @@ const LEASES: [(&str, &str); 5] = [
     ("kube-system", "berth-scheduler"),
 ];
 /// Tenant that is added and removed, derived from the example of another tenant.
-const GUEST: &str = "lab";
+const ADDED_TENANT: &str = "lab";
 /// Host that is drained.
 const DRAINED: &str = "rack1-32";
 /// Host that is lost. Its agent runs from a package, and restores huge pages and bridges before the kubelet starts.
 const LOST: &str = "rack1-31";
 
 /// Faults and their outcomes.
-type Told = Vec<[String; 2]>;
+type FaultOutcomes = Vec<[String; 2]>;
 
 /// Running ping of a VM to another VM of its tenant on another host.
 #[derive(Debug)]
@@ -51,29 +51,29 @@ impl Demo<'_> {
     /// # Errors
     /// Fails at the first fault from which the cluster does not recover.
     pub fn faults(&mut self) -> Result<String> {
-        let mut told = Told::new();
+        let mut told = FaultOutcomes::new();
         let pings = self.begin_pings()?;
-        let what = format!("the API server is away for {} s", AWAY.as_secs());
-        self.one(&mut told, &what, Self::server_restarts)?;
-        self.one(&mut told, "kube-scheduler is killed", Self::scheduler_dies)?;
+        let what = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
+        self.one(&mut told, &what, Self::restart_api_server)?;
+        self.one(&mut told, "kube-scheduler is killed", Self::kill_scheduler)?;
         // Both controllers started when there was one host, and are on several hosts after this step.
-        self.one(&mut told, "controllers are restarted in turn", Self::controllers_restart)?;
-        self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
-        self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
+        self.one(&mut told, "controllers are restarted in turn", Self::restart_controllers)?;
+        self.one(&mut told, "agents are restarted in turn", Self::restart_agents)?;
+        self.one(&mut told, "an agent's package is upgraded", Self::upgrade_package)?;
         self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
-        self.one(&mut told, "HostProfile density is edited, and back", Self::profile_is_edited)?;
-        self.one(&mut told, &format!("tenant {GUEST} comes"), Self::guest_comes)?;
-        self.one(&mut told, &format!("tenant {GUEST} goes"), Self::guest_goes)?;
-        self.one(&mut told, &format!("{DRAINED} is drained"), Self::host_is_drained)?;
-        self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
-        self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
+        self.one(&mut told, "HostProfile density is edited, and back", Self::edit_profile)?;
+        self.one(&mut told, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
+        self.one(&mut told, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
+        self.one(&mut told, &format!("{DRAINED} is drained"), Self::drain_host)?;
+        self.one(&mut told, &format!("{LOST} loses its power"), Self::fail_host)?;
+        self.one(&mut told, &format!("{LOST} has power again"), Self::recover_host)?;
         let rows = told.into_iter().map(Vec::from).collect();
         Ok(tables::table("Faults and outcomes", &["WHAT", "AND THEN"], rows))
     }
 
     fn one(
         &mut self,
-        told: &mut Told,
+        told: &mut FaultOutcomes,
         what: &str,
         act: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
@@ -86,7 +86,7 @@ impl Demo<'_> {
 
     /// Starts pings between one pair of VMs of each tenant.
     fn begin_pings(&mut self) -> Result<Vec<Watch>> {
-        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        let vms = observe::vms(&self.plane, &mut self.addresses)?;
         let mut all: BTreeMap<&str, Watch> = BTreeMap::new();
         for vm in &vms {
             let is_far = |other: &&super::Vm| other.tenant == vm.tenant && other.host != vm.host;
@@ -117,9 +117,9 @@ impl Demo<'_> {
                 .collect::<Result<_, _>>()
                 .context(answers.clone())?;
             let (lost, gap) = gaps(&answers);
-            let silence = EVERY * gap;
+            let silence = PING_INTERVAL * gap;
             ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
-            ensure!(silence <= SILENCE, "{tenant}: nothing was answered for {silence:?}");
+            ensure!(silence <= MAX_PING_GAP, "{tenant}: nothing was answered for {silence:?}");
             said.push(format!("{tenant}: {lost} of {} lost", u32::try_from(answers.len())? + lost));
         }
         Ok(said.join(", "))
@@ -133,7 +133,7 @@ impl Demo<'_> {
     }
 
     /// Waits until every holder has renewed its Lease.
-    fn all_are_there(&self, before: &[Value]) -> Result<String> {
+    fn wait_for_renewals(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
         self.screen.until("agents, controllers and schedulers renew their Leases", SLOW, || {
             let now = self.renewals()?;
@@ -142,53 +142,53 @@ impl Demo<'_> {
         Ok(format!("all are there after {} s", began.elapsed().as_secs()))
     }
 
-    fn server_restarts(&mut self) -> Result<String> {
+    fn restart_api_server(&mut self) -> Result<String> {
         let before = self.renewals()?;
         self.plane.stop_server();
-        self.screen.pause(AWAY)?;
+        self.screen.pause(API_SERVER_DOWNTIME)?;
         self.plane.start_server()?;
-        self.all_are_there(&before)
+        self.wait_for_renewals(&before)
     }
 
     /// Kills kube-scheduler in the pod of the lease holder and in the other pod.
-    fn scheduler_dies(&mut self) -> Result<String> {
+    fn kill_scheduler(&mut self) -> Result<String> {
         let mut killed = 0;
         for host in &mut self.hosts {
             killed += i32::from(host.run("pkill -KILL -x kube-scheduler")?.code == 0);
         }
         ensure!(killed > 0, "there was none on any host");
         let before = self.renewals()?;
-        self.all_are_there(&before)
+        self.wait_for_renewals(&before)
     }
 
-    fn rolled(&self, what: &str) -> Result<()> {
+    fn restart_rollout(&self, what: &str) -> Result<()> {
         self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", what])?;
         let timeout = format!("--timeout={}s", SLOW.as_secs());
         self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &timeout]).map(drop)
     }
 
-    fn controllers_restart(&mut self) -> Result<String> {
-        self.rolled("deployment/berth-controller")?;
+    fn restart_controllers(&mut self) -> Result<String> {
+        self.restart_rollout("deployment/berth-controller")?;
         let before = self.renewals()?;
-        self.all_are_there(&before)
+        self.wait_for_renewals(&before)
     }
 
-    fn agents_restart(&mut self) -> Result<String> {
-        self.rolled("daemonset/berth-agent")?;
+    fn restart_agents(&mut self) -> Result<String> {
+        self.restart_rollout("daemonset/berth-agent")?;
         for (kind, host) in HOSTS.iter().zip(&mut self.hosts) {
-            if kind.by == By::Package {
+            if kind.by == InstallMethod::Package {
                 host.must("systemctl restart berth-agent")?;
             }
         }
         let before = self.renewals()?;
-        self.all_are_there(&before)
+        self.wait_for_renewals(&before)
     }
 
     /// Installs a package with a later version and the same program.
-    fn package_is_upgraded(&mut self) -> Result<String> {
+    fn upgrade_package(&mut self) -> Result<String> {
         let package = package::newest()?;
         for (_, host) in
-            HOSTS.iter().zip(&mut self.hosts).filter(|(kind, _)| kind.by == By::Package)
+            HOSTS.iter().zip(&mut self.hosts).filter(|(kind, _)| kind.by == InstallMethod::Package)
         {
             host.put(&package, "/root/berth-agent.deb")?;
             let said = host.run_for(
@@ -201,11 +201,11 @@ impl Demo<'_> {
             ensure!(said.code == 0, "{}", said.output);
         }
         let before = self.renewals()?;
-        self.all_are_there(&before)
+        self.wait_for_renewals(&before)
     }
 
     /// Changes the KSM settings in a profile, and reverts the change.
-    fn profile_is_edited(&mut self) -> Result<String> {
+    fn edit_profile(&mut self) -> Result<String> {
         let began = Instant::now();
         let mut took = Vec::new();
         for (mode, is_running) in [("Off", false), ("On", true)] {
@@ -230,22 +230,22 @@ impl Demo<'_> {
         Ok(format!("KSM is {}", took.join(", ")))
     }
 
-    fn guest_comes(&mut self) -> Result<String> {
+    fn add_tenant(&mut self) -> Result<String> {
         let began = Instant::now();
         self.plane.kubectl_with(
             &self.plane.kubeconfig(),
             &["apply", "--validate=false", "-f", "-"],
-            &deployed::guest(GUEST)?,
+            &deployed::guest(ADDED_TENANT)?,
         )?;
         self.screen.until("its machine is asked for", SLOW, || {
-            Ok((look::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
+            Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
         })?;
         self.settled(Failures::None)?;
         self.tenants_are_ready()?;
-        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        let vms = observe::vms(&self.plane, &mut self.addresses)?;
         let (mut others, mut own) = (Vec::new(), Vec::new());
         for vm in vms {
-            if vm.tenant == GUEST { own.push(vm) } else { others.push(vm) }
+            if vm.tenant == ADDED_TENANT { own.push(vm) } else { others.push(vm) }
         }
         let vm = own.first().context("no VM of its own")?;
         let from: Vec<&super::Vm> = own.iter().collect();
@@ -253,7 +253,7 @@ impl Demo<'_> {
         let pings = super::attach::pings(host, &from, &others)?;
         let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
         ensure!(reached.is_none(), "it reaches VMs of another tenant: {reached:?}");
-        let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
+        let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         Ok(format!(
             "its VM runs on {} and VLAN {vlan} after {} s, and reaches no other tenant's",
             vm.host,
@@ -261,13 +261,13 @@ impl Demo<'_> {
         ))
     }
 
-    fn guest_goes(&mut self) -> Result<String> {
+    fn remove_tenant(&mut self) -> Result<String> {
         let began = Instant::now();
-        let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
+        let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         let timeout = format!("--timeout={}s", SLOW.as_secs());
-        self.plane.kubectl(&["delete", "tenantcluster", GUEST, &timeout])?;
+        self.plane.kubectl(&["delete", "tenantcluster", ADDED_TENANT, &timeout])?;
         self.screen.until("its namespace is gone", SLOW, || {
-            Ok(self.plane.get(&["namespace", &format!("cluster-{GUEST}")]).err().map(drop))
+            Ok(self.plane.get(&["namespace", &format!("cluster-{ADDED_TENANT}")]).err().map(drop))
         })?;
         for kind in &HOSTS {
             let (screen, host) = (self.screen, self.host(kind.name)?);
@@ -283,7 +283,7 @@ impl Demo<'_> {
         Ok(format!("nothing of it is left on hosts after {} s", began.elapsed().as_secs()))
     }
 
-    fn host_is_drained(&mut self) -> Result<String> {
+    fn drain_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let count = self.on(DRAINED)?;
         let timeout = format!("--timeout={}s", SLOW.as_secs());
@@ -303,7 +303,7 @@ impl Demo<'_> {
     }
 
     /// Switches off a host; meanwhile a tenant requests one more machine.
-    fn host_is_lost(&mut self) -> Result<String> {
+    fn fail_host(&mut self) -> Result<String> {
         let began = Instant::now();
         self.host(LOST)?.power_off();
         self.screen.until("its report is said to be stale", SLOW, || {
@@ -311,7 +311,8 @@ impl Demo<'_> {
             Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
         })?;
         let stale = began.elapsed().as_secs();
-        let deployment = look::items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
+        let deployment =
+            observe::items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
         let name = deployment.first().and_then(|one| one["metadata"]["name"].as_str());
         let patch = r#"{"spec":{"replicas":4}}"#;
         self.plane.kubectl(&[
@@ -326,7 +327,7 @@ impl Demo<'_> {
         ])?;
         let Self { plane, addresses, attached, screen, .. } = self;
         let new = screen.until("one more VM runs", SLOW, || {
-            let mut vms = look::vms(plane, addresses)?.into_iter();
+            let mut vms = observe::vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
         ensure!(new.host != LOST, "the new VM is on it");
@@ -334,7 +335,7 @@ impl Demo<'_> {
         Ok(format!("stale after {stale} s; one more VM runs on {} after {took} s", new.host))
     }
 
-    fn host_is_back(&mut self) -> Result<String> {
+    fn recover_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.renewals()?;
         let at = place(LOST)?;
@@ -354,15 +355,15 @@ impl Demo<'_> {
         let server = format!("{FROM_HOSTS}:{}", plane.port());
         let join = host.run_for(&format!("join-cluster {} {server}", kind.name), SLOW)?;
         ensure!(join.code == 0, "{}", join.output);
-        self.is_well(kind)?;
-        self.all_are_there(&before)?;
+        self.wait_until_ready(kind)?;
+        self.wait_for_renewals(&before)?;
         self.settled(Failures::Some)?;
         self.tenants_are_ready()?;
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
     }
 
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
-    fn is_well(&self, kind: &Kind) -> Result<()> {
+    fn wait_until_ready(&self, kind: &DemoHost) -> Result<()> {
         self.screen.until(&format!("Node {} is Ready", kind.name), SLOW, || {
             let node = self.plane.get(&["node", kind.name])?;
             let infra = self.plane.infra_node(kind.name);
@@ -381,7 +382,7 @@ impl Demo<'_> {
 
     /// Returns the number of VMs on a host.
     fn on(&mut self, name: &str) -> Result<usize> {
-        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        let vms = observe::vms(&self.plane, &mut self.addresses)?;
         Ok(vms.iter().filter(|vm| vm.host == name).count())
     }
 }
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_answered_is_counted() {
+    fn unanswered_pings_are_counted() {
         assert_eq!(gaps(&[]), (0, 0));
         assert_eq!(gaps(&[1, 2, 3]), (0, 0));
         assert_eq!(gaps(&[2, 3, 3, 7, 5]), (3, 1));

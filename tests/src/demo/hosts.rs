@@ -14,7 +14,7 @@ use crate::repository;
 
 /// Installation method of the agent on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum InstallMethod {
     /// Debian package, with a systemd unit and a client certificate for this host.
     Package,
     /// Pod of a DaemonSet.
@@ -23,7 +23,7 @@ pub enum By {
 
 /// Host of the demo.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct DemoHost {
     /// Number of the host, also part of its name.
     pub number: u8,
     /// Name of the Node.
@@ -31,7 +31,7 @@ pub struct Kind {
     /// Value of the label by which a HostProfile selects the host.
     pub purpose: &'static str,
     /// Installation method of the agent.
-    pub by: By,
+    pub by: InstallMethod,
     /// `cpuManagerPolicy`
     pub cpu_manager: &'static str,
     /// `topologyManagerPolicy`
@@ -39,28 +39,28 @@ pub struct Kind {
 }
 
 /// The hosts of the demo, each of a different kind.
-pub static HOSTS: [Kind; 3] = [
-    Kind {
+pub static HOSTS: [DemoHost; 3] = [
+    DemoHost {
         number: 31,
         name: "rack1-31",
         purpose: "performance",
-        by: By::Package,
+        by: InstallMethod::Package,
         cpu_manager: "static",
         topology_manager: "single-numa-node",
     },
-    Kind {
+    DemoHost {
         number: 32,
         name: "rack1-32",
         purpose: "density",
-        by: By::DaemonSet,
+        by: InstallMethod::DaemonSet,
         cpu_manager: "none",
         topology_manager: "none",
     },
-    Kind {
+    DemoHost {
         number: 33,
         name: "rack1-33",
         purpose: "mixed",
-        by: By::DaemonSet,
+        by: InstallMethod::DaemonSet,
         cpu_manager: "static",
         topology_manager: "restricted",
     },
@@ -73,7 +73,7 @@ const UPLINK: &str = "eth1";
 /// Folder of images that are on the host before the kubelet starts.
 const IMAGES: &str = "/var/lib/kubelet-tests";
 
-impl Kind {
+impl DemoHost {
     /// Boots the host.
     ///
     /// # Errors
@@ -122,8 +122,9 @@ impl Kind {
         images: &[PathBuf],
         screen: &Screen,
     ) -> Result<()> {
-        let needed =
-            |image: &&PathBuf| self.by == By::DaemonSet || !image.ends_with("berth-agent.tar");
+        let needed = |image: &&PathBuf| {
+            self.by == InstallMethod::DaemonSet || !image.ends_with("berth-agent.tar")
+        };
         for image in images.iter().filter(needed) {
             let name = image.file_name().and_then(|name| name.to_str()).context("an image")?;
             host.put(image, &format!("{IMAGES}/{name}"))?;

@@ -15,7 +15,7 @@ use crate::host::Trunk;
 /// Buffer size, larger than any frame that QEMU sends.
 const FRAME: usize = 70_000;
 /// Time within which a dropped hub ends.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Hub that runs until it is dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Hub {
         for (number, cable) in this.cables.iter().enumerate() {
             let name = || cable.hub.display().to_string();
             let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
-            from.set_read_timeout(Some(LOOK))?;
+            from.set_read_timeout(Some(POLL_INTERVAL))?;
             // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not
             // delay other hosts.
             let to = UnixDatagram::unbound()?;
@@ -54,7 +54,8 @@ impl Hub {
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
             let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host.clone()).collect();
             let ends = Arc::clone(&this.ends);
-            this.threads.push(std::thread::spawn(move || pass_on(&from, &to, &others, &ends)));
+            this.threads
+                .push(std::thread::spawn(move || forward_frames(&from, &to, &others, &ends)));
         }
         Ok(this)
     }
@@ -76,7 +77,7 @@ impl Drop for Hub {
     }
 }
 
-fn pass_on(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &AtomicBool) {
+fn forward_frames(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &AtomicBool) {
     let mut frame = vec![0; FRAME];
     while !ends.load(Ordering::SeqCst) {
         let Some(frame) = from.recv(&mut frame).ok().and_then(|length| frame.get(..length)) else {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_others_get_what_one_sends() {
+    fn a_frame_is_forwarded_to_all_other_hosts() {
         let folder = tempfile::tempdir().unwrap();
         let hub = Hub::new(folder.path(), 3).unwrap();
         assert!(hub.cable(3).is_none());

@@ -5,15 +5,15 @@
 //! status that virt-handler sets (`virt_handler`). The launcher pods sleep and run no guests.
 
 mod attach;
+mod cluster_state;
 pub mod deployed;
 mod faults;
 pub mod hosts;
 pub mod hub;
 pub mod launchers;
 pub mod logs;
-mod look;
+mod observe;
 pub mod screen;
-mod seen;
 mod tables;
 
 use std::collections::BTreeSet;
@@ -27,11 +27,11 @@ use crate::cluster::{ControlPlane, Parts, condition};
 use crate::host::Host;
 use crate::package;
 use attach::Addresses;
-use hosts::{By, HOSTS, Kind, PURPOSE};
+use cluster_state::{ClusterState, Vm};
+use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE};
 use hub::Hub;
 use launchers::Launchers;
 use screen::Screen;
-use seen::{Seen, Vm};
 
 /// Time limit under emulation, on a machine that also runs other programs.
 const SLOW: Duration = Duration::from_secs(600);
@@ -117,7 +117,7 @@ impl<'a> Demo<'a> {
                     let images = &images;
                     scope.spawn(move || {
                         kind.join(host, plane, images, screen)?;
-                        if kind.by == By::Package {
+                        if kind.by == InstallMethod::Package {
                             let kubeconfig = deployed::agent_kubeconfig(plane, kind)?;
                             kind.install(host, &package::newest()?, &kubeconfig)?;
                             screen.say(&format!("{} has the agent's Debian package, and a client certificate for it", kind.name));
@@ -181,8 +181,8 @@ impl<'a> Demo<'a> {
         let Self { screen, plane, addresses, .. } = self;
         let mut told = Vec::new();
         let vms = screen.until("all VMs run", SLOW, || {
-            let asked: u64 = look::asked(plane)?.values().sum();
-            let vms = look::vms(plane, addresses)?;
+            let asked: u64 = observe::asked(plane)?.values().sum();
+            let vms = observe::vms(plane, addresses)?;
             for vm in &vms {
                 let now = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
                 if !vm.host.is_empty() && !told.contains(&now) {
@@ -223,9 +223,9 @@ impl<'a> Demo<'a> {
     /// Waits for the MachineDeployments and tenants, which become ready a little later than their VMs.
     fn tenants_are_ready(&self) -> Result<()> {
         self.screen.until("all tenants and machines are Ready", SLOW, || {
-            let all = look::items(&self.plane, &["tenantclusters"])?;
+            let all = observe::items(&self.plane, &["tenantclusters"])?;
             let is_ready = |one: &Value| condition(one, "Ready")["status"] == "True";
-            let machines = look::items(&self.plane, &["machinedeployments", "-A"])?;
+            let machines = observe::items(&self.plane, &["machinedeployments", "-A"])?;
             let has_all = |one: &Value| one["status"]["readyReplicas"] == one["spec"]["replicas"];
             Ok((all.iter().all(is_ready) && machines.iter().all(has_all)).then_some(()))
         })
@@ -237,19 +237,21 @@ impl<'a> Demo<'a> {
     /// Fails if the state cannot be read.
     pub fn end(&mut self) -> Result<(String, Vec<String>)> {
         self.screen.say("every VM pings every other one");
-        let mut seen = look::look(&self.plane, &mut self.hosts, &mut self.addresses)?;
-        seen.pings = self.pings(&seen)?;
-        Ok((tables::render(&seen), seen.problems()))
+        let mut cluster_state =
+            observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
+        cluster_state.pings = self.pings(&cluster_state)?;
+        Ok((tables::render(&cluster_state), cluster_state.problems()))
     }
 
-    fn pings(&mut self, seen: &Seen) -> Result<Vec<(String, String, bool)>> {
+    fn pings(&mut self, cluster_state: &ClusterState) -> Result<Vec<(String, String, bool)>> {
         std::thread::scope(|scope| {
             let all: Vec<_> = HOSTS
                 .iter()
                 .zip(&mut self.hosts)
                 .map(|(kind, host)| {
-                    let from: Vec<_> = seen.vms.iter().filter(|vm| vm.host == kind.name).collect();
-                    scope.spawn(move || attach::pings(host, &from, &seen.vms))
+                    let from: Vec<_> =
+                        cluster_state.vms.iter().filter(|vm| vm.host == kind.name).collect();
+                    scope.spawn(move || attach::pings(host, &from, &cluster_state.vms))
                 })
                 .collect();
             let all: Result<Vec<_>> = all.into_iter().map(ended).collect();
@@ -283,7 +285,7 @@ fn control_plane(screen: &Screen) -> Result<ControlPlane> {
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
-fn virt_handler(plane: &ControlPlane, kind: &Kind) -> Result<()> {
+fn virt_handler(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
     let mut labels = json!({
         PURPOSE: kind.purpose, "kubevirt.io/schedulable": "true",
         "machine-type.node.kubevirt.io/q35": "true",
@@ -292,7 +294,7 @@ fn virt_handler(plane: &ControlPlane, kind: &Kind) -> Result<()> {
         labels["cpumanager"] = "true".into();
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
-    if kind.by == By::Package {
+    if kind.by == InstallMethod::Package {
         // Each host must have only one agent.
         labels["berth.dev/ignore"] = "true".into();
     }
@@ -309,7 +311,12 @@ fn virt_handler(plane: &ControlPlane, kind: &Kind) -> Result<()> {
     Ok(())
 }
 
-fn count_pages(plane: &ControlPlane, screen: &Screen, kind: &Kind, host: &mut Host) -> Result<()> {
+fn count_pages(
+    plane: &ControlPlane,
+    screen: &Screen,
+    kind: &DemoHost,
+    host: &mut Host,
+) -> Result<()> {
     let infra = plane.infra_node(kind.name);
     if infra["spec"]["hugepages"].as_array().is_none_or(Vec::is_empty) {
         return Ok(());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 /// Poll interval. Each poll needs CPU time, which the emulated hosts then lack.
-const OFTEN: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Output for progress messages.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Screen {
                 return Ok(answer);
             }
             ensure!(begin.elapsed() < timeout, "not after {} s: {what}", timeout.as_secs());
-            self.pause(OFTEN)?;
+            self.pause(POLL_INTERVAL)?;
         }
     }
 

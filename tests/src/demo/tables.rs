@@ -5,20 +5,20 @@ use std::fmt::Write as _;
 use berth_api::{CpuSet, PageSize};
 use comfy_table::{ContentArrangement, Table};
 
-use super::hosts::{By, HOSTS};
-use super::seen::{Seen, Vm};
+use super::cluster_state::{ClusterState, Vm};
+use super::hosts::{HOSTS, InstallMethod};
 
 const WIDTH: u16 = 80;
 
 /// Returns all tables.
 #[must_use]
-pub(super) fn render(seen: &Seen) -> String {
+pub(super) fn render(cluster_state: &ClusterState) -> String {
     let mut out = String::new();
-    out.push_str(&hosts(seen));
-    out.push_str(&zones(seen));
-    out.push_str(&tenants(seen));
-    out.push_str(&vms(seen));
-    out.push_str(&pings(seen));
+    out.push_str(&hosts(cluster_state));
+    out.push_str(&zones(cluster_state));
+    out.push_str(&tenants(cluster_state));
+    out.push_str(&vms(cluster_state));
+    out.push_str(&pings(cluster_state));
     out
 }
 
@@ -41,14 +41,14 @@ pub(super) fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> Strin
     out
 }
 
-fn hosts(seen: &Seen) -> String {
+fn hosts(cluster_state: &ClusterState) -> String {
     let rows = HOSTS.iter().filter_map(|kind| {
-        let (infra, _) = seen.hosts.get(kind.name)?;
+        let (infra, _) = cluster_state.hosts.get(kind.name)?;
         let status = infra.status.clone().unwrap_or_default();
         let ksm = status.capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running);
         let by = match kind.by {
-            By::Package => "package",
-            By::DaemonSet => "DaemonSet",
+            InstallMethod::Package => "package",
+            InstallMethod::DaemonSet => "DaemonSet",
         };
         let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
         Some(vec![
@@ -64,9 +64,9 @@ fn hosts(seen: &Seen) -> String {
     table("Hosts", &head, rows.collect())
 }
 
-fn zones(seen: &Seen) -> String {
+fn zones(cluster_state: &ClusterState) -> String {
     let mut rows = Vec::new();
-    for (name, (infra, _)) in &seen.hosts {
+    for (name, (infra, _)) in &cluster_state.hosts {
         let status = infra.status.clone().unwrap_or_default();
         for zone in &status.zones {
             let number = |set: &Option<CpuSet>| set.as_ref().map_or(0, |set| set.iter().count());
@@ -75,7 +75,7 @@ fn zones(seen: &Seen) -> String {
             let pool = zone.hugepages.iter().find(|pool| pool.size == PageSize::MIB_2);
             let total = pool.map_or(0, |pool| pool.total);
             let of_zone = |vm: &&Vm| &vm.host == name && vm.zones == [zone.id];
-            let taken: u64 = seen.vms.iter().filter(of_zone).map(|vm| vm.hugepages).sum();
+            let taken: u64 = cluster_state.vms.iter().filter(of_zone).map(|vm| vm.hugepages).sum();
             let left_pages = total.saturating_sub(taken / PageSize::MIB_2.bytes());
             rows.push(vec![
                 name.clone(),
@@ -91,12 +91,12 @@ fn zones(seen: &Seen) -> String {
     table("Zones", &head, rows)
 }
 
-fn tenants(seen: &Seen) -> String {
-    let rows = seen.tenants.iter().map(|tenant| {
+fn tenants(cluster_state: &ClusterState) -> String {
+    let rows = cluster_state.tenants.iter().map(|tenant| {
         let status = tenant.status.clone().unwrap_or_default();
         let hosts = status.hosts.map(|hosts| format!("{} of {}", hosts.ready, hosts.selected));
         let name = tenant.metadata.name.clone().unwrap_or_default();
-        let of = seen.vms.iter().filter(|vm| vm.tenant == name);
+        let of = cluster_state.vms.iter().filter(|vm| vm.tenant == name);
         vec![
             name.clone(),
             status.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
@@ -109,8 +109,8 @@ fn tenants(seen: &Seen) -> String {
     table("Tenants", &head, rows.collect())
 }
 
-fn vms(seen: &Seen) -> String {
-    let rows = seen.vms.iter().map(|vm| {
+fn vms(cluster_state: &ClusterState) -> String {
+    let rows = cluster_state.vms.iter().map(|vm| {
         let zones: Vec<String> = vm.zones.iter().map(ToString::to_string).collect();
         let shared = || format!("shared, {}m", vm.cpu_millis);
         vec![
@@ -124,15 +124,17 @@ fn vms(seen: &Seen) -> String {
     });
     let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS"];
     let mut out = table("VMs", &head, rows.collect());
-    let by = seen.scheduler.split('_').next().unwrap_or_default();
+    let by = cluster_state.scheduler.split('_').next().unwrap_or_default();
     writeln!(out, "placed by berth-scheduler in pod {by}").unwrap_or_default();
     out
 }
 
-fn pings(seen: &Seen) -> String {
+fn pings(cluster_state: &ClusterState) -> String {
     let answered = |from: &Vm, to: &Vm| {
-        let found =
-            seen.pings.iter().find(|(one, other, _)| *one == from.name && *other == to.name);
+        let found = cluster_state
+            .pings
+            .iter()
+            .find(|(one, other, _)| *one == from.name && *other == to.name);
         match found {
             _ if from.name == to.name => "",
             Some((_, _, true)) => "yes",
@@ -142,10 +144,13 @@ fn pings(seen: &Seen) -> String {
     };
     let name = |vm: &Vm| format!("{}/{}", vm.tenant, vm.name);
     let last = |vm: &Vm| format!(".{}", vm.address.rsplit('.').next().unwrap_or_default());
-    let head: Vec<String> =
-        ["PING FROM", ""].map(str::to_owned).into_iter().chain(seen.vms.iter().map(last)).collect();
-    let rows = seen.vms.iter().map(|from| {
-        let answers = seen.vms.iter().map(|to| answered(from, to).to_owned());
+    let head: Vec<String> = ["PING FROM", ""]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(cluster_state.vms.iter().map(last))
+        .collect();
+    let rows = cluster_state.vms.iter().map(|from| {
+        let answers = cluster_state.vms.iter().map(|to| answered(from, to).to_owned());
         [name(from), from.address.clone()].into_iter().chain(answers).collect()
     });
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
@@ -157,25 +162,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pings_are_told_by_pair() {
+    fn pings_are_listed_by_pair() {
         let vm = |name: &str, tenant: &str, address: &str| Vm {
             name: name.to_owned(),
             tenant: tenant.to_owned(),
             address: address.to_owned(),
             ..Vm::default()
         };
-        let seen = Seen {
+        let cluster_state = ClusterState {
             vms: vec![vm("db-1", "bank", "10.20.0.11"), vm("web-1", "shop", "10.20.0.12")],
             pings: vec![
                 ("db-1".to_owned(), "web-1".to_owned(), true),
                 ("web-1".to_owned(), "db-1".to_owned(), false),
             ],
-            ..Seen::default()
+            ..ClusterState::default()
         };
-        let text = pings(&seen);
+        let text = pings(&cluster_state);
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(row("bank/db-1").ends_with("yes") && row("shop/web-1").ends_with('-'), "{text}");
         assert!(row("PING FROM").contains(".11  .12"), "{text}");
-        assert!(render(&seen).lines().all(|line| line.chars().count() <= usize::from(WIDTH)));
+        assert!(
+            render(&cluster_state).lines().all(|line| line.chars().count() <= usize::from(WIDTH))
+        );
     }
 }

@@ -116,14 +116,14 @@ pub struct Host {
 
 /// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct CommandOutput {
     /// Exit code.
     pub code: i32,
     /// Standard output and standard error.
     pub output: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn unless_failed(self, command: &str) -> Result<String> {
         ensure!(self.code == 0, "`{command}` failed with {}: {}", self.code, self.output);
         Ok(self.output)
@@ -161,7 +161,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails like [`Self::run_for`], with a limit of two minutes.
-    pub fn run(&mut self, command: &str) -> Result<Said> {
+    pub fn run(&mut self, command: &str) -> Result<CommandOutput> {
         self.run_for(command, COMMAND)
     }
 
@@ -169,9 +169,9 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host goes down
-    /// meanwhile; [`Self::rebooted`] or [`Self::power_cut`] then restarts the host. The error message has the end
+    /// meanwhile; [`Self::rebooted`] or [`Self::power_cycle`] then restarts the host. The error message has the end
     /// of the host's console.
-    pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<Said> {
+    pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.note(command.lines().next().unwrap_or_default());
         self.command(command, timeout)
     }
@@ -216,7 +216,7 @@ impl Host {
         self.note(&format!("start {command}"));
         let output = format!("/run/started-{}", self.started);
         let script = BASE64.encode(command);
-        self.quietly(&format!(
+        self.run_unlogged(&format!(
             "base64 -d <<<{script} >{output}.sh && {{ setsid bash {output}.sh </dev/null >{output} 2>&1 & }}"
         ))?;
         Ok(output)
@@ -234,7 +234,7 @@ impl Host {
         let length = self.qemu.put(&file).context(name)?;
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
         // The guest may have cached the former content of the disk.
-        self.quietly(&format!(
+        self.run_unlogged(&format!(
             "udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
              mkdir -p \"$(dirname '{guest}')\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
              chmod {mode:o} '{guest}' && sync '{guest}'"
@@ -266,7 +266,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails like [`Self::reboot`].
-    pub fn power_cut(&mut self) -> Result<()> {
+    pub fn power_cycle(&mut self) -> Result<()> {
         self.power_off();
         self.power_on()
     }
@@ -284,7 +284,7 @@ impl Host {
     /// run for too long. The result of a test that failed for this reason is meaningless.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a file of this machine's")]
-    pub fn fell_over_emulation(&self) -> bool {
+    pub fn failed_by_emulation(&self) -> bool {
         let log = std::fs::read(self.qemu.console_log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         ["Oops: int3", "soft lockup", "hard LOCKUP"].iter().any(|sign| log.contains(sign))
@@ -316,7 +316,7 @@ impl Host {
         Ok(())
     }
 
-    fn command(&mut self, command: &str, timeout: Duration) -> Result<Said> {
+    fn command(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         let shell = self.shell.as_mut().context("the host is off")?;
         let said = shell.run(command, timeout);
         said.with_context(|| {
@@ -324,7 +324,7 @@ impl Host {
         })
     }
 
-    fn quietly(&mut self, command: &str) -> Result<String> {
+    fn run_unlogged(&mut self, command: &str) -> Result<String> {
         self.command(command, COMMAND)?.unless_failed(command)
     }
 

@@ -21,7 +21,7 @@ use crate::running::Running;
 /// Time limit for operations of QEMU itself, not of the guest.
 const QEMU: Duration = Duration::from_secs(30);
 /// Size of the disk that transfers a file into a host.
-const INBOX: u64 = 192 << 20;
+const TRANSFER_DISK_SIZE: u64 = 192 << 20;
 
 /// Virtual machine that is switched off when dropped.
 #[derive(Debug)]
@@ -48,8 +48,11 @@ impl Qemu {
     pub(super) fn new(options: &Options<'_>) -> Result<Self> {
         let image = image()?;
         let folder = tempfile::tempdir()?;
-        let disks =
-            Disks { system: disk(0)?, inbox: disk(INBOX)?, nvme: [disk(1 << 30)?, disk(1 << 30)?] };
+        let disks = Disks {
+            system: disk(0)?,
+            inbox: disk(TRANSFER_DISK_SIZE)?,
+            nvme: [disk(1 << 30)?, disk(1 << 30)?],
+        };
         let copied = Command::new("cp")
             .args(["--sparse=always", "--reflink=auto"])
             .args([image.join("disk.img"), path(&disks.system)])
@@ -135,7 +138,10 @@ impl Qemu {
     /// Writes a file to the beginning of the guest's disk `berth-inbox`.
     pub(super) fn put(&mut self, mut file: &File) -> Result<u64> {
         let length = file.metadata()?.len();
-        ensure!(length <= INBOX, "it is larger than the {INBOX} bytes that a host takes");
+        ensure!(
+            length <= TRANSFER_DISK_SIZE,
+            "it is larger than the {TRANSFER_DISK_SIZE} bytes that a host takes"
+        );
         self.disks.inbox.rewind()?;
         let copied = std::io::copy(&mut file, &mut self.disks.inbox)?;
         ensure!(copied == length, "it changed while it was read");

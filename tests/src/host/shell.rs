@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use super::Said;
+use super::CommandOutput;
 
 /// Time that the host may take to answer after the end of a command.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Shell {
     }
 
     /// Runs a command; the guest ends the command at its time limit.
-    pub(super) fn run(&mut self, command: &str, timeout: Duration) -> Result<Said> {
+    pub(super) fn run(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.number += 1;
         let seconds = timeout.as_secs().max(1);
         let line = format!("{} {seconds} {}\n", self.number, BASE64.encode(command));
@@ -52,7 +52,7 @@ impl Shell {
             // `timeout` exits with these codes after it has ended the command with SIGTERM or SIGKILL.
             let ended = [124, 137].contains(&code) && begin.elapsed().as_secs() >= seconds;
             ensure!(!ended, "not done after {seconds} s; it said: {output}");
-            return Ok(Said { code, output });
+            return Ok(CommandOutput { code, output });
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_tests::cluster::ControlPlane;
-use berth_tests::cluster::proxy::{Mood, Proxy, Which};
+use berth_tests::cluster::proxy::{Behaviour, Proxy, RequestFilter};
 use berth_tests::controller::Controller;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     let vms = [0, 1].map(|_| bed.vm(Vm { cpus: 2, by_hand: true, ..Vm::default() }));
     let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
     assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
-    proxy.mood(Which::All, Mood::Slow(SLOW));
+    proxy.behaviour(RequestFilter::All, Behaviour::Slow(SLOW));
     let bed = &*bed;
     let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
         let calls = vms.each_ref().map(|vm| {
@@ -51,7 +51,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
         });
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
-    proxy.mood(Which::All, Mood::Well);
+    proxy.behaviour(RequestFilter::All, Behaviour::Forward);
     for (_, error, took) in &answers {
         assert!(*took < SCHEDULER, "kube-scheduler has given up: {took:?}, `{error}`");
     }
@@ -73,7 +73,7 @@ pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed
     let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
     // This delay is longer than the time for which the extender holds a call.
-    proxy.mood(Which::Reads, Mood::Slow(SCHEDULER));
+    proxy.behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER));
     let extender = through(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();
     let mut waits_for = String::new();
@@ -89,7 +89,7 @@ pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed
     let said = filter(bed, &vm);
     assert_eq!(said["Error"], "", "it was ready, and waited for `{waits_for}` before");
     assert!(waits_for.contains("pods"), "{waits_for}");
-    proxy.mood(Which::All, Mood::Well);
+    proxy.behaviour(RequestFilter::All, Behaviour::Forward);
     bed.server.delete(&format!("{PODS}/{vm}"));
     drop(extender);
 }

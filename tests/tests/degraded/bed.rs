@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::proxy::{Mood, Proxy, Request, Which};
+use berth_tests::cluster::proxy::{Behaviour, Proxy, Request, RequestFilter};
 use berth_tests::cluster::{ControlPlane, condition};
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ impl<'a> Bed<'a> {
 
     /// Resets the proxy, which then forwards everything unchanged.
     pub(crate) fn get_well(&self) {
-        self.proxy.mood(Which::All, Mood::Well);
+        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
     }
 
     /// Returns the number of status updates that the server has accepted.

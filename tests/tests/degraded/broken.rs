@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use berth_tests::cluster::condition;
-use berth_tests::cluster::proxy::{Mood, Which};
+use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
 use crate::bed::{Bed, SOON, by_kind};
 
@@ -15,7 +15,7 @@ const TROUBLE: Duration = Duration::from_secs(6);
 pub(crate) fn off_in_the_middle_of_lines(bed: &Bed<'_>) {
     let before = bed.said();
     let mark = bed.proxy.mark();
-    bed.proxy.mood(Which::All, Mood::Cut);
+    bed.proxy.behaviour(RequestFilter::All, Behaviour::Cut);
     // The watch delivers half of the object, and so do the lists that follow.
     bed.ask(54);
     bed.says(&before, "; trying again", SOON);
@@ -30,7 +30,10 @@ pub(crate) fn off_in_the_middle_of_lines(bed: &Bed<'_>) {
 pub(crate) fn lines_are_no_json(bed: &Bed<'_>) {
     let before = bed.said();
     let mark = bed.proxy.mark();
-    bed.proxy.mood(Which::Reads, Mood::Garble("\"spec\":{".to_owned(), "<html>".to_owned()));
+    bed.proxy.behaviour(
+        RequestFilter::Reads,
+        Behaviour::ReplaceText("\"spec\":{".to_owned(), "<html>".to_owned()),
+    );
     bed.ask(55);
     bed.says(&before, "Error deserializing response: key must be a string", SOON);
     sleep(TROUBLE);
@@ -45,9 +48,11 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
     // Metadata of a wrong type makes the whole object unreadable.
     let before = bed.said();
     let mark = bed.proxy.mark();
-    let garbled =
-        Mood::Garble("\"generation\":".to_owned(), "\"generation\":\"x\",\"g\":".to_owned());
-    bed.proxy.mood(Which::Reads, garbled);
+    let garbled = Behaviour::ReplaceText(
+        "\"generation\":".to_owned(),
+        "\"generation\":\"x\",\"g\":".to_owned(),
+    );
+    bed.proxy.behaviour(RequestFilter::Reads, garbled);
     bed.ask(56);
     bed.says(&before, "sent an object that cannot be understood", SOON);
     bed.says(&before, "invalid type: string \"x\", expected i64", SOON);
@@ -60,9 +65,12 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
 
     // A wrong type in a field of the spec only affects this part of the spec, and the agent leaves this part of the
     // host unchanged.
-    bed.proxy.mood(
-        Which::Reads,
-        Mood::Garble("\"sleepMillis\":".to_owned(), "\"sleepMillis\":\"x\",\"s\":".to_owned()),
+    bed.proxy.behaviour(
+        RequestFilter::Reads,
+        Behaviour::ReplaceText(
+            "\"sleepMillis\":".to_owned(),
+            "\"sleepMillis\":\"x\",\"s\":".to_owned(),
+        ),
     );
     bed.ask(57);
     let node = bed.has_answered("False", SOON);

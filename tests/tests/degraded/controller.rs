@@ -5,7 +5,7 @@ use std::fs::read_to_string;
 use std::thread::sleep;
 use std::time::Duration;
 
-use berth_tests::cluster::proxy::{Mood, Proxy, Request, Which};
+use berth_tests::cluster::proxy::{Behaviour, Proxy, Request, RequestFilter};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
@@ -165,16 +165,17 @@ impl Bed {
     }
 
     fn writes_are_refused_with_a_time(&self, code: u16, number: u32) {
-        self.proxy.mood(Which::Writes, Mood::Answer(code, Some(REST), BUSY.to_owned()));
+        self.proxy
+            .behaviour(RequestFilter::Writes, Behaviour::Answer(code, Some(REST), BUSY.to_owned()));
         let asked = self.changed_while_refused(number);
         every_reconciler_tried(&asked, 2);
         no_request_came_early(&asked);
-        self.proxy.mood(Which::All, Mood::Well);
+        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
         self.is_done(number);
     }
 
     fn writes_are_refused_without_a_time(&self, number: u32) {
-        self.proxy.mood(Which::Writes, Mood::Answer(500, None, BUSY.to_owned()));
+        self.proxy.behaviour(RequestFilter::Writes, Behaviour::Answer(500, None, BUSY.to_owned()));
         let asked = self.changed_while_refused(number);
         every_reconciler_tried(&asked, 3);
         // The backoff starts at half a second, and jitter shortens each delay by at most a quarter: 0.4, 1.1, 2.6,
@@ -186,14 +187,15 @@ impl Bed {
             let most = 8 + usize::try_from(lasted.saturating_sub(TROUBLE).as_secs() / 5).unwrap();
             assert!(requests.len() <= most, "{kind:?}: {requests:#?}");
         }
-        self.proxy.mood(Which::All, Mood::Well);
+        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
         self.is_done(number);
     }
 
     /// Tests refusals with `Retry-After` of all requests. The watches are reset too, so the controller lists every
     /// kind again.
     fn everything_is_refused_with_a_time(&self, number: u32) {
-        self.proxy.mood(Which::All, Mood::Answer(429, Some(REST), BUSY.to_owned()));
+        self.proxy
+            .behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
         let mark = self.proxy.mark();
         self.proxy.reset();
         sleep(TROUBLE);
@@ -213,7 +215,7 @@ impl Bed {
             assert!(lists.is_some_and(|(_, requests)| requests.len() >= 2), "{plural}: {kinds:#?}");
         }
         no_request_came_early(&asked);
-        self.proxy.mood(Which::All, Mood::Well);
+        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
         self.change(number);
         self.is_done(number);
     }

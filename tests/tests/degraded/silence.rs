@@ -9,7 +9,7 @@ const NOTICED: Duration = Duration::from_secs(215);
 
 pub(crate) fn is_noticed(bed: &Bed<'_>) {
     let mark = bed.proxy.mark();
-    bed.proxy.silence();
+    bed.proxy.stop_responses();
     bed.ask(71);
     bed.is_at(71, NOTICED);
     bed.has_answered("True", SOON);

@@ -75,7 +75,7 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     write(host, &forty_tenants());
     host.must("sync").unwrap();
     // The host is in the state after a boot, without changes of earlier tests.
-    host.power_cut().unwrap();
+    host.power_cycle().unwrap();
     host.must("udevadm settle --timeout 100").unwrap();
     name_uplink(host);
     for round in 0..count {
@@ -83,7 +83,7 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
         let before = host.must(NAMES).unwrap();
         host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
-        host.power_cut().unwrap();
+        host.power_cycle().unwrap();
         host.must("udevadm settle --timeout 100").unwrap();
         name_uplink(host);
         host.must(OWN0).unwrap();

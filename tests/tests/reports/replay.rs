@@ -195,7 +195,7 @@ impl Replay<'_> {
         tally: &mut Tally,
     ) -> Result<(), Difference> {
         let request = self.request(pod);
-        let reasons = self.engine.why_not(&request, host);
+        let reasons = self.engine.rejection_reasons(&request, host);
         if reasons.contains(&Reason::CpusInUse) {
             tally.cpus_in_use += 1;
         } else if reasons.is_empty() != outcome.admitted {

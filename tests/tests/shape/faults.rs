@@ -145,7 +145,7 @@ pub(super) fn power_cuts(host: &mut Host, n: u32) {
         ))
         .unwrap();
         host.must(&format!("sleep {seconds:.3}")).unwrap();
-        host.power_cut().unwrap();
+        host.power_cycle().unwrap();
         host.must("udevadm settle --timeout 100").unwrap();
         let before = state(host);
         let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use berth_api::{LinkName, VlanId};
 use nix::errno::Errno;
 
-use crate::apply::outcome::meaning;
+use crate::apply::outcome::error_with_hint;
 use crate::host_write::WriteError;
 use crate::netlink::Refused;
 use crate::plan::network::{DesiredKind, LinkOp};
@@ -54,7 +54,7 @@ pub enum StepError {
         source: Arc<io::Error>,
     },
     /// The agent could not write a sysctl of the link.
-    #[error("{}", meaning(.0))]
+    #[error("{}", error_with_hint(.0))]
     Sysctl(#[source] WriteError),
 }
 
@@ -146,15 +146,15 @@ const fn filter_hint(errno: Option<Errno>) -> &'static str {
 pub enum TrialError {
     /// The host was not changed; another trial may succeed.
     #[error(transparent)]
-    NotTried(#[from] NotTried),
+    TrialNotStarted(#[from] TrialNotStarted),
     /// The change was applied, and rolled back.
     #[error(transparent)]
-    RolledBack(#[from] RolledBack),
+    RollbackResult(#[from] RollbackResult),
 }
 
 /// Reason why a trial did not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTried {
+pub enum TrialNotStarted {
     /// The kernel opened no netlink socket.
     #[error("{0}")]
     Open(#[source] io::Error),
@@ -183,7 +183,7 @@ pub enum NotTried {
 
 /// A trial that was rolled back.
 #[derive(Debug, thiserror::Error)]
-pub enum RolledBack {
+pub enum RollbackResult {
     /// The port was removed from its bridge again.
     #[error(
         "{cause}; {port} was taken back, {} ({guard})",

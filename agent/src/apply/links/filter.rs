@@ -7,11 +7,11 @@ use super::error::FilterError;
 use crate::netlink::Refused;
 use crate::nftables::{NF_DROP, Request, Transactions, message};
 use crate::plan::network::filter::{
-    FORWARD, HOOK, LEAVING, RESERVED, RESERVED_MASK, Rule, UPLINKS, name_key, reserved_addresses,
-    table,
+    FORWARD, HOOK, RESERVED, RESERVED_CHAIN, RESERVED_MASK, Rule, UPLINKS, name_key,
+    reserved_addresses, table,
 };
 use crate::plan::network::{FilterWork, LINK_GROUP};
-use berth_host_facts::ledger::MadeFilter;
+use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
 use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 
@@ -50,7 +50,7 @@ fn delete() -> Request {
 
 /// Replaces the table: creates it if it does not exist, so that it can be deleted, and then creates
 /// it from scratch.
-fn replace(filter: &MadeFilter) -> Vec<Request> {
+fn replace(filter: &FilterRecord) -> Vec<Request> {
     let make =
         || of_table().number(2, 0).comment(6, "made by berth-agent, and restored when changed");
     let mut requests = vec![
@@ -68,7 +68,7 @@ fn replace(filter: &MadeFilter) -> Vec<Request> {
         Attributes::default().number(1, HOOK.number).number(2, HOOK.priority.cast_unsigned());
     let forward =
         of_table().text(3, FORWARD).nested(4, hook).number(5, HOOK.policy).text(7, "filter");
-    requests.push(Request::make(message::NEW_CHAIN, of_table().text(3, LEAVING)));
+    requests.push(Request::make(message::NEW_CHAIN, of_table().text(3, RESERVED_CHAIN)));
     requests.push(Request::make(message::NEW_CHAIN, forward));
     for rule in Rule::ALL {
         let expressions =
@@ -131,7 +131,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("payload", destination()),
             ("bitwise", masked(&RESERVED_MASK)),
             ("lookup", is_in(RESERVED)),
-            ("immediate", verdict(JUMP, Some(LEAVING))),
+            ("immediate", verdict(JUMP, Some(RESERVED_CHAIN))),
         ],
         Rule::OfGroup => vec![
             ("meta", meta(OUTPUT_GROUP)),

@@ -4,7 +4,7 @@ use std::io;
 
 use berth_api::LinkName;
 
-use super::error::{FilterError, NotTried, StepError, TrialError};
+use super::error::{FilterError, StepError, TrialError, TrialNotStarted};
 use super::kernel::Kernel;
 use super::steps::{numbers, step};
 use super::{filter, messages, trial};
@@ -66,7 +66,7 @@ impl Kernel for Live<'_, '_> {
     }
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
-        let mut netlink = Netlink::open().map_err(NotTried::Open)?;
+        let mut netlink = Netlink::open().map_err(TrialNotStarted::Open)?;
         trial::run(self.context, &mut netlink, work).map(Some)
     }
 }

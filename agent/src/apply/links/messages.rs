@@ -16,7 +16,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::{LinkBridge, LinkBridgeVlan, LinkMessageBuilder, LinkUnspec, LinkVlan, LinkVxlan};
 
 use super::error::StepError;
-use crate::netlink::How;
+use crate::netlink::ChangeMode;
 use crate::plan::network::{
     ARP_IGNORE_ALL, DesiredKind, DesiredLink, LINK_GROUP, RP_FILTER_STRICT,
 };
@@ -25,7 +25,7 @@ use crate::plan::network::{
 pub(super) type Indexes = BTreeMap<LinkName, u32>;
 
 /// Minimum MTU of IPv6 (RFC 8200); on a link with a smaller MTU the kernel has no IPv6 settings.
-const IPV6_LEAST_MTU: u32 = 1280;
+const IPV6_MIN_MTU: u32 = 1280;
 
 /// Returns the message that creates a link, which is down at first.
 ///
@@ -89,7 +89,7 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
 ///
 /// # Errors
 /// If a link that this link depends on does not exist.
-pub(super) fn settle(
+pub(super) fn set_properties(
     desired: &DesiredLink,
     indexes: &Indexes,
     has_ipv6: bool,
@@ -121,7 +121,7 @@ pub(super) fn settle(
         message.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::IfName(_)));
         message.attributes.push(LinkAttribute::Group(LINK_GROUP));
     }
-    if has_ipv6 && desired.mtu >= IPV6_LEAST_MTU {
+    if has_ipv6 && desired.mtu >= IPV6_MIN_MTU {
         let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         families.push(AfSpecUnspec::Inet6(vec![none]));
     }
@@ -132,16 +132,16 @@ pub(super) fn settle(
 }
 
 /// Returns the message that sets a link up or down.
-pub(super) fn up(name: &LinkName, up: bool) -> (How, Message) {
+pub(super) fn up(name: &LinkName, up: bool) -> (ChangeMode, Message) {
     let builder = LinkUnspec::new_with_name(name.as_str());
     let message = if up { builder.up() } else { builder.down() }.build();
-    (How::Change, Message::NewLink(message))
+    (ChangeMode::Change, Message::NewLink(message))
 }
 
 /// Returns the message that turns off the VLAN filtering of a bridge.
-pub(super) fn unfilter(name: &LinkName) -> (How, Message) {
+pub(super) fn disable_vlan_filtering(name: &LinkName) -> (ChangeMode, Message) {
     let builder = LinkMessageBuilder::<LinkBridge>::new(name.as_str()).vlan_filtering(false);
-    (How::Change, Message::NewLink(builder.build()))
+    (ChangeMode::Change, Message::NewLink(builder.build()))
 }
 
 /// Returns the message that makes a link a port of a bridge, or removes it from its bridge.
@@ -152,13 +152,13 @@ pub(super) fn master(
     port: &LinkName,
     bridge: Option<&LinkName>,
     indexes: &Indexes,
-) -> Result<(How, Message), StepError> {
+) -> Result<(ChangeMode, Message), StepError> {
     let builder = LinkUnspec::new_with_name(port.as_str());
     let message = match bridge {
         Some(bridge) => builder.controller(index(indexes, bridge)?).build(),
         None => builder.nocontroller().build(),
     };
-    Ok((How::Change, Message::NewLink(message)))
+    Ok((ChangeMode::Change, Message::NewLink(message)))
 }
 
 /// Returns one message with all VLANs of a port, as ranges.
@@ -169,9 +169,9 @@ pub(super) fn add_vlans(
     port: &LinkName,
     vlans: &VlanSet,
     indexes: &Indexes,
-) -> Result<(How, Message), StepError> {
+) -> Result<(ChangeMode, Message), StepError> {
     let message = vlan_ranges(port, &vlans.ranges(), indexes, false)?;
-    Ok((How::Change, Message::SetLink(message)))
+    Ok((ChangeMode::Change, Message::SetLink(message)))
 }
 
 /// Returns the message that removes VLANs, as [`add_vlans`], from the port or from the bridge
@@ -184,9 +184,9 @@ pub(super) fn remove_vlans(
     vlans: &VlanSet,
     itself: bool,
     indexes: &Indexes,
-) -> Result<(How, Message), StepError> {
+) -> Result<(ChangeMode, Message), StepError> {
     let message = vlan_ranges(port, &vlans.ranges(), indexes, itself)?;
-    Ok((How::Change, Message::DelLink(message)))
+    Ok((ChangeMode::Change, Message::DelLink(message)))
 }
 
 fn vlan_ranges(
@@ -220,11 +220,14 @@ pub(super) fn peers(
     add: &BTreeSet<IpAddr>,
     remove: &BTreeSet<IpAddr>,
     indexes: &Indexes,
-) -> Result<Vec<(How, Message)>, StepError> {
+) -> Result<Vec<(ChangeMode, Message)>, StepError> {
     let index = index(indexes, link)?;
-    let gone =
-        remove.iter().map(|peer| (How::Change, Message::DelNeighbour(peer_entry(index, *peer))));
-    let new = add.iter().map(|peer| (How::Append, Message::NewNeighbour(peer_entry(index, *peer))));
+    let gone = remove
+        .iter()
+        .map(|peer| (ChangeMode::Change, Message::DelNeighbour(peer_entry(index, *peer))));
+    let new = add
+        .iter()
+        .map(|peer| (ChangeMode::Append, Message::NewNeighbour(peer_entry(index, *peer))));
     Ok(gone.chain(new).collect())
 }
 
@@ -261,7 +264,7 @@ pub(super) fn remove_addresses(
     link: &LinkName,
     addresses: &[String],
     indexes: &Indexes,
-) -> Result<Vec<(How, Message)>, StepError> {
+) -> Result<Vec<(ChangeMode, Message)>, StepError> {
     let index = index(indexes, link)?;
     let one = |text: &String| {
         let (address, length) = text.split_once('/')?;
@@ -272,14 +275,14 @@ pub(super) fn remove_addresses(
         message.header.index = index;
         message.attributes.push(AddressAttribute::Local(address));
         message.attributes.push(AddressAttribute::Address(address));
-        Some((How::Change, Message::DelAddress(message)))
+        Some((ChangeMode::Change, Message::DelAddress(message)))
     };
     Ok(addresses.iter().filter_map(one).collect())
 }
 
 /// Returns the message that removes a link.
-pub(super) fn remove(name: &LinkName) -> (How, Message) {
-    (How::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
+pub(super) fn remove(name: &LinkName) -> (ChangeMode, Message) {
+    (ChangeMode::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
 }
 
 const fn stp_state(on: bool) -> BridgeStpState {

@@ -6,7 +6,7 @@ pub mod error;
 mod filter;
 mod guard;
 pub(super) mod kernel;
-pub(super) mod ledger_notes;
+pub(super) mod ledger_updates;
 mod live;
 mod messages;
 mod removal;
@@ -21,7 +21,7 @@ use crate::plan::Change;
 use berth_host_facts::ledger::Ledger;
 use live::Live;
 use stages::execute_on;
-pub use steps::step_alone;
+pub use steps::apply_sysctl_step;
 
 /// Applies changes of links, in the order of their stages. If there are fewer outcomes than changes, there was
 /// no time for the last changes, which are removals.

@@ -6,7 +6,7 @@ use berth_api::infra_node::ChangeResult;
 
 use super::batches::apply_batches;
 use super::kernel::Kernel;
-use super::ledger_notes::settle;
+use super::ledger_updates::record_link_outcome;
 use super::removal;
 use crate::apply::context::ApplyContext;
 use crate::apply::outcome::{ApplyResult, Outcome};
@@ -36,9 +36,9 @@ pub(super) fn execute_on(
                     |error| ApplyResult::Failed(error.to_string()),
                     |()| ApplyResult::Done(None),
                 );
-                let outcome = Outcome::of(change, ended);
+                let outcome = Outcome::new(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
-                    settle(work, ledger);
+                    record_link_outcome(work, ledger);
                 } else {
                     unfiltered = Some(&change.id);
                 }
@@ -49,29 +49,29 @@ pub(super) fn execute_on(
         }
         if stage_of(stage[0]) == Some(Stage::Removals) {
             removal::execute(context, kernel, stage, &mut |change, ended| {
-                let outcome = Outcome::of(change, ended);
+                let outcome = Outcome::new(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
-                    settle(work, ledger);
+                    record_link_outcome(work, ledger);
                 }
                 report(&outcome);
                 outcomes.push(outcome);
             });
             continue;
         }
-        let possible = |change: &&Change| waits_for(change, &lost, unfiltered).is_none();
+        let possible = |change: &&Change| failed_dependency(change, &lost, unfiltered).is_none();
         let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
         let mut done = apply_batches(context, kernel, &possible).into_iter();
         for change in stage {
-            let (ended, rolled_back) = match waits_for(change, &lost, unfiltered) {
+            let (ended, rolled_back) = match failed_dependency(change, &lost, unfiltered) {
                 Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
                 None => done
                     .next()
                     .unwrap_or_else(|| (ApplyResult::Failed("not done".to_owned()), false)),
             };
-            let outcome = Outcome::of(change, ended);
+            let outcome = Outcome::new(change, ended);
             if let Some(work) = change.links() {
                 if outcome.result == ChangeResult::Done {
-                    settle(work, ledger);
+                    record_link_outcome(work, ledger);
                 } else if stage_of(change) < Some(Stage::Tenants) {
                     lost.insert(&work.network, &change.id);
                 }
@@ -98,7 +98,7 @@ fn stage_of(change: &Change) -> Option<Stage> {
 }
 
 /// Returns the failed change that this change depends on, if there is one.
-fn waits_for<'a>(
+fn failed_dependency<'a>(
     change: &Change,
     lost: &BTreeMap<&str, &'a ChangeId>,
     unfiltered: Option<&'a ChangeId>,

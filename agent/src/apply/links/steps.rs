@@ -9,7 +9,7 @@ use super::error::StepError;
 use super::messages::{self, Indexes};
 use crate::apply::context::ApplyContext;
 use crate::host_write::HostWrite as _;
-use crate::netlink::{How, Netlink};
+use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
 
 /// Returns the current indexes of the links that the steps name.
@@ -24,20 +24,20 @@ pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Inde
 /// Returns the links that a step names by index.
 fn named(op: &LinkOp) -> Vec<&LinkName> {
     match op {
-        LinkOp::Make(desired) | LinkOp::Settle(desired) => {
+        LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
             let below = match &desired.kind {
                 DesiredKind::Vlan { parent, .. } => Some(parent),
                 _ => None,
             };
             // A link that the step creates has no index yet.
-            let itself = matches!(op, LinkOp::Settle(_)).then_some(&desired.name);
+            let itself = matches!(op, LinkOp::SetProperties(_)).then_some(&desired.name);
             itself.into_iter().chain(below).chain(&desired.master).collect()
         }
         LinkOp::Join { bridge, .. } => vec![bridge],
         LinkOp::RemoveAddresses { link, .. } => vec![link],
         LinkOp::AddVlans { port, .. } | LinkOp::RemoveVlans { port, .. } => vec![port],
         LinkOp::Peers { link, .. } => vec![link],
-        LinkOp::Unfilter(_)
+        LinkOp::DisableVlanFiltering(_)
         | LinkOp::Up(_)
         | LinkOp::Down(_)
         | LinkOp::Leave { .. }
@@ -59,8 +59,8 @@ pub(super) fn step(
     // link, the link of that name may belong to another program.
     let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
         (LinkOp::Make(desired), Ok(())) => {
-            let settle = messages::settle(desired, indexes, has_ipv6)?;
-            Ok(vec![(How::Change, RouteNetlinkMessage::NewLink(settle))])
+            let settle = messages::set_properties(desired, indexes, has_ipv6)?;
+            Ok(vec![(ChangeMode::Change, RouteNetlinkMessage::NewLink(settle))])
         }
         _ => Ok(Vec::new()),
     });
@@ -73,7 +73,7 @@ pub(super) fn step(
     // Sysctls are written before the link is up, because otherwise the link would already have an
     // address.
     for (op, result) in ops.iter().zip(&mut results) {
-        if let (LinkOp::Make(desired) | LinkOp::Settle(desired), Ok(()), true) =
+        if let (LinkOp::Make(desired) | LinkOp::SetProperties(desired), Ok(()), true) =
             (op, &*result, has_ipv6)
         {
             let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", desired.name);
@@ -85,18 +85,20 @@ pub(super) fn step(
     Ok(results)
 }
 
-type Messages = Vec<(How, RouteNetlinkMessage)>;
+type Messages = Vec<(ChangeMode, RouteNetlinkMessage)>;
 
 fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
     use RouteNetlinkMessage::NewLink;
-    let settle = |desired| messages::settle(desired, indexes, has_ipv6);
+    let settle = |desired| messages::set_properties(desired, indexes, has_ipv6);
     Ok(match op {
-        LinkOp::Make(desired) => vec![(How::Create, NewLink(messages::make(desired, indexes)?))],
-        LinkOp::Settle(desired) => vec![(How::Change, NewLink(settle(desired)?))],
+        LinkOp::Make(desired) => {
+            vec![(ChangeMode::Create, NewLink(messages::make(desired, indexes)?))]
+        }
+        LinkOp::SetProperties(desired) => vec![(ChangeMode::Change, NewLink(settle(desired)?))],
         LinkOp::RemoveAddresses { link, addresses } => {
             messages::remove_addresses(link, addresses, indexes)?
         }
-        LinkOp::Unfilter(name) => vec![messages::unfilter(name)],
+        LinkOp::DisableVlanFiltering(name) => vec![messages::disable_vlan_filtering(name)],
         LinkOp::Up(name) => vec![messages::up(name, true)],
         LinkOp::Down(name) => vec![messages::up(name, false)],
         LinkOp::Join { port, bridge } => vec![messages::master(port, Some(bridge), indexes)?],
@@ -141,13 +143,13 @@ fn send(
         if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
             && vlans.len() > 1
         {
-            *result = one_by_one(netlink, indexes, port, vlans)?;
+            *result = add_vlans_individually(netlink, indexes, port, vlans)?;
         }
     }
     Ok(results)
 }
 
-fn one_by_one(
+fn add_vlans_individually(
     netlink: &mut Netlink,
     indexes: &Indexes,
     port: &LinkName,
@@ -176,7 +178,7 @@ fn one_by_one(
 ///
 /// # Errors
 /// If the kernel does not answer, or if it refuses the step.
-pub fn step_alone(
+pub fn apply_sysctl_step(
     root: &berth_host_facts::root::Root,
     op: &LinkOp,
 ) -> io::Result<Result<(), StepError>> {

@@ -147,7 +147,7 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if a trial of the change was rolled back, because the gateway no longer answered.
     pub(super) const fn trial_rolled_back(&self) -> bool {
-        matches!(self.cause(), Some(Cause::Failed(Failure::Trial(TrialError::RolledBack(_)))))
+        matches!(self.cause(), Some(Cause::Failed(Failure::Trial(TrialError::RollbackResult(_)))))
     }
 
     /// Ends the steps of the change early, and begins the rollback if a step removed something.
@@ -201,7 +201,7 @@ impl<'a> Transaction<'a> {
         };
         let work = self.work;
         let steps = work.ops.iter().take(done).chain(work.undo.iter().take(restored));
-        steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::Settle(_)))
+        steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::SetProperties(_)))
     }
 
     /// Records that a link that the change created could not be set up.

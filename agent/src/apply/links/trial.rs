@@ -15,7 +15,7 @@ use rtnetlink::packet_route::neighbour::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::error::{NotTried, RolledBack, TrialError, TrialFailure};
+use super::error::{RollbackResult, TrialError, TrialFailure, TrialNotStarted};
 use super::guard;
 pub use super::guard::COMMAND as GUARD;
 use super::messages;
@@ -23,7 +23,7 @@ use super::steps::step;
 use crate::apply::context::ApplyContext;
 use crate::apply::settings;
 use crate::host_write::HostWrite as _;
-use crate::netlink::{How, Netlink};
+use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::LinkWork;
 use crate::state_folder::save_ledger;
 use berth_host_facts::ledger::Ledger;
@@ -37,9 +37,9 @@ pub const FILE: &str = "var/lib/berth/trial.json";
 /// protocol needs 30 s, 15 s of listening and 15 s of learning.
 const DEADLINE: Duration = Duration::from_secs(35);
 /// Time limit for an answer of a gateway before the change.
-const BEFORE: Duration = Duration::from_secs(4);
+const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for a connection to the API server.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Additional time that the guard waits after the deadline of this process.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
@@ -70,27 +70,28 @@ pub(super) fn run(
     work: &LinkWork,
 ) -> Result<String, TrialError> {
     let Some((port, bridge)) = work.joins() else {
-        return Err(NotTried::NoJoin.into());
+        return Err(TrialNotStarted::NoJoin.into());
     };
-    let gateways = default_gateways(&mut netlink.reader).map_err(NotTried::Netlink)?;
-    let answering = answering(context, netlink, &gateways, BEFORE).map_err(NotTried::Netlink)?;
-    if answering.is_empty() {
-        return Err(NotTried::NoGateway(gateways).into());
+    let gateways = default_gateways(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
+    let reachable_gateways = reachable_gateways(context, netlink, &gateways, PRECHECK_TIMEOUT)
+        .map_err(TrialNotStarted::Netlink)?;
+    if reachable_gateways.is_empty() {
+        return Err(TrialNotStarted::NoGateway(gateways).into());
     }
     let servers = (context.api_servers)();
-    let has_server = takes_connections(context, &servers, BEFORE);
-    let uptime = settings::uptime(context.root).ok_or(NotTried::Uptime)?;
-    let numbers = indexes(&mut netlink.reader).map_err(NotTried::Netlink)?;
+    let has_server = can_connect(context, &servers, PRECHECK_TIMEOUT);
+    let uptime = settings::uptime(context.root).ok_or(TrialNotStarted::Uptime)?;
+    let numbers = indexes(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
     let note = Note {
         boot_id: context.boot_id.to_owned(),
         network: work.network.clone(),
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
         bridge: bridge.clone(),
-        deadline: uptime + (DEADLINE + BEFORE + GRACE).as_secs() * 100,
+        deadline: uptime + (DEADLINE + PRECHECK_TIMEOUT + GRACE).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
-    context.root.replace(FILE, text.as_bytes()).map_err(NotTried::Note)?;
+    context.root.replace(FILE, text.as_bytes()).map_err(TrialNotStarted::Note)?;
     // Without a guard the trial is as safe as the note alone makes it.
     let guard = guard::start(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
@@ -105,10 +106,10 @@ pub(super) fn run(
         }
     }
     let changed = Instant::now();
-    let left = left.and_then(|()| answer_again(context, netlink, &answering));
+    let left = left.and_then(|()| wait_until_reachable(context, netlink, &reachable_gateways));
     let left = left.and_then(|()| {
-        let limit = DEADLINE.saturating_sub(changed.elapsed()).max(BEFORE);
-        if !has_server || takes_connections(context, &servers, limit) {
+        let limit = DEADLINE.saturating_sub(changed.elapsed()).max(PRECHECK_TIMEOUT);
+        if !has_server || can_connect(context, &servers, limit) {
             return Ok(());
         }
         Err(TrialFailure::ApiServer(servers.clone()))
@@ -116,16 +117,16 @@ pub(super) fn run(
     if let Err(cause) = left {
         let cause = Box::new(cause);
         if let Err(source) = undo(netlink, &note) {
-            return Err(RolledBack::Impossible { cause, source }.into());
+            return Err(RollbackResult::Impossible { cause, source }.into());
         }
-        let answers = answer_again(context, netlink, &answering).is_ok();
+        let answers = wait_until_reachable(context, netlink, &reachable_gateways).is_ok();
         drop(context.root.remove(FILE));
-        return Err(RolledBack::Done { cause, port: port.clone(), answers, guard }.into());
+        return Err(RollbackResult::Done { cause, port: port.clone(), answers, guard }.into());
     }
     // A note that still exists is an order to undo the change.
     if let Err(source) = context.root.remove(FILE) {
         let undone = undo(netlink, &note);
-        return Err(RolledBack::Note { source, port: port.clone(), undone }.into());
+        return Err(RollbackResult::Note { source, port: port.clone(), undone }.into());
     }
     Ok(format!("the gateway answers ({guard})"))
 }
@@ -204,12 +205,13 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
 }
 
 /// Waits until all gateways answer.
-fn answer_again(
+fn wait_until_reachable(
     context: &ApplyContext,
     netlink: &mut Netlink,
     gateways: &[Gateway],
 ) -> Result<(), TrialFailure> {
-    let now = answering(context, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
+    let now =
+        reachable_gateways(context, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
     let lost: Vec<Gateway> =
         gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
     if lost.is_empty() {
@@ -220,11 +222,11 @@ fn answer_again(
 
 /// Returns true if the API server accepts a connection on one of its addresses within the time
 /// limit.
-fn takes_connections(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) -> bool {
+fn can_connect(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) -> bool {
     let begin = Instant::now();
     while !servers.is_empty() {
         for server in servers {
-            let left = limit.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT);
+            let left = limit.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT_TIMEOUT);
             if TcpStream::connect_timeout(server, left).is_ok() {
                 return true;
             }
@@ -240,7 +242,7 @@ fn takes_connections(context: &ApplyContext, servers: &[SocketAddr], limit: Dura
 
 /// Returns the gateways that answer a request of the kernel (ARP, neighbour discovery). Returns at the time
 /// limit, or as soon as all gateways have answered.
-fn answering(
+fn reachable_gateways(
     context: &ApplyContext,
     netlink: &mut Netlink,
     gateways: &[Gateway],
@@ -291,7 +293,7 @@ fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> i
     }
     // The kernel refuses the request if the link is down or has no neighbour discovery; the gateway
     // does not answer then either.
-    netlink.change_one(How::Append, Message::NewNeighbour(message)).map(drop)
+    netlink.change_one(ChangeMode::Append, Message::NewNeighbour(message)).map(drop)
 }
 
 fn neighbour(
@@ -321,14 +323,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_on_any_of_its_addresses_will_do() {
+    fn one_reachable_server_address_is_sufficient() {
         let root = Root::live().unwrap();
         let context = ApplyContext::new(&root, "", &|| {});
         let [here, gone] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let closed = gone.local_addr().unwrap();
         drop(gone);
-        assert!(takes_connections(&context, &[closed, here.local_addr().unwrap()], POLL));
-        assert!(!takes_connections(&context, &[closed], POLL * 2));
-        assert!(!takes_connections(&context, &[], DEADLINE), "at once");
+        assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL));
+        assert!(!can_connect(&context, &[closed], POLL * 2));
+        assert!(!can_connect(&context, &[], DEADLINE), "at once");
     }
 }

@@ -34,7 +34,7 @@ pub enum KubeletAction {
 impl KubeletAction {
     /// Returns true if the action removes checkpoints, which a running kubelet would write again.
     #[must_use]
-    pub fn takes_checkpoints(&self) -> bool {
+    pub fn removes_checkpoints(&self) -> bool {
         match self {
             Self::Activate { .. } => true,
             Self::Remove(files) => files.iter().any(|file| file.ends_with("_manager_state")),

@@ -30,7 +30,7 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
 /// its checkpoint. It refuses to start if they differ from the actual numbers (`areMachineStatesEqual` of its
 /// static policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum PoolClaim {
     /// No claim: the pool may have any number of pages.
     Not,
     /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
@@ -42,7 +42,7 @@ pub(crate) enum Counted {
 }
 
 /// Returns the claim of the kubelet's Memory Manager on a pool.
-pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
+pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> PoolClaim {
     let kubelet = &input.facts.kubelet;
     let state = kubelet.memory_state.as_ref();
     let state =
@@ -55,13 +55,13 @@ pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
         StartedWith::Unknown(_) => kubelet.config.as_ref().is_some_and(is_static),
     };
     if state.is_none() && !runs_static {
-        return Counted::Not;
+        return PoolClaim::Not;
     }
     let file = checkpoint(kubelet, "memory_manager_state");
     let table = state.and_then(|state| state.machine_state.get(&zone));
     let table = table.and_then(|zone| zone.memory_map.get(&size.resource()));
     let pages = table.map(|table| table.total / size.bytes());
-    let Some(waits) = input.waits_for_stop() else { return Counted::Removable(pages, file) };
+    let Some(waits) = input.stop_precondition() else { return PoolClaim::Removable(pages, file) };
     let number = pages.map_or_else(|| "the".to_owned(), |pages| pages.to_string());
     let (node, unit) = (input.facts.node_name().unwrap_or("NODE"), &kubelet.unit);
     let why = format!(
@@ -69,12 +69,12 @@ pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
          number; {waits}. In this order: kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; systemctl \
          stop {unit}; rm -f {file}; wait for the change of pages; systemctl start {unit}; kubectl uncordon {node}"
     );
-    Counted::Fixed(pages, why)
+    PoolClaim::Fixed(pages, why)
 }
 
 /// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired
 /// numbers.
-pub(crate) fn without_checkpoint(file: String) -> Change {
+pub(crate) fn remove_checkpoint(file: String) -> Change {
     Change {
         id: ChangeId::KubeletCheckpoint,
         was: "of other huge pages".to_owned(),

@@ -7,7 +7,7 @@ use berth_host_facts::HostFacts;
 /// checkpoints the kubelet does not know which pods have which CPUs and pages. Then the kubelet must be stopped,
 /// because a running kubelet would write the checkpoints again.
 #[must_use]
-pub(crate) fn drain_stop_remove_start(facts: &HostFacts, files: &[String]) -> String {
+pub(crate) fn restart_procedure(facts: &HostFacts, files: &[String]) -> String {
     let node = facts.node_name().unwrap_or("NODE");
     let (unit, files) = (&facts.kubelet.unit, files.join(" "));
     format!(
@@ -19,9 +19,9 @@ pub(crate) fn drain_stop_remove_start(facts: &HostFacts, files: &[String]) -> St
 impl Input<'_> {
     /// Returns the steps that are necessary before a change that removes checkpoints; `None` if no kubelet runs
     /// and the node is drained.
-    pub(super) fn waits_for_stop(self) -> Option<String> {
+    pub(super) fn stop_precondition(self) -> Option<String> {
         let unit = &self.facts.kubelet.unit;
-        if let Some(why) = self.shape.pods.not_drained() {
+        if let Some(why) = self.shape.pods.not_drained_reason() {
             return Some(format!("waits until the node is drained and its kubelet stopped: {why}"));
         }
         self.facts.kubelet.runs.then(|| {

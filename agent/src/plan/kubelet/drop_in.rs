@@ -43,7 +43,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     let is_active = kubelet.drop_in.as_ref().is_some_and(|found| *found == text);
     let blocked = blocked(kubelet, differences, &active, &staged);
     if is_active {
-        return unless_refused(input, active, staged).into_iter().collect();
+        return deactivate_if_refused(input, active, staged).into_iter().collect();
     }
     if differences.is_empty() && kubelet.drop_in.is_none() && kubelet.staged_drop_in.is_none() {
         return Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         );
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
-    let blocked = blocked.or_else(|| input.waits_for_stop());
+    let blocked = blocked.or_else(|| input.stop_precondition());
     let mut activate = change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
         .blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
@@ -106,7 +106,7 @@ fn blocked(
 /// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, it was started
 /// in between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory
 /// that differs after a reboot) would remain if the drop-in were deactivated.
-fn unless_refused(input: Input, active: String, staged: String) -> Option<Change> {
+fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option<Change> {
     let kubelet = &input.facts.kubelet;
     let without = kubelet.without_drop_in.as_ref()?;
     let of_others = refused_by(input.facts, without);
@@ -119,7 +119,7 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     if refused.is_empty() {
         return None;
     }
-    Some(if input.waits_for_stop().is_none() {
+    Some(if input.stop_precondition().is_none() {
         let action = KubeletAction::Remove(refused);
         change(
             DropInState::Active,
@@ -139,7 +139,7 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
 
 /// Returns the removal of a staged drop-in that the spec no longer has. An active drop-in is removed only from a
 /// drained node with a stopped kubelet, because the policy changes with it.
-pub(super) fn take_away(input: Input) -> Vec<Change> {
+pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();
     let files = &input.facts.ledger.files;
@@ -164,7 +164,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
                 KubeletAction::Remove(remove),
             );
             change.effect = WITH_CHECKPOINTS.to_owned();
-            changes.push(change.blocked_by(input.waits_for_stop()));
+            changes.push(change.blocked_by(input.stop_precondition()));
         }
     }
     changes

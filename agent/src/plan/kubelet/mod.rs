@@ -29,11 +29,11 @@ pub use advice::Advice;
 use advice::steps;
 pub use berth_host_facts::kubelet::fields::Difference;
 use berth_host_facts::kubelet::fields::differences;
-pub(super) use checkpoint::{Counted, counted, without_checkpoint};
+pub(super) use checkpoint::{PoolClaim, counted, remove_checkpoint};
 use desired::{desired, render};
-pub(crate) use drain::drain_stop_remove_start;
+pub(crate) use drain::restart_procedure;
 pub use drop_in::HEADER;
-use drop_in::{stage, take_away};
+use drop_in::{remove_drop_in, stage};
 pub(crate) use next_start::restart_needed;
 pub use next_start::{Refused, next_start};
 
@@ -55,7 +55,7 @@ pub(super) fn plan(
             let message = "needs spec.cpu.reserved: the CPUs that the kubelet shall keep";
             targets.faults.push(Fault::new("spec.cpu.kubelet", format!("{mode:?}"), message));
         }
-        return (take_away(input), None);
+        return (remove_drop_in(input), None);
     };
     let Some(config) = &kubelet.config else {
         let why = kubelet.config_fault.as_ref().map_or("not found", |(_, why)| why.as_str());
@@ -67,7 +67,7 @@ pub(super) fn plan(
     let configuration = render(&desired);
     let changes = match mode {
         KubeletMode::Stage => stage(input, &differences, &configuration),
-        _ => take_away(input),
+        _ => remove_drop_in(input),
     };
     let advice = (!differences.is_empty()).then(|| Advice {
         steps: steps(input, mode, &desired),

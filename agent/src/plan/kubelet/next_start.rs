@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::checkpoint::refused_by;
-use super::drain::drain_stop_remove_start;
+use super::drain::restart_procedure;
 use super::paths::checkpoint;
 use berth_host_facts::HostFacts;
 
@@ -32,7 +32,7 @@ pub fn next_start(facts: &HostFacts) -> Option<Refused> {
         return None;
     }
     let files: Vec<String> = names.iter().map(|name| checkpoint(&facts.kubelet, name)).collect();
-    Some(Refused { why, steps: drain_stop_remove_start(facts, &files) })
+    Some(Refused { why, steps: restart_procedure(facts, &files) })
 }
 
 /// Returns the reason and the steps if the kubelet must be restarted to read the huge pages or its

@@ -46,14 +46,14 @@ pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
     let frozen = &desired.frozen;
     desired.networks.retain(|network| !frozen.contains_key(network.name));
     desired.refuse_shared_links();
-    desired.refuse_shared_ids(input);
+    desired.reject_duplicate_ids(input);
     desired
 }
 
 impl<'a> DesiredNetworks<'a> {
     /// Returns true if this network must not be changed.
     pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
-        self.frozen.contains_key(network) || input.unclear.networks.contains(network)
+        self.frozen.contains_key(network) || input.unparsed.networks.contains(network)
     }
 
     /// Records a fault, and freezes its network.

@@ -10,7 +10,7 @@ use super::difference::Difference;
 use super::mismatch::Mismatch;
 use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
-use super::refusal::Taken;
+use super::refusal::UnusableLink;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `arp_ignore`: answers no ARP requests. A tenant's link has no address, and must not answer for addresses
@@ -65,7 +65,7 @@ impl DesiredLink {
 
     /// Returns true if the link differs in a property that cannot be changed, so that it must be
     /// created again.
-    pub(super) fn is_another_link_than(&self, link: &Link) -> bool {
+    pub(super) fn must_be_recreated(&self, link: &Link) -> bool {
         let tunnel = || link.tunnel.clone().unwrap_or_default();
         link.kind != self.kind_of_link()
             || match &self.kind {
@@ -83,13 +83,13 @@ impl DesiredLink {
 }
 
 /// Returns the reason why an existing link of that name cannot be used.
-pub(super) fn not_ours(link: &Link, desired: &DesiredLink) -> Option<Taken> {
+pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<UnusableLink> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
-        return Some(Taken::Foreign(link.name.clone()));
+        return Some(UnusableLink::Foreign(link.name.clone()));
     }
     let is_bridge = matches!(desired.kind, DesiredKind::Bridge { .. });
-    (is_bridge && link.kind != LinkKind::Bridge).then(|| Taken::NoBridge(link.name.clone()))
+    (is_bridge && link.kind != LinkKind::Bridge).then(|| UnusableLink::NoBridge(link.name.clone()))
 }
 
 /// Returns all properties that differ and can be changed.
@@ -166,7 +166,7 @@ pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
 
 /// Returns the steps that give a link of Berth its desired properties.
 pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
-    if desired.is_another_link_than(link) {
+    if desired.must_be_recreated(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
         ops.extend(make(desired));
         return ops;
@@ -180,9 +180,9 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if let DesiredKind::Bridge { vlan_aware: false, .. } = desired.kind
         && link.vlan_filtering == Some(true)
     {
-        ops.push(LinkOp::Unfilter(link.name.clone()));
+        ops.push(LinkOp::DisableVlanFiltering(link.name.clone()));
     }
-    ops.push(LinkOp::Settle(desired.clone()));
+    ops.push(LinkOp::SetProperties(desired.clone()));
     if let (DesiredKind::Bridge { vlan_aware: true, .. }, Some(vlans)) =
         (&desired.kind, &link.vlans)
         && !vlans.all.is_empty()
@@ -217,9 +217,9 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
 pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
-        LinkOp::Make(desired) | LinkOp::Settle(desired) => {
+        LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
             let link = there(&desired.name)?;
-            if desired.is_another_link_than(link) {
+            if desired.must_be_recreated(link) {
                 return Err(Mismatch::AnotherLink(desired.name.clone()));
             }
             let differences = differences(desired, link);
@@ -231,7 +231,7 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
         }
         LinkOp::Up(name) if there(name)?.up == Some(false) => Err(Mismatch::Down(name.clone())),
         LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {
-            Err(Mismatch::NoPort { port: port.clone(), bridge: bridge.clone() })
+            Err(Mismatch::NotAPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::Leave { port, bridge } if there(port)?.master.as_ref() == Some(bridge) => {
             Err(Mismatch::StillPort { port: port.clone(), bridge: bridge.clone() })
@@ -251,11 +251,11 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
             if left.is_empty() {
                 Ok(())
             } else {
-                Err(Mismatch::LeftVlans { port: port.clone(), vlans: left })
+                Err(Mismatch::RemainingVlans { port: port.clone(), vlans: left })
             }
         }
         LinkOp::Remove(name) if links.named(name).is_some_and(|link| owner(link).is_some()) => {
-            Err(Mismatch::StillThere(name.clone()))
+            Err(Mismatch::StillExists(name.clone()))
         }
         _ => Ok(()),
     }

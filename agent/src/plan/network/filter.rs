@@ -20,14 +20,14 @@ use super::work::{FilterWork, LinkWork, Stage};
 
 use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
-use berth_host_facts::ledger::{Ledger, MadeFilter};
+use berth_host_facts::ledger::{FilterRecord, Ledger};
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
 use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
 /// Name of the chain that the kernel calls for each frame that a bridge forwards.
 pub(crate) const FORWARD: &str = "forward";
 /// Name of the chain for frames to reserved addresses.
-pub(crate) const LEAVING: &str = "leaving";
+pub(crate) const RESERVED_CHAIN: &str = "leaving";
 /// Name of the set of reserved addresses, without their last four bits.
 pub(crate) const RESERVED: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
@@ -46,8 +46,8 @@ const VERSION: u32 = 1;
 
 /// Returns the rules of this agent for these uplinks.
 #[must_use]
-pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> MadeFilter {
-    MadeFilter { version: VERSION, uplinks }
+pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> FilterRecord {
+    FilterRecord { version: VERSION, uplinks }
 }
 
 /// The rules of the table.
@@ -67,7 +67,7 @@ impl Rule {
     pub(crate) const fn chain(self) -> &'static str {
         match self {
             Self::Reserved => FORWARD,
-            Self::OfGroup | Self::OfUplinks => LEAVING,
+            Self::OfGroup | Self::OfUplinks => RESERVED_CHAIN,
         }
     }
 
@@ -122,7 +122,7 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
 
 /// Returns the desired table.
 #[must_use]
-pub fn table(filter: &MadeFilter) -> Table {
+pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
     chains.insert(FORWARD.to_owned(), Chain { hook: Some(HOOK), rules: Vec::new() });
     for rule in Rule::ALL {
@@ -146,7 +146,7 @@ pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
 }
 
 /// Returns the desired table during and after these changes; `None` if no link needs it.
-fn desired(input: Input, changes: &[Change]) -> Option<MadeFilter> {
+fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {
         let works = changes.iter().filter(|change| change.blocked.is_none());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_switches_may_send_is_dropped_and_nothing_else() {
+    fn only_frames_to_reserved_addresses_are_dropped() {
         for address in [
             [0x01, 0x80, 0xc2, 0, 0, 0x00],
             [0x01, 0x80, 0xc2, 0, 0, 0x02],

@@ -66,7 +66,7 @@ impl Planner<'_> {
         let names: Vec<&str> = before.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
-            id: LinkChangeId::TakeOver {
+            id: LinkChangeId::MoveUplink {
                 uplink: to.clone(),
                 bridge: bridge.clone(),
                 from: before.iter().map(|port| port.name.clone()).collect(),
@@ -85,7 +85,7 @@ impl Planner<'_> {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
         self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
-        self.disrupts(&handover.users, &handover.loses);
+        self.record_disruption(&handover.users, &handover.loses);
         // A VLAN still belongs to the tenant that has it, even if the spec assigns the VLAN to
         // another tenant.
         let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();

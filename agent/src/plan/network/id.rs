@@ -19,14 +19,14 @@ pub enum LinkChangeId {
     /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
     /// Removes an uplink from the bridge of another network.
-    TakeUplink {
+    DetachUplink {
         /// The uplink.
         uplink: LinkName,
         /// The network that needs the uplink.
         network: String,
     },
     /// Creates the shared bridge of a network.
-    MakeBridge {
+    CreateBridge {
         /// The bridge.
         bridge: LinkName,
         /// The network.
@@ -47,7 +47,7 @@ pub enum LinkChangeId {
         bridge: LinkName,
     },
     /// Moves a shared bridge from its current uplinks to another uplink.
-    TakeOver {
+    MoveUplink {
         /// The new uplink.
         uplink: LinkName,
         /// The bridge.
@@ -159,15 +159,15 @@ impl fmt::Display for LinkChangeId {
                 )
             }
             Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE}"),
-            Self::TakeUplink { uplink, network } => {
+            Self::DetachUplink { uplink, network } => {
                 write!(f, "take {uplink} for network {network}")
             }
-            Self::MakeBridge { bridge, network } => {
+            Self::CreateBridge { bridge, network } => {
                 write!(f, "make bridge {bridge} for network {network}")
             }
             Self::SetLink { link, differences } => write!(f, "set {link}: {}", Listed(differences)),
             Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
-            Self::TakeOver { uplink, bridge, from } => {
+            Self::MoveUplink { uplink, bridge, from } => {
                 write!(f, "have {uplink} take over {bridge} from {}", joined(from, ", "))
             }
             Self::SetUp(link) => write!(f, "set {link} up"),

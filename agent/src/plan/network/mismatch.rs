@@ -26,7 +26,7 @@ pub enum Mismatch {
     Down(LinkName),
     /// The link is not a port of the bridge.
     #[error("{port} is no port of {bridge}")]
-    NoPort {
+    NotAPort {
         /// The link.
         port: LinkName,
         /// The bridge.
@@ -50,7 +50,7 @@ pub enum Mismatch {
     },
     /// The port still carries some of the removed VLANs.
     #[error("{port} still carries VLANs {vlans}")]
-    LeftVlans {
+    RemainingVlans {
         /// The port.
         port: LinkName,
         /// The VLANs.
@@ -58,5 +58,5 @@ pub enum Mismatch {
     },
     /// The link still exists.
     #[error("{0} is still there")]
-    StillThere(LinkName),
+    StillExists(LinkName),
 }

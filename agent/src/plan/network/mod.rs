@@ -34,14 +34,14 @@ use std::collections::BTreeMap;
 use super::change::Change;
 use super::input::Input;
 use crate::manifest::{Fault, Part};
-use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::ledger::NetworkRecord;
 pub use desired_link::{DesiredKind, DesiredLink};
 pub use diff::verify_step;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
 pub use op::LinkOp;
 use planner::Planner;
-pub use removal::Forget;
+pub use removal::StaleRecords;
 use state::NetworkState;
 pub use users::users;
 pub use work::{FilterWork, LinkWork, Stage};
@@ -52,13 +52,13 @@ pub(super) struct NetworkPlan {
     pub(super) changes: Vec<Change>,
     pub(super) faults: Vec<Fault>,
     pub(super) states: Vec<NetworkState>,
-    pub(super) forget: Forget,
-    pub(super) adopt: BTreeMap<String, MadeNetwork>,
+    pub(super) forget: StaleRecords,
+    pub(super) adopt: BTreeMap<String, NetworkRecord>,
 }
 
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
-    if input.unclear.parts.contains(&Part::Networks) {
+    if input.unparsed.parts.contains(&Part::Networks) {
         // The desired state is unknown, so no link is restored, and existing links stay.
         return NetworkPlan::default();
     }
@@ -70,7 +70,7 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     let desired = desired::read(input);
     let mut plan = NetworkPlan::default();
     for network in &desired.networks {
-        if input.unclear.networks.contains(network.name) {
+        if input.unparsed.networks.contains(network.name) {
             continue;
         }
         let mut planner = Planner::new(input, network);
@@ -84,7 +84,7 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     for (network, why) in &desired.frozen {
         plan.states.push(state::frozen(input, network, why));
     }
-    for network in &input.unclear.networks {
+    for network in &input.unparsed.networks {
         if !desired.frozen.contains_key(network) {
             plan.states.push(state::frozen(input, network, "its spec has a fault"));
         }
@@ -92,7 +92,7 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     let (changes, forget) = removal::plan(input, &desired);
     plan.changes.extend(changes);
     plan.forget = forget;
-    let all_clear = desired.frozen.is_empty() && input.unclear.networks.is_empty();
+    let all_clear = desired.frozen.is_empty() && input.unparsed.networks.is_empty();
     let filter = filter::plan(input, &plan.changes, all_clear);
     plan.forget.filter = filter.is_none() && filter::is_gone(input);
     plan.changes.extend(filter);

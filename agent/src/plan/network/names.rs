@@ -23,7 +23,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkNa
 }
 
 /// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports.
-pub(super) fn hardware_below(links: &Links, uplink: &Link) -> String {
+pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
     let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
     let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
     all.sort_unstable();
@@ -67,7 +67,7 @@ pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
 }
 
-pub(super) const NO_LABEL: &str =
+pub(super) const DNS_LABEL_RULE: &str =
     "must be 1 to 63 lower-case letters, digits and `-`, as a DNS label is";
 
 pub(super) fn is_label(name: &str) -> bool {

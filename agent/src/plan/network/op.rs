@@ -13,9 +13,9 @@ pub enum LinkOp {
     /// Creates the link. The link is set up after all other steps.
     Make(DesiredLink),
     /// Gives an existing link its desired properties.
-    Settle(DesiredLink),
+    SetProperties(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
-    Unfilter(LinkName),
+    DisableVlanFiltering(LinkName),
     /// Removes addresses from a link.
     RemoveAddresses {
         /// The link.
@@ -88,9 +88,12 @@ impl LinkOp {
     #[must_use]
     pub const fn link(&self) -> &LinkName {
         match self {
-            Self::Make(desired) | Self::Settle(desired) => &desired.name,
+            Self::Make(desired) | Self::SetProperties(desired) => &desired.name,
             Self::RemoveAddresses { link, .. } | Self::Peers { link, .. } => link,
-            Self::Up(link) | Self::Down(link) | Self::Remove(link) | Self::Unfilter(link) => link,
+            Self::Up(link)
+            | Self::Down(link)
+            | Self::Remove(link)
+            | Self::DisableVlanFiltering(link) => link,
             Self::Join { port, .. }
             | Self::Leave { port, .. }
             | Self::AddVlans { port, .. }

@@ -14,7 +14,7 @@ use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::input::Input;
-use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, Links};
 
 /// Planner of one network.
@@ -59,7 +59,7 @@ impl<'a> Planner<'a> {
         if let Some(why) = self.uplink_in_use() {
             let uplink = &self.network.uplink.name;
             let network = self.network.name.to_owned();
-            let id = LinkChangeId::TakeUplink { uplink: uplink.clone(), network };
+            let id = LinkChangeId::DetachUplink { uplink: uplink.clone(), network };
             self.push(Stage::Uplinks, id, "in use", "free", Vec::new());
             self.block(why);
             return;
@@ -74,7 +74,7 @@ impl<'a> Planner<'a> {
             Scenario::SriovVf => self.raise_uplink(),
         }
         if self.down.is_none() {
-            self.down = uplink::out_of_order(self.network.uplink);
+            self.down = uplink::carrier_fault(self.network.uplink);
         }
     }
 
@@ -87,7 +87,7 @@ impl<'a> Planner<'a> {
         let uplink = self.network.uplink;
         let handover = self.handover(&bridge.name);
         if let Some(handover) = &handover
-            && let Some(why) = self.refuses(&handover.users, &handover.loses)
+            && let Some(why) = self.disruption_refusal(&handover.users, &handover.loses)
         {
             self.push(
                 Stage::Handovers,
@@ -109,7 +109,7 @@ impl<'a> Planner<'a> {
 
     /// Plans the shared bridge itself. Returns `false` if the bridge cannot be created or changed.
     fn link_change(&mut self, desired: &DesiredLink) -> bool {
-        let make = || LinkChangeId::MakeBridge {
+        let make = || LinkChangeId::CreateBridge {
             bridge: desired.name.clone(),
             network: self.network.name.to_owned(),
         };
@@ -118,7 +118,7 @@ impl<'a> Planner<'a> {
             self.push(Stage::Bridges, make(), "absent", &desired.describe(), ops);
             return true;
         };
-        if let Some(why) = diff::not_ours(link, desired) {
+        if let Some(why) = diff::unusable_link(link, desired) {
             self.push(Stage::Bridges, make(), "another's", &desired.describe(), Vec::new());
             self.block(why.to_string());
             return false;
@@ -147,7 +147,7 @@ impl<'a> Planner<'a> {
         ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
-        let carries = uplink::carries(self.links, uplink);
+        let carries = uplink::host_traffic(self.links, uplink);
         self.push(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
         if let Some(work) = self.last_work() {
             work.interim = handed_over;
@@ -192,7 +192,11 @@ impl<'a> Planner<'a> {
 
     /// Returns the reason why attached links must not lose the network; `None` if there are none, or if the
     /// spec allows it.
-    pub(super) fn refuses(&self, users: &BTreeSet<String>, loses: &str) -> Option<Disrupts> {
+    pub(super) fn disruption_refusal(
+        &self,
+        users: &BTreeSet<String>,
+        loses: &str,
+    ) -> Option<Disrupts> {
         if users.is_empty() || self.network.allow_disruption {
             return None;
         }
@@ -201,7 +205,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Records in the last change that attached links lose the network by it.
-    pub(super) fn disrupts(&mut self, users: &BTreeSet<String>, loses: &str) {
+    pub(super) fn record_disruption(&mut self, users: &BTreeSet<String>, loses: &str) {
         if users.is_empty() {
             return;
         }
@@ -240,13 +244,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the record of this network in the rollback ledger.
-    pub(super) fn made(&self) -> Option<&'a MadeNetwork> {
+    pub(super) fn made(&self) -> Option<&'a NetworkRecord> {
         self.input.facts.ledger.networks.get(self.network.name)
     }
 
     /// Returns the record of a network that is in place but not recorded: a process was killed before it could
     /// record the network, or the spec changed to the links that were already in place.
-    pub(super) fn adopted(&self) -> Option<MadeNetwork> {
+    pub(super) fn adopted(&self) -> Option<NetworkRecord> {
         let not_yet =
             |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
         if self.down.is_some() || self.changes.iter().any(not_yet) {
@@ -254,7 +258,10 @@ impl<'a> Planner<'a> {
         }
         let mut now = self.made().cloned().unwrap_or_default();
         if now.settings != self.network.settings {
-            now = MadeNetwork { settings: self.network.settings.clone(), ..MadeNetwork::default() };
+            now = NetworkRecord {
+                settings: self.network.settings.clone(),
+                ..NetworkRecord::default()
+            };
         }
         if self.network.scenario.shared_bridge().is_some() {
             now.uplink = Some(self.network.uplink.name.clone());
@@ -273,14 +280,14 @@ impl<'a> Planner<'a> {
 
     /// Returns true if the network was created from the current settings of the spec, so that any
     /// difference is drift.
-    pub(super) fn was_made(&self) -> bool {
+    pub(super) fn matches_spec(&self) -> bool {
         self.made().is_some_and(|made| made.settings == self.network.settings)
     }
 
     /// Returns true if this tenant was in place already.
     pub(super) fn had(&self, id: u32, tenant: &str) -> bool {
         let known = self.made().and_then(|made| made.tenants.get(&id));
-        self.was_made() && known.is_some_and(|known| known == tenant)
+        self.matches_spec() && known.is_some_and(|known| known == tenant)
     }
 
     pub(super) fn push(
@@ -292,7 +299,7 @@ impl<'a> Planner<'a> {
         ops: Vec<LinkOp>,
     ) {
         // The settings contain the uplink, so a handover is never drift.
-        let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
+        let drift = self.matches_spec() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
         self.changes.push(change(id, was, will_be, ChangeReason::Spec, work));

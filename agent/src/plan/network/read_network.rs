@@ -4,7 +4,7 @@ use berth_api::infra_node::{NetworkScenario, NetworkSpec};
 
 use super::desired_link::{DesiredKind, DesiredLink};
 use super::desired_network::Network;
-use super::names::{NO_LABEL, alias, bridge_mac, bridge_name, hardware_below, is_label};
+use super::names::{DNS_LABEL_RULE, alias, bridge_mac, bridge_name, hardware_addresses, is_label};
 use super::scenario::{Scenario, SharedBridge, TenantBridges};
 use super::tunnels::{self, Tunnels};
 use super::uplink;
@@ -26,13 +26,13 @@ pub(super) fn read<'a>(
     others: &[Network],
 ) -> Result<Network<'a>, Fault> {
     if !is_label(&spec.name) {
-        return Err(path.child("name").fault(&spec.name, NO_LABEL));
+        return Err(path.child("name").fault(&spec.name, DNS_LABEL_RULE));
     }
     let uplink = find_uplink(links, spec, path)?;
     let mtu = mtu(links, spec, uplink, path)?;
     check_uplink_is_free(spec, uplink, path, others)?;
     let stp = spec.stp == Some(true);
-    let seed = hardware_below(links, uplink);
+    let seed = hardware_addresses(links, uplink);
     let bridges = TenantBridges { prefix: spec.bridge_prefix(), stp };
     let scenario = match spec.scenario {
         NetworkScenario::VlanAwareBridge => {

@@ -7,7 +7,7 @@ use berth_api::infra_node::TenantNetworkSpec;
 
 use super::desired_link::{DesiredKind, DesiredLink};
 use super::desired_network::{Network, SegmentId, Tenant};
-use super::names::{NO_LABEL, alias, bridge_mac, is_label};
+use super::names::{DNS_LABEL_RULE, alias, bridge_mac, is_label};
 use super::scenario::{Scenario, TenantBridges};
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
@@ -22,7 +22,7 @@ pub(super) fn read<'a>(
     path: &FieldPath,
 ) -> Result<Tenant<'a>, Fault> {
     if !is_label(&spec.name) {
-        return Err(path.child("name").fault(&spec.name, NO_LABEL));
+        return Err(path.child("name").fault(&spec.name, DNS_LABEL_RULE));
     }
     let segment = segment(network, spec, path)?;
     let (path, id) = (path.child(segment.field()), segment.number());

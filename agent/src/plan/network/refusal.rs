@@ -8,7 +8,7 @@ use super::removal;
 
 /// A link that cannot be used for a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Taken {
+pub(super) enum UnusableLink {
     /// Another program created the link.
     #[error(
         "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
@@ -22,13 +22,13 @@ pub(super) enum Taken {
 
 /// A tenant whose links cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TenantRefused {
+pub(super) enum TenantError {
     /// A VLAN link of another program would receive the tenant's frames.
     #[error(
         "{link}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
          link delete {link}), or give the tenant another VLAN"
     )]
-    Competing {
+    ConflictingVlanLink {
         /// The VLAN link of the other program.
         link: LinkName,
         /// The VLAN.
@@ -36,10 +36,10 @@ pub(super) enum TenantRefused {
     },
     /// The link exists and belongs to another owner.
     #[error(transparent)]
-    Taken(#[from] Taken),
+    UnusableLink(#[from] UnusableLink),
     /// The bridge belongs to another tenant, and has ports.
     #[error("{link} is still that of {tenant}: {}", removal::in_use(.users))]
-    OfAnotherTenant {
+    OwnedByOtherTenant {
         /// The bridge.
         link: LinkName,
         /// The other tenant.

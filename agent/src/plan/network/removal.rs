@@ -14,7 +14,7 @@ use super::users;
 use super::work::{LinkWork, Stage};
 use crate::plan::change::{Action, Change, ChangeReason};
 use crate::plan::input::Input;
-use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Number of ports whose names a message contains; the others are counted.
@@ -22,7 +22,7 @@ const NAMED: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Forget {
+pub struct StaleRecords {
     /// Uplinks that have their original state, or that no longer exist.
     pub uplinks: Vec<LinkName>,
     /// Networks without any remaining link.
@@ -31,7 +31,7 @@ pub struct Forget {
     pub filter: bool,
 }
 
-impl Forget {
+impl StaleRecords {
     /// Returns true if there is no such record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -40,7 +40,7 @@ impl Forget {
 }
 
 /// Plans the removals.
-pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Forget) {
+pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, StaleRecords) {
     let links = &input.facts.links;
     let kept: BTreeSet<&LinkName> = desired
         .networks
@@ -71,9 +71,13 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
     });
     for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
         let id = LinkChangeId::RemoveUnfinished(link.name.clone());
-        changes.push(alone(id, ["there", "absent"], LinkOp::Remove(link.name.clone())));
+        changes.push(single_step_change(
+            id,
+            ["there", "absent"],
+            LinkOp::Remove(link.name.clone()),
+        ));
     }
-    let mut forget = Forget::default();
+    let mut forget = StaleRecords::default();
     let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
     for name in made.keys() {
         let still = desired.networks.iter().any(|network| network.name == name);
@@ -87,7 +91,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
             made.uplink.as_ref() == Some(name)
                 && (desired.is_frozen(input, network) || leftover.contains(network.as_str()))
         });
-        if used || held || !desired.frozen.is_empty() || !input.unclear.networks.is_empty() {
+        if used || held || !desired.frozen.is_empty() || !input.unparsed.networks.is_empty() {
             continue;
         }
         let ours =
@@ -110,7 +114,7 @@ fn removal(
     network: &str,
     tenant: Option<&str>,
     group: &[&Link],
-    made: Option<&MadeNetwork>,
+    made: Option<&NetworkRecord>,
 ) -> Change {
     let mut ordered: Vec<&Link> = group.to_vec();
     ordered.sort_by_key(|link| link.kind == LinkKind::Bridge);
@@ -151,7 +155,7 @@ fn removal(
 /// Returns the change that sets down an uplink that was down originally.
 fn lower(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
-    let mut change = alone(id, ["up", "down"], LinkOp::Down(link.name.clone()));
+    let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
         .stacked_on(&link.name)
         .filter(|other| !other.is_ours())
@@ -169,7 +173,7 @@ fn lower(links: &Links, link: &Link) -> Change {
 }
 
 /// Returns a change with one step that belongs to no network.
-fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
+fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
     change(id, was, will_be, ChangeReason::Restore, work)
 }
@@ -190,7 +194,7 @@ pub(super) fn counted(users: &BTreeSet<String>) -> String {
 
 /// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
 /// that leaves the host counts as one, because it does not belong to a VM.
-pub(super) fn is_uplink(made: Option<&MadeNetwork>, port: &Link) -> bool {
+pub(super) fn is_uplink(made: Option<&NetworkRecord>, port: &Link) -> bool {
     let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
     known.map_or_else(
         || port.is_uplink(),

@@ -10,7 +10,7 @@ use super::id::{LinkChangeId, Segment};
 use super::names::owner;
 use super::op::LinkOp;
 use super::planner::Planner;
-use super::refusal::TenantRefused;
+use super::refusal::TenantError;
 use super::work::Stage;
 use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
@@ -43,8 +43,10 @@ impl Planner<'_> {
                     self.waits
                         .insert(tenant.id(), format!("waits until {} is removed", competitor.name));
                 } else {
-                    let refused =
-                        TenantRefused::Competing { link: competitor.name.clone(), id: tenant.id() };
+                    let refused = TenantError::ConflictingVlanLink {
+                        link: competitor.name.clone(),
+                        id: tenant.id(),
+                    };
                     self.failed.insert(tenant.id(), refused.to_string());
                 }
                 continue;
@@ -154,7 +156,7 @@ impl Planner<'_> {
             if let Some(work) = self.last_work() {
                 work.gone = free.iter().map(|id| u32::from(u16::from(id))).collect();
             }
-            if stranger && self.was_made() {
+            if stranger && self.matches_spec() {
                 self.is_drift();
             }
         }
@@ -183,7 +185,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// If the links cannot be created.
-    fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantRefused> {
+    fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantError> {
         // Two uplinks of one bridge would join two networks, so the uplink of another scenario is
         // removed first.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
@@ -198,22 +200,28 @@ impl Planner<'_> {
         let mut absent = 0;
         for desired in &tenant.links {
             let link = self.links.named(&desired.name);
-            let another = link.is_some_and(|link| desired.is_another_link_than(link));
+            let another = link.is_some_and(|link| desired.must_be_recreated(link));
             if (link.is_none() || another)
-                && let Some(twin) = self.twin(desired)
+                && let Some(conflicting_link) = self.conflicting_link(desired)
             {
-                if twin.is_ours() {
-                    self.waits.insert(tenant.id(), format!("waits until {} is removed", twin.name));
+                if conflicting_link.is_ours() {
+                    self.waits.insert(
+                        tenant.id(),
+                        format!("waits until {} is removed", conflicting_link.name),
+                    );
                     return Ok(());
                 }
-                return Err(TenantRefused::Competing { link: twin.name.clone(), id: tenant.id() });
+                return Err(TenantError::ConflictingVlanLink {
+                    link: conflicting_link.name.clone(),
+                    id: tenant.id(),
+                });
             }
             let Some(link) = link else {
                 ops.extend(diff::make(desired));
                 absent += 1;
                 continue;
             };
-            if let Some(why) = diff::not_ours(link, desired) {
+            if let Some(why) = diff::unusable_link(link, desired) {
                 return Err(why.into());
             }
             let differences = diff::differences(desired, link);
@@ -241,7 +249,7 @@ impl Planner<'_> {
             format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
         // A tenant that was in place with the same spec is repaired although its VMs lose the network, because
         // they are on the wrong network.
-        if !had && let Some(why) = self.refuses(&users, &loses) {
+        if !had && let Some(why) = self.disruption_refusal(&users, &loses) {
             return Err(why.into());
         }
         let id = if absent == tenant.links.len() {
@@ -254,7 +262,7 @@ impl Planner<'_> {
         let was = if absent > 0 { "absent" } else { "otherwise" };
         self.push(Stage::Tenants, id, was, "in place", ops);
         self.makes(&[tenant]);
-        self.disrupts(&users, &loses);
+        self.record_disruption(&users, &loses);
         if let Some(work) = self.last_work() {
             work.undo = undo;
         }
@@ -267,8 +275,8 @@ impl Planner<'_> {
 
     /// Returns a link that has the desired properties under another name: the kernel refuses two links of one
     /// VLAN, or of one VNI and port.
-    fn twin(&self, desired: &DesiredLink) -> Option<&Link> {
-        let twin = match &desired.kind {
+    fn conflicting_link(&self, desired: &DesiredLink) -> Option<&Link> {
+        let conflicting_link = match &desired.kind {
             DesiredKind::Bridge { .. } => None,
             DesiredKind::Vlan { id, .. } => self.competing.get(&(*id).into()).copied(),
             DesiredKind::Vxlan { vni, port, .. } => self.links.all.iter().find(|link| {
@@ -278,12 +286,12 @@ impl Planner<'_> {
                     })
             }),
         };
-        twin.filter(|twin| twin.name != desired.name)
+        conflicting_link.filter(|conflicting_link| conflicting_link.name != desired.name)
     }
 
     /// Checks that the link is free for the tenant: a bridge of another tenant is not used while
     /// VMs are attached to it.
-    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantRefused> {
+    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantError> {
         let Some((_, Some(other))) = owner(link).filter(|(_, whose)| *whose != Some(tenant.name))
         else {
             return Ok(());
@@ -294,7 +302,7 @@ impl Planner<'_> {
             return Ok(());
         }
         let (link, tenant) = (link.name.clone(), other.to_owned());
-        Err(TenantRefused::OfAnotherTenant { link, tenant, users })
+        Err(TenantError::OwnedByOtherTenant { link, tenant, users })
     }
 
     fn add_tenant(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {

@@ -57,7 +57,7 @@ pub(super) fn find<'a>(
 /// Describes the host's own traffic on this link: routes, and addresses on the link and on the links stacked on
 /// it; `None` if there is none. A host without a default route has other routes, and the link of a route may have
 /// no address (unnumbered, RFC 5549).
-pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
+pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
     let mut above: Vec<&Link> = vec![uplink];
     let mut seen = 0;
     while let Some(link) = above.get(seen).copied() {
@@ -91,7 +91,7 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
 }
 
 /// Returns the reason why frames cannot leave by this uplink now.
-pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
+pub(super) fn carrier_fault(uplink: &Link) -> Option<String> {
     uplink
         .has_no_carrier()
         .then(|| format!("{} has no carrier; check cable and switch port", uplink.name))

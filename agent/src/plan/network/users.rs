@@ -30,12 +30,12 @@ pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> 
         LinkOp::Leave { port, bridge } => links
             .named(port)
             .filter(|port| port.master.as_ref() == Some(bridge))
-            .map_or_else(BTreeSet::new, |port| cut_off_without(links, port)),
+            .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
         // The kernel removes a port from its bridge before it adds the port to another bridge.
         LinkOp::Join { port, bridge } => links
             .named(port)
             .filter(|port| port.master.as_ref() != Some(bridge))
-            .map_or_else(BTreeSet::new, |port| cut_off_without(links, port)),
+            .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
         LinkOp::RemoveVlans { port, vlans, itself: false } => links
             .named(port)
             .and_then(|port| Some(users_of_vlans(links, bridge_of(links, port)?, vlans)))
@@ -72,7 +72,7 @@ fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<Str
 }
 
 /// Returns the links that lose their uplink if this port leaves the bridge.
-fn cut_off_without(links: &Links, port: &Link) -> BTreeSet<String> {
+fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
     let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
     let mut users = match &port.vlans {
         Some(vlans) if bridge.vlan_filtering == Some(true) => {

@@ -11,13 +11,13 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Place where frames of an uplink leave the host: the lowest link, or the UDP port of the tunnels, and the VLAN
 /// tags of the frames except the tag of a tenant.
-type Wire = (String, Vec<u16>);
+type FramePath = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
     /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant whose links are in
     /// place keeps the id; the network of the other tenant is not changed.
-    pub(super) fn refuse_shared_ids(&mut self, input: Input) {
-        let mut owners: BTreeMap<(Wire, u32), (&str, &str)> = BTreeMap::new();
+    pub(super) fn reject_duplicate_ids(&mut self, input: Input) {
+        let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();
         for in_place in [true, false] {
             for network in &self.networks {
@@ -57,7 +57,7 @@ impl DesiredNetworks<'_> {
 
 /// Returns the wire of an uplink. A VLAN link adds its tag to the frames of the link below; frames
 /// of a port of a bond leave by the bond.
-fn wire(links: &Links, uplink: &Link) -> Wire {
+fn wire(links: &Links, uplink: &Link) -> FramePath {
     let (mut link, mut tags) = (uplink, Vec::new());
     // In a kernel no link is stacked on itself, but a damaged capture may have such a link.
     for _ in 0..links.all.len() {

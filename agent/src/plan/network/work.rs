@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::op::LinkOp;
-use berth_host_facts::ledger::MadeFilter;
+use berth_host_facts::ledger::FilterRecord;
 
 /// Stage of a change. A change is made after the changes that it depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ pub struct LinkWork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterWork {
     /// Creates the table, or replaces it.
-    Replace(MadeFilter),
+    Replace(FilterRecord),
     /// Deletes the table.
     Delete,
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::error::BindFailure;
 use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
 use super::service::Service;
-use crate::run::calls::made_by;
+use crate::run::calls::post_params;
 
 /// Sends bindings.
 pub(super) struct Binder {
@@ -106,7 +106,7 @@ impl Binder {
             return Err(error.into());
         }
         let body = binding(args);
-        let (pods, params) = (self.pods(args), made_by());
+        let (pods, params) = (self.pods(args), post_params());
         let call = pods.create_subresource::<_, Value>("binding", &args.pod_name, &params, &body);
         let error = match tokio::time::timeout(within_call(SEND_TIMEOUT, end), call).await {
             Ok(Ok(_)) => {

@@ -67,12 +67,12 @@ impl Calls {
         loop {
             let mut changed = service.gate.subscribe();
             if let Err(error) = service.gate.pass_before(until, end).await {
-                service.extender().unanswered(&args.pod);
+                service.extender().record_unanswered(&args.pod);
                 return (wire::filter_error(&chain(&error)), "error");
             }
             let now = Instant::now();
-            let answer = if args.is_of_group {
-                service.extender().filter_of_group(now, &args.pod, &args.names)
+            let answer = if args.is_pod_group_member {
+                service.extender().filter_pod_group(now, &args.pod, &args.names)
             } else {
                 service.extender().filter(now, &args.pod, &args.names)
             };

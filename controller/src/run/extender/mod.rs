@@ -36,7 +36,7 @@ pub(super) use listed::Listed;
 use service::Service;
 pub use settings::Settings;
 pub(super) use settings::Shared;
-use waker::Waker;
+use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
 const TICK: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ const FREE_RESOURCES_TICKS: u32 = 10;
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Additional time after which the state is rebuilt in any case. This is safe, because a restart must be correct at
 /// any time, too.
-const OVERDUE: Duration = Duration::from_secs(3600);
+const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 
 /// Starts the tasks of the extender, which never end.
 pub(super) async fn start(
@@ -63,7 +63,7 @@ pub(super) async fn start(
     let service = Arc::new(Service::new(settings, client, metrics, listed));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
     tasks.spawn(exchange(server, MAX_BODY, calls::routes(&service)));
-    tasks.spawn(Waker::new(&service).run());
+    tasks.spawn(PodWaker::new(&service).run());
     let gate = Arc::clone(&service);
     tasks.spawn(async move { gate.gate.refresh_lease().await });
     tasks.spawn(run(service, shared));
@@ -108,7 +108,7 @@ async fn tick_until_old(service: &Service) {
             let mut extender = service.extender();
             extender.tick(Instant::now());
             let overdue = began.elapsed().saturating_sub(MAX_AGE);
-            if overdue > OVERDUE || (!overdue.is_zero() && extender.is_quiet()) {
+            if overdue > REBUILD_GRACE || (!overdue.is_zero() && extender.can_be_rebuilt()) {
                 return;
             }
             let is_due = count.is_multiple_of(FREE_RESOURCES_TICKS);

@@ -16,7 +16,7 @@ use super::volumes;
 
 /// Watches pods after all other kinds are listed; never ends.
 pub(super) async fn watch_pods(service: Arc<Service>) {
-    service.gate.all_but_pods().await;
+    service.gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
     // The wrapper for objects that cannot be parsed would parse each of many thousands of pods twice. Pods are a
     // built-in kind and do not need the wrapper.

@@ -78,7 +78,7 @@ impl ReadinessGate {
     }
 
     /// Waits until all kinds except pods are listed: the other kinds are needed to count pods.
-    pub(super) async fn all_but_pods(&self) {
+    pub(super) async fn wait_for_other_kinds(&self) {
         let mut changed = self.changed.subscribe();
         while self.listed.unlisted().iter().any(|kind| *kind != Kind::Pods) {
             if changed.changed().await.is_err() {

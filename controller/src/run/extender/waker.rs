@@ -13,7 +13,7 @@ use kube::api::Patch;
 use serde_json::json;
 
 use super::service::Service;
-use crate::run::calls::patched_by;
+use crate::run::calls::patch_params;
 
 /// Debounce: a burst of changes leads to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -28,11 +28,11 @@ const NODES: usize = 8;
 const ANNOTATIONS: (u32, u32) = (1, 21);
 
 /// Task that wakes waiting pods.
-pub(super) struct Waker {
+pub(super) struct PodWaker {
     service: Arc<Service>,
 }
 
-impl Waker {
+impl PodWaker {
     pub(super) fn new(service: &Arc<Service>) -> Self {
         Self { service: Arc::clone(service) }
     }
@@ -46,7 +46,7 @@ impl Waker {
         loop {
             service.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
-            if !service.extender().has_waiting() {
+            if !service.extender().has_waiting_pods() {
                 left.clear();
                 continue;
             }
@@ -100,10 +100,10 @@ impl Waker {
         let field = if has_annotations { "annotations" } else { "labels" };
         let now = Timestamp::now().as_millisecond().to_string();
         let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
-        let params = patched_by();
+        let params = patch_params();
         match within(nodes.patch_metadata(node, &params, &patch)).await {
             Ok(_) => {
-                self.service.metrics.assignment.woken();
+                self.service.metrics.assignment.count_wake();
                 tracing::debug!(node, "touched a Node that has room for a waiting pod");
                 true
             }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::errors::{Error, at, found};
 use super::machine::MachineTemplate;
 use super::validated::ValidatedDeployment;
-use crate::run::calls::patched_by;
+use crate::run::calls::patch_params;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::rollout::Counts;
 use berth_kubevirt_render::machines::steps::{
@@ -64,7 +64,7 @@ impl ValidatedDeployment<'_> {
         };
         self.delete(steps).await?;
         if steps.is_complete {
-            self.context.remember(self.object, |memory| {
+            self.context.with_state(self.object, |memory| {
                 memory.failures = 0;
                 memory.paused_until = None;
             });
@@ -75,7 +75,7 @@ impl ValidatedDeployment<'_> {
     async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
         for name in &steps.adopt {
             let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
-            let adopted = self.machines().patch(name, &patched_by(), &patch).await;
+            let adopted = self.machines().patch(name, &patch_params(), &patch).await;
             at(|| format!("adopt VirtualMachine {}/{name}", self.namespace), found(adopted))?;
             tracing::info!(namespace = %self.namespace, machine = %name, "adopted VirtualMachine");
         }
@@ -148,7 +148,7 @@ impl ValidatedDeployment<'_> {
             let deleted = self.machines().delete(name, &params).await;
             at(|| format!("delete VirtualMachine {}/{name}", self.namespace), found(deleted))?;
             if vm.has_failed {
-                self.context.remember(self.object, |memory| {
+                self.context.with_state(self.object, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
                     let pause = Duration::from_secs(backoff_seconds(memory.failures).into());
                     memory.paused_until = Instant::now().checked_add(pause);

@@ -29,17 +29,17 @@ pub(super) struct Context {
     pub(super) foreign: OptionalInformer,
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
-    pub(super) memory: Mutex<BTreeMap<String, Memory>>,
+    pub(super) memory: Mutex<BTreeMap<String, InMemoryState>>,
 }
 
 /// State of one MachineDeployment that is kept in memory only.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct InMemoryState {
     /// Number of consecutive failed machines, and the time until which no machine is created.
     pub(super) failures: u32,
     pub(super) paused_until: Option<Instant>,
     /// Machines whose Secret with user data is known to exist.
-    pub(super) equipped: BTreeSet<String>,
+    pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
     pub(super) is_foreign: bool,
     /// Last observed counts, and the time of their last change.
@@ -47,10 +47,10 @@ pub(super) struct Memory {
 }
 
 impl Context {
-    pub(super) fn remember<T>(
+    pub(super) fn with_state<T>(
         &self,
         object: &DynamicObject,
-        change: impl FnOnce(&mut Memory) -> T,
+        change: impl FnOnce(&mut InMemoryState) -> T,
     ) -> T {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         change(all.entry(object.uid().unwrap_or_default()).or_default())

@@ -46,7 +46,7 @@ pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
 
 /// Removes the message of an error, because the message quotes the object that was sent, including values from
 /// Secrets. The code, the reason and the paths of fields stay.
-pub(super) fn hidden(error: kube::Error) -> kube::Error {
+pub(super) fn redact_message(error: kube::Error) -> kube::Error {
     match error {
         kube::Error::Api(mut status) => {
             // The details stay, because they contain the delay before a retry.
@@ -79,7 +79,7 @@ mod tests {
             "details": {"causes": [{"field": "spec.memory", "reason": "x", "message": "Invalid value: \"c4n4ry\""}]},
         }))
         .unwrap();
-        let result: kube::Result<()> = Err(hidden(kube::Error::Api(status.into())));
+        let result: kube::Result<()> = Err(redact_message(kube::Error::Api(status.into())));
         let words = refusal(&result).unwrap();
         assert!(words.contains("Invalid (422), fields: spec.memory"), "{words}");
         let error = at(|| "create".to_owned(), result).unwrap_err();

@@ -73,7 +73,7 @@ pub(super) enum Ownership {
 }
 
 impl Ownership {
-    pub(super) fn of(machine: &DynamicObject) -> Self {
+    pub(super) fn from_metadata(machine: &DynamicObject) -> Self {
         let controller =
             machine.owner_references().iter().find(|owner| owner.controller == Some(true));
         match (controller, machine.annotations().get(names::MACHINE_DEPLOYMENT_UID)) {
@@ -102,12 +102,15 @@ mod tests {
             {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment", "name": "web", "uid": "u", "controller": true},
         ]}));
         assert_eq!(
-            Ownership::of(&owned),
+            Ownership::from_metadata(&owned),
             Ownership::Deployment(("cluster-a".to_owned(), "web".to_owned()))
         );
         let noted = machine(json!({"annotations": {names::MACHINE_DEPLOYMENT_UID: "u"}}));
-        assert_eq!(Ownership::of(&noted), Ownership::Uid("u".to_owned()));
-        assert_eq!(Ownership::of(&machine(json!({"labels": {"md": "web"}}))), Ownership::Unknown);
+        assert_eq!(Ownership::from_metadata(&noted), Ownership::Uid("u".to_owned()));
+        assert_eq!(
+            Ownership::from_metadata(&machine(json!({"labels": {"md": "web"}}))),
+            Ownership::Unknown
+        );
     }
 
     #[test]

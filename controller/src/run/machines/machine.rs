@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, at, found, hidden, ignore_conflict, refusal};
+use super::errors::{Error, at, found, ignore_conflict, redact_message, refusal};
 use super::user_data::{UserData, secret};
 use super::validated::ValidatedDeployment;
-use crate::run::calls::made_by;
+use crate::run::calls::post_params;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
@@ -37,7 +37,7 @@ impl ValidatedDeployment<'_> {
         let wrong = |message: String| {
             vec![
                 Problem::new(self.deployment.called(), "", "", message)
-                    .leaves_out("no machine is made"),
+                    .into_fatal("no machine is made"),
             ]
         };
         let data = match data {
@@ -49,7 +49,7 @@ impl ValidatedDeployment<'_> {
             Ok(rendered) => rendered,
             Err(problems) => return Ok(Err(problems)),
         };
-        match user_data::with_keys(&data.user, &rendered.ssh_public_keys) {
+        match user_data::add_ssh_keys(&data.user, &rendered.ssh_public_keys) {
             Ok(user) => {
                 let notes = rendered.notes;
                 Ok(Ok(MachineTemplate { around, data: UserData { user, ..data }, notes }))
@@ -88,14 +88,14 @@ impl ValidatedDeployment<'_> {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        let created = self.machines().create(&made_by(), &body).await;
+        let created = self.machines().create(&post_params(), &body).await;
         // The API server quotes the object in the message of a refusal.
-        let created = if rendered.has_secrets { created.map_err(hidden) } else { created };
+        let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
         if let Some(words) = refusal(&created) {
             let called = self.deployment.called();
             let message = format!("VirtualMachine {}/{name} is refused: {words}", self.namespace);
             let problem = Problem::new(called, "", "", message);
-            return Ok(Some(problem.leaves_out("no machine is made")));
+            return Ok(Some(problem.into_fatal("no machine is made")));
         }
         let Some(created) = at(what, ignore_conflict(created))? else { return Ok(None) };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
@@ -112,17 +112,19 @@ impl ValidatedDeployment<'_> {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        at(what, ignore_conflict(api.create(&made_by(), &body).await.map_err(hidden)))?;
-        self.context.remember(self.object, |memory| memory.equipped.insert(machine.to_owned()));
+        at(what, ignore_conflict(api.create(&post_params(), &body).await.map_err(redact_message)))?;
+        self.context.with_state(self.object, |memory| {
+            memory.machines_with_secret.insert(machine.to_owned())
+        });
         Ok(())
     }
 
     /// Creates missing Secrets of machines. A Secret is missing if the controller stopped after it created the
     /// VirtualMachine.
     pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, Error> {
-        let equipped = self.context.remember(self.object, |memory| {
-            memory.equipped.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
-            memory.equipped.clone()
+        let machines_with_secret = self.context.with_state(self.object, |memory| {
+            memory.machines_with_secret.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
+            memory.machines_with_secret.clone()
         });
         let lacks = |vm: &&Vm| {
             vm.is_owned_by(&self.owner)
@@ -130,7 +132,7 @@ impl ValidatedDeployment<'_> {
                 && !vm.is_deleting
                 && !vm.has_failed
                 && vm.ready_since.is_none()
-                && !equipped.contains(&vm.name)
+                && !machines_with_secret.contains(&vm.name)
         };
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let mut template = None;
@@ -138,8 +140,9 @@ impl ValidatedDeployment<'_> {
             let secret = format!("userdata-{}", vm.name);
             let what = || format!("get Secret {}/{secret}", self.namespace);
             if at(what, found(api.get_metadata(&secret).await))?.is_some() {
-                self.context
-                    .remember(self.object, |memory| memory.equipped.insert(vm.name.clone()));
+                self.context.with_state(self.object, |memory| {
+                    memory.machines_with_secret.insert(vm.name.clone())
+                });
                 continue;
             }
             if template.is_none() {

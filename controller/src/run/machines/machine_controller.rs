@@ -20,7 +20,7 @@ impl Context {
             self.webhooks.all().iter().any(|hook| hook.name_any().contains("machine-controller"));
         let is_foreign = foreign || webhook;
         let was_foreign =
-            self.remember(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
+            self.with_state(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
         if is_foreign && !was_foreign {
             let why =
                 if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
@@ -29,7 +29,7 @@ impl Context {
             // The status belongs to machine-controller, so Berth only emits an event.
             let reference = object.object_ref(&deployments());
             let reason = EventReason::ManagedByMachineController.as_str();
-            self.events.tell_of(EventType::Normal, reference, reason, &note).await;
+            self.events.emit_for(EventType::Normal, reference, reason, &note).await;
         }
         is_foreign
     }

@@ -41,7 +41,7 @@ use context::Context;
 use errors::Error;
 use resources::{
     deployments, foreign_machines, machines, resource, trim_all, trim_instance, trim_machine,
-    without_managers,
+    without_managed_fields,
 };
 use triggers::Triggers;
 
@@ -66,7 +66,8 @@ pub async fn run(
         let triggers = Arc::clone(&triggers);
         move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
     };
-    let manner = OptionalKind { resource: deployments(), labels: None, trim: without_managers };
+    let manner =
+        OptionalKind { resource: deployments(), labels: None, trim: without_managed_fields };
     let (deployments, follow_deployments) =
         OptionalInformer::start(&client, manner, with(Triggers::deployment));
     let manner =

@@ -16,11 +16,13 @@ use super::policies;
 use super::resources::deployments;
 use super::update_status::Report;
 use super::validated::ValidatedDeployment;
-use crate::run::calls::patched_by;
-use crate::run::packed::unpacked;
+use crate::run::calls::patch_params;
+use crate::run::packed::unpack_content;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Owner, Vm, steps};
-use berth_kubevirt_render::machines::{KIND, MachineDeployment, Residence, residence};
+use berth_kubevirt_render::machines::{
+    KIND, MachineDeployment, MachineNamespace, machine_namespace,
+};
 
 /// Reconciles a MachineDeployment. Returns the delay of the next reconcile, if it is shorter than a resync.
 pub(super) async fn reconcile(
@@ -43,8 +45,8 @@ pub(super) async fn reconcile(
         Err(problem) => return context.report_invalid(object, problem, None).await,
     };
     let around = context.render_context(&deployment);
-    let Residence { tenant, namespace } = match residence(&deployment, &around) {
-        Ok(residence) => residence,
+    let MachineNamespace { tenant, namespace } = match machine_namespace(&deployment, &around) {
+        Ok(machine_namespace) => machine_namespace,
         Err(problem) => return context.report_invalid(object, problem, Some(RETRY)).await,
     };
     let has_tenant = tenant.is_some();
@@ -62,7 +64,7 @@ pub(super) async fn reconcile(
     if let Some(problem) = validated.record_namespace(has_tenant).await? {
         return context.report_invalid(object, problem, Some(RETRY)).await;
     }
-    if let Some(problem) = validated.obstacle() {
+    if let Some(problem) = validated.blocking_problem() {
         return context.report_invalid(object, problem, Some(RETRY)).await;
     }
     // 5. Build the steps (needs no client).
@@ -117,7 +119,7 @@ impl Context {
         let patch = json!({"metadata": {
             "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
         }});
-        let patched = found(api.patch(&name, &patched_by(), &Patch::Merge(patch)).await);
+        let patched = found(api.patch(&name, &patch_params(), &Patch::Merge(patch)).await);
         at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
     }
 
@@ -133,7 +135,7 @@ impl Context {
     /// are in force, or if the namespace belongs to no tenant.
     fn missing_policies(&self, namespace: &str) -> Option<String> {
         let tenant = self.tenants.get(namespace.strip_prefix(TENANT_PREFIX)?)?;
-        policies::not_in_force(&tenant)
+        policies::policies_not_ready(&tenant)
     }
 
     fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
@@ -144,14 +146,17 @@ impl Context {
 
     pub(super) fn vm(&self, vm: &DynamicObject) -> Vm {
         let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
-        let instance = instance.and_then(|one| serde_json::to_value(unpacked(&one)).ok());
-        Vm::from_objects(&serde_json::to_value(unpacked(vm)).unwrap_or_default(), instance.as_ref())
+        let instance = instance.and_then(|one| serde_json::to_value(unpack_content(&one)).ok());
+        Vm::from_objects(
+            &serde_json::to_value(unpack_content(vm)).unwrap_or_default(),
+            instance.as_ref(),
+        )
     }
 }
 
 impl ValidatedDeployment<'_> {
     /// Returns the reason why no machine can be created or deleted now.
-    fn obstacle(&self) -> Option<Problem> {
+    fn blocking_problem(&self) -> Option<Problem> {
         let message = if self.context.machines.is_missing() {
             "KubeVirt is not installed: there are no VirtualMachines".to_owned()
         } else {
@@ -163,7 +168,7 @@ impl ValidatedDeployment<'_> {
 
     /// Returns the number of seconds until machines may be created again after failures.
     fn pause(&self) -> Option<u32> {
-        let until = self.context.remember(self.object, |memory| memory.paused_until)?;
+        let until = self.context.with_state(self.object, |memory| memory.paused_until)?;
         let left = until.checked_duration_since(Instant::now())?;
         Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
     }

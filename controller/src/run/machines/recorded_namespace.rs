@@ -43,7 +43,7 @@ impl ValidatedDeployment<'_> {
                  its TenantCluster; to move it, scale it to 0 before"
             );
             let problem = Problem::new(self.deployment.called(), field, from, message);
-            Ok(Some(problem.leaves_out("nothing is made or deleted")))
+            Ok(Some(problem.into_fatal("nothing is made or deleted")))
         };
         match (left, recorded) {
             (Some(from), _) => return wrong(&from, "its machines are in this namespace"),

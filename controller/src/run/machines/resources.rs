@@ -3,7 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::run::packed::pack;
+use crate::run::packed::pack_content;
 use berth_kubevirt_render::machines::{GROUP, KIND};
 
 pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
@@ -23,7 +23,7 @@ pub(super) fn machines() -> ApiResource {
     resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
-pub(super) fn without_managers(object: &mut DynamicObject) {
+pub(super) fn without_managed_fields(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
@@ -32,7 +32,7 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
     object.data = json!({"spec": {"runStrategy": strategy}});
-    pack(object);
+    pack_content(object);
 }
 
 pub(super) fn trim_instance(object: &mut DynamicObject) {
@@ -43,7 +43,7 @@ pub(super) fn trim_instance(object: &mut DynamicObject) {
     let ready: Vec<Value> =
         conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
     object.data = json!({"status": {"phase": phase, "conditions": ready}});
-    pack(object);
+    pack_content(object);
 }
 
 pub(super) fn trim_all(object: &mut DynamicObject) {

@@ -96,7 +96,7 @@ impl Triggers {
     }
 
     fn owners(&self, machine: &DynamicObject, deployment: &String) {
-        match Ownership::of(machine) {
+        match Ownership::from_metadata(machine) {
             Ownership::Deployment(key) => self.trigger(key),
             Ownership::Uid(uid) => {
                 let Some([deployments, ..]) = self.stores.get() else { return };
@@ -142,7 +142,7 @@ impl Triggers {
         let attachment = status.and_then(|status| {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
-        let is_isolated = policies::not_in_force(tenant).is_none();
+        let is_isolated = policies::policies_not_ready(tenant).is_none();
         let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
         let is_same = {
             let mut known = self.facts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -53,7 +53,7 @@ impl Report {
         let deadline = validated.deployment.spec.progress_deadline_seconds;
         let deadline = deadline.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(DEADLINE);
         let deadline = Duration::from_secs(deadline);
-        let since = validated.context.remember(validated.object, |memory| {
+        let since = validated.context.with_state(validated.object, |memory| {
             let now = Instant::now();
             match memory.progress {
                 Some((counts, since)) if counts == steps.counts => since,
@@ -184,7 +184,7 @@ impl Context {
 
     async fn warn(&self, object: &DynamicObject, report: &Report) {
         let Some((.., reason, message)) = report.conditions.first() else { return };
-        self.events.warn_of(object.object_ref(&deployments()), reason.as_str(), message).await;
+        self.events.warn_for(object.object_ref(&deployments()), reason.as_str(), message).await;
     }
 }
 

@@ -12,7 +12,7 @@ use crate::tenants::deletion::Namespace;
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::policies::Policies;
 use crate::tenants::objects::{DesiredObject, Kind};
-use crate::tenants::status::{Part, Parts, ReadyPart, all_or};
+use crate::tenants::status::{Part, Parts, ReadyPart, join_faults};
 
 impl Context {
     /// Applies all objects, and sets the state of each part.
@@ -87,7 +87,7 @@ impl Context {
         // except this one.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
-        all_or(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))
+        join_faults(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))
     }
 
     async fn apply_objects(
@@ -112,6 +112,9 @@ impl Context {
             faults.extend(self.prune(kind, tenant, &all).await.err());
         }
         let label = format!("{TENANT}={tenant}");
-        all_or(&faults, ReadyPart::ready(format!("{} objects with label {label}", desired.len())))
+        join_faults(
+            &faults,
+            ReadyPart::ready(format!("{} objects with label {label}", desired.len())),
+        )
     }
 }

@@ -24,8 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub(super) async fn run(context: &Context) {
     context.ready().await;
     loop {
-        let claims = context.stores.followers.claims.all();
-        let tenants = context.stores.followers.tenants.all();
+        let claims = context.stores.shared_informers.claims.all();
+        let tenants = context.stores.shared_informers.tenants.all();
         let alive: BTreeMap<String, LiveTenant> = tenants
             .iter()
             .filter_map(|tenant| Some((tenant.uid()?, live_tenant(tenant))))

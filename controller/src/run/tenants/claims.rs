@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use crate::run::calls::{made_by, patched_by};
+use crate::run::calls::{patch_params, post_params};
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::imports::{Attachment, used};
 use crate::tenants::network::HostNetwork;
-use crate::tenants::shared_wire;
+use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
@@ -30,8 +30,8 @@ const MAX_ATTEMPTS: usize = 32;
 const VERIFIED: &str = "berth.dev/verified";
 /// Number of reads of a conflicting claim, and the delay between the reads, by the one of two tenants that does not
 /// need to withdraw immediately.
-const RIVAL_READS: usize = 4;
-const RIVAL_READ_DELAY: Duration = Duration::from_millis(200);
+const CONFLICT_READS: usize = 4;
+const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
 /// VLAN or VNI of a tenant, and a note for its condition.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Context {
             fixed: asked.and_then(NetworkId::requested),
             recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
-        let (mut all, config) = (self.stores.followers.claims.all(), self.config());
+        let (mut all, config) = (self.stores.shared_informers.claims.all(), self.config());
         let foreign = if claims::held(request, &all).is_some() {
             BTreeMap::new()
         } else {
@@ -108,14 +108,15 @@ impl Context {
             if claim.annotations().contains_key(VERIFIED) {
                 return claimed(id, moved(request, id));
             }
-            let others = self.sharing(request, &config, &all);
-            let Some(rival) = self.rival(id, request, &others).await? else {
+            let others = self.networks_sharing_segment(request, &config, &all);
+            let Some(conflicting_claim) = self.conflicting_claim(id, request, &others).await?
+            else {
                 if !others.is_empty() {
                     self.verify(&claim).await?;
                 }
                 return claimed(id, moved(request, id));
             };
-            tracing::info!(tenant = %name, claim = %claim.name_any(), rival = %rival, "withdraw VlanClaim, as another tenant has the same VLAN or VNI");
+            tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "withdraw VlanClaim, as another tenant has the same VLAN or VNI");
             self.withdraw(&claim).await?;
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
@@ -128,7 +129,7 @@ impl Context {
     }
 
     /// Returns the other networks that may share the wire with this network.
-    fn sharing(
+    fn networks_sharing_segment(
         &self,
         request: Request<'_>,
         config: &InfraConfigSpec,
@@ -137,8 +138,11 @@ impl Context {
         let hosts = self.stores.hosts();
         let of_hosts = hosts.iter().flat_map(|host| &host.networks).map(|one| one.name.as_str());
         let of_claims = claims.iter().map(|claim| claim.spec.network.as_str());
-        let all =
-            shared_wire::networks_sharing_wire(config, request.network, of_hosts.chain(of_claims));
+        let all = shared_segment::networks_sharing_wire(
+            config,
+            request.network,
+            of_hosts.chain(of_claims),
+        );
         all.into_iter().map(str::to_owned).collect()
     }
 
@@ -152,7 +156,7 @@ impl Context {
     /// A claim without a conflicting claim is marked as verified, and only an unverified claim is withdrawn. Both
     /// writes require the resource version that was read: if two controllers reconcile the same tenant, one
     /// controller cannot withdraw a claim that the other has verified.
-    async fn rival(
+    async fn conflicting_claim(
         &self,
         id: NetworkId,
         request: Request<'_>,
@@ -160,11 +164,11 @@ impl Context {
     ) -> Result<Option<String>, Error> {
         for other in others {
             let name = id.claim_name(other);
-            let reads = if id.claim_name(request.network) < name { RIVAL_READS } else { 1 };
+            let reads = if id.claim_name(request.network) < name { CONFLICT_READS } else { 1 };
             let mut is_there = false;
             for read in 0..reads {
                 if read > 0 {
-                    tokio::time::sleep(RIVAL_READ_DELAY).await;
+                    tokio::time::sleep(CONFLICT_READ_DELAY).await;
                 }
                 let there = found(self.claims().get(&name).await);
                 let there = at(format!("get VlanClaim {name}"), there)?;
@@ -189,7 +193,7 @@ impl Context {
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         // The write includes the resource version.
-        let replaced = found(self.claims().replace(&name, &made_by(), &verified).await);
+        let replaced = found(self.claims().replace(&name, &post_params(), &verified).await);
         let replaced = at(format!("replace VlanClaim {name}"), replaced)?;
         replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
     }
@@ -216,7 +220,7 @@ impl Context {
         ]));
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
-        let params = made_by();
+        let params = post_params();
         match self.claims().create(&params, &claim).await {
             Ok(created) => {
                 tracing::info!(tenant = %request.tenant, claim = %name, "created VlanClaim");
@@ -240,7 +244,7 @@ impl Context {
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
         // The claim has existed all the time, so tenants of other networks have seen it.
         new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
-        let params = made_by();
+        let params = post_params();
         // The write includes the resource version: the API server refuses the write if another client wrote the
         // claim in between.
         let result = self.claims().replace(&name, &params, &new).await;
@@ -264,7 +268,7 @@ impl Context {
             "metadata": {"resourceVersion": claim.resource_version()},
             "status": {"releasedAt": released_at},
         });
-        let params = patched_by();
+        let params = patch_params();
         let result = self.claims().patch_status(&name, &params, &Patch::Merge(patch)).await;
         at(format!("patch status of VlanClaim {name}"), result).map(drop)
     }

@@ -70,7 +70,7 @@ impl Cluster {
             api_endpoints: unknown("endpointslices"),
             service_networks: unknown("servicecidrs"),
         };
-        let facts = ClusterFacts::of(&objects, &[]);
+        let facts = ClusterFacts::derive(&objects, &[]);
         let this = Arc::new(Self {
             objects: Mutex::new(objects),
             facts: RwLock::new(Arc::new(facts)),
@@ -214,7 +214,7 @@ impl Cluster {
         let nodes = self.nodes.all();
         let new = {
             let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
-            ClusterFacts::of(&objects, &nodes)
+            ClusterFacts::derive(&objects, &nodes)
         };
         let mut facts = self.facts.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = **facts != new;

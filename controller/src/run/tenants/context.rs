@@ -8,7 +8,7 @@ use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::stores::{Followers, Queue, Stores};
+use super::stores::{Queue, SharedInformers, Stores};
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::Server;
@@ -42,9 +42,9 @@ impl Context {
     pub(super) fn start(
         client: Client,
         events: Arc<Events>,
-        followers: Followers,
+        shared_informers: SharedInformers,
     ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
-        let (stores, queue, watches) = Stores::start(&client, followers);
+        let (stores, queue, watches) = Stores::start(&client, shared_informers);
         let context = Self {
             events,
             client,
@@ -63,7 +63,7 @@ impl Context {
 
     /// Returns the InfraConfig, or an empty InfraConfig if there is none.
     pub(super) fn config(&self) -> InfraConfigSpec {
-        let config = self.stores.followers.configs.get("default");
+        let config = self.stores.shared_informers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
     }
 
@@ -78,8 +78,8 @@ impl Context {
         let of = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)
         };
-        let count = self.stores.followers.tenants.store().state_filter(of).len();
-        let is_reported = count <= berth_api::names::resource::BRIDGES_TOLD;
+        let count = self.stores.shared_informers.tenants.store().state_filter(of).len();
+        let is_reported = count <= berth_api::names::resource::MAX_PUBLISHED_BRIDGES;
         let mut all = self.bridges_reported.lock().unwrap_or_else(PoisonError::into_inner);
         if all.insert(network.to_owned(), is_reported).is_some_and(|before| before != is_reported) {
             self.stores.triggers.trigger_all();

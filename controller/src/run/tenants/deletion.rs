@@ -14,7 +14,7 @@ use serde_json::json;
 use super::context::Context;
 use super::error::{Error, at, found};
 use super::objects::is_owned;
-use crate::tenants::deletion::{Action, DeletionState, Machine, Namespace, next, readable};
+use crate::tenants::deletion::{Action, DeletionState, Machine, Namespace, next, parse_lenient};
 use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
@@ -46,7 +46,7 @@ pub(super) async fn finalize(
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
         let machines = context.list_machines(&tenant, space).await?;
-        let all = context.stores.followers.claims.all();
+        let all = context.stores.shared_informers.claims.all();
         let own = all.iter().filter(|claim| {
             let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
             Some(&claim.spec.tenant_uid) == tenant.uid().as_ref() && !released
@@ -122,7 +122,7 @@ impl Context {
         let object =
             at(format!("get TenantCluster {name}"), found(self.tenants().get(name).await))?;
         let object = object.and_then(|object| serde_json::to_value(object).ok());
-        Ok(object.as_ref().and_then(readable))
+        Ok(object.as_ref().and_then(parse_lenient))
     }
 
     /// Lists all machines in a tenant's namespace.

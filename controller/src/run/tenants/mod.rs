@@ -31,7 +31,7 @@ use kube::Client;
 
 use context::Context;
 use error::Error;
-pub use stores::Followers;
+pub use stores::SharedInformers;
 
 use super::events::Events;
 use super::metrics::Metrics;
@@ -46,14 +46,14 @@ pub async fn run(
     client: Client,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
-    followers: Followers,
+    shared_informers: SharedInformers,
     resync: Duration,
 ) -> Result<Infallible, Error> {
-    let (context, mut queue, watches) = Context::start(client, events, followers);
+    let (context, mut queue, watches) = Context::start(client, events, shared_informers);
     let work = async {
         context.ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx));
-        let store = context.stores.followers.tenants.store().clone();
+        let store = context.stores.shared_informers.tenants.store().clone();
         let reconcile = |tenant| reconcile(tenant, Arc::clone(&context), resync);
         run_reconciler(OPTIONS, (), store, queue, metrics, reconcile).await;
     };

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use crate::run::calls::made_by;
-use crate::run::packed::{pack, unpacked};
+use crate::run::calls::post_params;
+use crate::run::packed::{pack_content, unpack_content};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{DesiredObject, Kind, differs};
@@ -49,7 +49,9 @@ impl Context {
             let watched = stored.as_ref().and_then(|stored| version(stored));
             at.elapsed() < WATCH_DELAY && watched < version(object)
         });
-        newer.map(|(_, object)| unpacked(object)).or_else(|| stored.as_deref().map(unpacked))
+        newer
+            .map(|(_, object)| unpack_content(object))
+            .or_else(|| stored.as_deref().map(unpack_content))
     }
 
     /// Applies an object if it differs. `may_adopt` is false in a namespace that Berth did not create, because
@@ -59,7 +61,7 @@ impl Context {
         wanted: DesiredObject,
         may_adopt: bool,
     ) -> Result<(), Fault> {
-        let wanted = wanted.marked();
+        let wanted = wanted.with_content_hash();
         let (kind, name) = (wanted.kind, wanted.name().to_owned());
         let namespace =
             wanted.body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
@@ -107,7 +109,7 @@ impl Context {
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
-                pack(&mut object);
+                pack_content(&mut object);
                 let mut recent =
                     self.stores.triggers.recent.lock().unwrap_or_else(PoisonError::into_inner);
                 recent.retain(|_, (at, _)| at.elapsed() < WATCH_DELAY);
@@ -138,7 +140,7 @@ impl Context {
             Fault::new(ConditionReason::ApplyFailed, message)
         };
         if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
-            let params = made_by();
+            let params = post_params();
             api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
         }
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);

@@ -10,9 +10,9 @@ use serde_json::json;
 use super::context::Context;
 use super::error::{Error, at, found};
 use super::objects::is_owned;
-use crate::run::calls::{made_by, patched_by};
-use crate::tenants::deletion::{Namespace, readable};
-use crate::tenants::objects::access::of_controller;
+use crate::run::calls::{patch_params, post_params};
+use crate::tenants::deletion::{Namespace, parse_lenient};
+use crate::tenants::objects::access::controller_role_binding;
 use crate::tenants::objects::{Kind, namespace};
 
 impl Context {
@@ -44,13 +44,13 @@ impl Context {
         let patch = json!({"metadata": {
             "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
         }});
-        let params = patched_by();
+        let params = patch_params();
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
         // If the tenant was deleted in the meantime, no object was created for the tenant.
         let patched = at(what, found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
-        let patched = patched.as_ref().and_then(readable);
+        let patched = patched.as_ref().and_then(parse_lenient);
         patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
     }
 
@@ -63,7 +63,7 @@ impl Context {
         if namespace != Namespace::Terminating {
             // The RoleBinding is applied before any Secret in the namespace is read. If this fails, step 6 applies
             // the same object and reports the failure in the status.
-            let binding = of_controller(&tenant.name_any());
+            let binding = controller_role_binding(&tenant.name_any());
             drop(self.apply_object(binding, namespace == Namespace::Owned).await);
         }
         Ok(namespace)
@@ -81,7 +81,7 @@ impl Context {
             let object = at(what.clone(), object)?;
             // The namespace is created, not applied: an apply would adopt a namespace that a user creates at the
             // same moment.
-            at(what, api.create(&made_by(), &object).await)?;
+            at(what, api.create(&post_params(), &object).await)?;
             state = Namespace::Owned;
         }
         if state != Namespace::Terminating {

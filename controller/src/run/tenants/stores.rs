@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::cluster::Cluster;
 use crate::managed_fields::reduce_to_conditions;
-use crate::run::packed::pack;
+use crate::run::packed::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
 use crate::tenants::hosts::HostState;
 use crate::tenants::objects::Kind;
@@ -34,7 +34,7 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Stores that other reconcilers use too.
 #[derive(Clone, Debug)]
-pub struct Followers {
+pub struct SharedInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
@@ -47,7 +47,7 @@ pub struct Followers {
     pub nodes: Informer<Node>,
 }
 
-impl Followers {
+impl SharedInformers {
     /// Starts watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
@@ -70,7 +70,7 @@ pub(super) type Recent = (Instant, DynamicObject);
 /// Stores of the reconciler of tenants.
 #[derive(Debug)]
 pub(super) struct Stores {
-    pub(super) followers: Followers,
+    pub(super) shared_informers: SharedInformers,
     kinds: BTreeMap<Kind, OptionalInformer>,
     hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
     pub(super) cluster: Arc<Cluster>,
@@ -94,7 +94,7 @@ impl Stores {
     /// Starts all watches. The returned future runs them and does not end.
     pub(super) fn start(
         client: &Client,
-        followers: Followers,
+        shared_informers: SharedInformers,
     ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
         let triggers = Arc::new(Triggers {
@@ -122,10 +122,10 @@ impl Stores {
         }
         let on_change = Arc::clone(&triggers);
         let (cluster, follow) =
-            Cluster::start(client, followers.nodes.clone(), move || on_change.trigger_all());
+            Cluster::start(client, shared_informers.nodes.clone(), move || on_change.trigger_all());
         watches.extend(follow);
         let stores =
-            Arc::new(Self { followers, kinds, hosts: RwLock::default(), cluster, triggers });
+            Arc::new(Self { shared_informers, kinds, hosts: RwLock::default(), cluster, triggers });
         watches.extend(stores.subscribe());
         let debounced = Arc::clone(&stores);
         watches.push(async move { debounced.trigger_affected().await }.boxed());
@@ -135,18 +135,19 @@ impl Stores {
 
     /// Handles changes of the shared stores.
     fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 5] {
-        let Followers { tenants, claims, configs, infra_nodes, nodes } = &self.followers;
+        let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
+            &self.shared_informers;
         [
             self.on_change(tenants.changes(), |stores, change: Change<TenantCluster>| {
                 stores.triggers.claims.notify_one();
-                match either(change) {
+                match changed_object(change) {
                     Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
                     None => stores.triggers.trigger_all(),
                 }
             }),
             self.on_change(claims.changes(), |stores, change: Change<VlanClaim>| {
                 stores.triggers.claims.notify_one();
-                match either(change) {
+                match changed_object(change) {
                     Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
                     None => stores.triggers.trigger_all(),
                 }
@@ -176,7 +177,8 @@ impl Stores {
 
     /// Waits until all stores have their first list.
     pub(super) async fn ready(&self) {
-        let Followers { tenants, claims, configs, infra_nodes, nodes } = &self.followers;
+        let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
+            &self.shared_informers;
         tenants.ready().await;
         claims.ready().await;
         configs.ready().await;
@@ -203,14 +205,14 @@ impl Stores {
 
     /// Derives the states of changed hosts again, and triggers the tenants that the change affects.
     fn host_changed<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
-        match either(change) {
+        match changed_object(change) {
             Some(object) => self.rebuild(vec![object.name_any()]),
             None => self.rebuild_all(),
         }
     }
 
     fn rebuild_all(&self) {
-        let there = self.followers.infra_nodes.all();
+        let there = self.shared_informers.infra_nodes.all();
         let known = self.hosts();
         let names = there.iter().map(|node| node.name_any());
         self.rebuild(names.chain(known.iter().map(|host| host.name.clone())).collect());
@@ -220,10 +222,10 @@ impl Stores {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         let mut affected = AffectedTenants::default();
         for name in names {
-            let node = self.followers.nodes.get(&name);
+            let node = self.shared_informers.nodes.get(&name);
             let labels = node.as_ref().map(|node| node.labels());
             let before = hosts.get(&name).cloned();
-            let after = self.followers.infra_nodes.get(&name).map(|infra| {
+            let after = self.shared_informers.infra_nodes.get(&name).map(|infra| {
                 let host = HostState::new(&infra, labels);
                 Arc::new(match &before {
                     Some(before) => host.with_previous(before),
@@ -248,7 +250,7 @@ impl Stores {
             self.triggers.affected_changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
             let is_deleting = |tenant: &TenantCluster| tenant.metadata.deletion_timestamp.is_some();
-            let tenants = self.followers.tenants.store();
+            let tenants = self.shared_informers.tenants.store();
             let others = match self.triggers.affected() {
                 AffectedTenants::All => tenants.state(),
                 AffectedTenants::Some { tenants: some, deleting } => {
@@ -298,7 +300,7 @@ impl Triggers {
 }
 
 /// Returns the changed object, or the last state of a deleted object; `None` if any object may have changed.
-fn either<K>(change: Change<K>) -> Option<Arc<K>> {
+fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
         Change::Object(before, after) => after.or(before),
@@ -312,7 +314,7 @@ fn trim(kind: Kind) -> fn(&mut DynamicObject) {
         Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
-            pack(object);
+            pack_content(object);
         },
     }
 }

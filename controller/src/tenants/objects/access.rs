@@ -54,7 +54,7 @@ pub fn csi_secret(tenant: &str) -> Secret {
 /// the controller only needs the verb `bind`; a separate Role would require `escalate`, which permits granting any
 /// permission.
 #[must_use]
-pub fn of_controller(tenant: &str) -> DesiredObject {
+pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_ACCOUNT;
     let role_ref = json!({
         "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CONTROLLER_TENANT_ROLE,
@@ -85,6 +85,6 @@ pub fn access(tenant: &str) -> Vec<DesiredObject> {
             NAME,
             json!({"roleRef": role_ref, "subjects": subjects}),
         ),
-        of_controller(tenant),
+        controller_role_binding(tenant),
     ]
 }

@@ -91,7 +91,8 @@ fn bridge(
         config["mtu"] = mtu.into();
     }
     // Above a limit, agents do not report single-tenant bridges: with the annotation, the VM would fit on no host.
-    let is_reported = network.shared_bridge.is_some() || tenants.0 <= resource::BRIDGES_TOLD;
+    let is_reported =
+        network.shared_bridge.is_some() || tenants.0 <= resource::MAX_PUBLISHED_BRIDGES;
     let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
     Ok((name, resource, config))
 }

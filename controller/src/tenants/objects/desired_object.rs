@@ -8,7 +8,7 @@ use super::kind::Kind;
 use crate::tenants::claims::hash_of;
 
 /// Annotation with the hash of the content that was applied.
-const MARK: &str = "berth.dev/applied";
+const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 
 /// An object for server-side apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ impl DesiredObject {
     /// Adds an annotation with the hash of the content. With the hash, a field that is no longer desired is a
     /// difference, too: the actual object has another hash, and the apply removes the field.
     #[must_use]
-    pub fn marked(mut self) -> Self {
+    pub fn with_content_hash(mut self) -> Self {
         let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
-        self.body["metadata"]["annotations"][MARK] = mark.into();
+        self.body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = mark.into();
         self
     }
 
@@ -92,7 +92,7 @@ mod tests {
     fn a_removed_field_is_a_difference() {
         let desired = |labels: Value| {
             DesiredObject { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }
-                .marked()
+                .with_content_hash()
         };
         let (more, less) = (desired(json!({"a": "1", "b": "2"})), desired(json!({"a": "1"})));
         assert!(!differs(&more.body, &more.body));

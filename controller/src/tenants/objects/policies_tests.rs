@@ -136,7 +136,7 @@ fn no_rule_is_empty() {
 }
 
 #[test]
-fn importers_reach_what_an_administrator_names() {
+fn importers_reach_configured_image_sources() {
     let config = json!({
         "imageSources": [{"cidr": "10.20.0.7/24", "ports": [5000]}, {"cidr": "10.30.0.1/32"}],
         "images": {"http": {"operatingSystems": {"ubuntu": {
@@ -197,10 +197,10 @@ fn policies_of_lists_are_labelled_and_never_replace_berths() {
     let mark = |one: &DesiredObject| {
         one.body["metadata"]["labels"][CUSTOM_POLICY].as_str().unwrap().to_owned()
     };
-    let marked: Vec<(&str, String)> =
+    let with_content_hash: Vec<(&str, String)> =
         all.custom.iter().map(|one| (one.name(), mark(one))).collect();
     let expected = [("both", "infra-config"), ("common", "infra-config"), ("own", "tenant")];
-    assert_eq!(marked, expected.map(|(name, mark)| (name, mark.to_owned())));
+    assert_eq!(with_content_hash, expected.map(|(name, mark)| (name, mark.to_owned())));
     assert_eq!(all.faults.len(), 2);
     assert!(
         all.faults[0].message.starts_with("spec.networkPolicies.custom[both]"),

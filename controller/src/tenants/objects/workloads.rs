@@ -23,11 +23,11 @@ pub(super) const VIRT_API: &str = "berth-allow-virt-api";
 /// Port on which upload servers receive data and importers report progress.
 const CDI_PORT: u16 = 8443;
 /// Ports of image sources whose URL contains no port.
-const WEB: [u16; 2] = [80, 443];
+const WEB_PORTS: [u16; 2] = [80, 443];
 
 /// Selects the namespaces of the infra cluster itself. Without this selector, a tenant could give its pods the
 /// labels of CDI or KubeVirt, and reach pods of other tenants.
-fn no_tenants() -> Value {
+fn infra_namespaces_selector() -> Value {
     json!({"matchExpressions": [{"key": TENANT, "operator": "DoesNotExist"}]})
 }
 
@@ -47,11 +47,11 @@ fn cdi_pods(mut labels: Value) -> Value {
 /// a tenant's DataVolume cannot read from them.
 pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     let image_repo = json!({
-        "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"app": "image-repo"}},
+        "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"app": "image-repo"}},
     });
     let mut egress = vec![json!({"to": [image_repo]})];
-    let mut ports = BTreeSet::from(WEB);
-    for source in urls(config).filter_map(Source::of) {
+    let mut ports = BTreeSet::from(WEB_PORTS);
+    for source in urls(config).filter_map(Source::from_url) {
         match source {
             Source::Name(port) => drop(ports.insert(port)),
             Source::Address(address, port) => {
@@ -65,7 +65,7 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     }
     for source in &config.image_sources {
         let ports = if source.ports.is_empty() {
-            WEB.into()
+            WEB_PORTS.into()
         } else {
             source.ports.iter().copied().collect()
         };
@@ -89,7 +89,7 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
 /// Returns the policy by which CDI's control plane and sources of clones reach CDI's pods.
 pub(super) fn cdi() -> Value {
     let from = json!({
-        "namespaceSelector": no_tenants(),
+        "namespaceSelector": infra_namespaces_selector(),
         "podSelector": {"matchExpressions": [{
             "key": "cdi.kubevirt.io", "operator": "In",
             "values": ["cdi-clone-source", "cdi-deployment", "cdi-uploadproxy"],
@@ -105,7 +105,7 @@ pub(super) fn cdi() -> Value {
 /// authorized users.
 pub(super) fn virt_api() -> Value {
     let from = json!({
-        "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
+        "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
     });
     json!({
         "podSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}}, "policyTypes": ["Ingress"],
@@ -133,7 +133,7 @@ enum Source {
 }
 
 impl Source {
-    fn of(url: &str) -> Option<Self> {
+    fn from_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let standard = match scheme {
             "http" => 80,
@@ -180,7 +180,7 @@ mod tests {
             ("ftp://images/u", None),
             ("images", None),
         ] {
-            assert_eq!(Source::of(url), source, "{url}");
+            assert_eq!(Source::from_url(url), source, "{url}");
         }
     }
 }

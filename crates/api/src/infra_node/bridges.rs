@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridges_are_named_as_their_scenario_has_it() {
+    fn bridge_names_depend_on_the_scenario() {
         let name = |spec: serde_json::Value| {
             let spec: NetworkSpec = serde_json::from_value(spec).unwrap();
             spec.bridge_of(4094).map(|name| name.map(|name| name.to_string()))

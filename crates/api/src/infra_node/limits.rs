@@ -28,7 +28,7 @@ const RESOURCE: usize = 317;
 
 impl InfraNodeStatus {
     /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`.
-    pub fn fit(&mut self) {
+    pub fn truncate_to_schema(&mut self) {
         for unknown in &mut self.unknown {
             cut(&mut unknown.path, NAME);
             unknown.message.iter_mut().for_each(|message| cut(message, MESSAGE));

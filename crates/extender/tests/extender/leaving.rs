@@ -117,9 +117,9 @@ fn pods_that_a_list_lacks_are_deleted() {
     let waits = PodForm::vm("waits", 8).build();
     extender.pod(now, waits.clone(), &observed(&waits)).expect("counted");
     assert!(matches!(extender.filter(now, &waits, &["a"]), FilterAnswer::Refused(_)));
-    assert!(extender.has_waiting());
+    assert!(extender.has_waiting_pods());
     extender.pods_listed(now, &HashSet::new());
-    assert!(!extender.has_waiting() && extender.is_quiet());
+    assert!(!extender.has_waiting_pods() && extender.can_be_rebuilt());
     let other = PodForm::vm("other", 8).build();
     assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
 }

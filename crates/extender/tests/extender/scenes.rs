@@ -209,10 +209,10 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let now = Instant::now();
     let pods = ["first", "second"].map(|name| PodForm::vm(name, 8).build());
     for hosts in [["a"], ["b"]] {
-        assert_eq!(extender.filter_of_group(now, &pods[0], &hosts), FilterAnswer::Host(hosts[0]));
+        assert_eq!(extender.filter_pod_group(now, &pods[0], &hosts), FilterAnswer::Host(hosts[0]));
         assert_eq!(extender.stage_counts().reserved, 1);
     }
-    assert_eq!(extender.filter_of_group(now, &pods[1], &["a"]), FilterAnswer::Host("a"));
+    assert_eq!(extender.filter_pod_group(now, &pods[1], &["a"]), FilterAnswer::Host("a"));
     let other = PodForm::vm("other", 8).build();
     assert!(matches!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Refused(_)));
     let later = now + Duration::from_secs(11);

@@ -91,7 +91,7 @@ impl KubeletConfig {
         let amount = |field: &&str| tree.get(field).and_then(|amounts| amounts.get("cpu"));
         let amounts = ["kubeReserved", "systemReserved"];
         config.reserves_cpu_by_amount =
-            amounts.iter().filter_map(amount).any(|amount| is_some_cpu(&amount.to_string()));
+            amounts.iter().filter_map(amount).any(|amount| is_nonzero_cpu(&amount.to_string()));
         config.reserved_memory = reserved_memory(tree, place, reader.notes);
         let kept = |field: &str| {
             let amount = tree.get(field).and_then(|amounts| amounts.get("memory")).cloned();
@@ -149,7 +149,8 @@ impl KubeletConfig {
         for (index, flag) in ["kube-reserved", "system-reserved"].into_iter().enumerate() {
             let amounts = flags.all(flag).iter().flat_map(|value| value.split(','));
             let amounts: BTreeMap<&str, &str> = amounts.filter_map(flags::pair).collect();
-            self.reserves_cpu_by_amount |= amounts.get("cpu").is_some_and(|cpu| is_some_cpu(cpu));
+            self.reserves_cpu_by_amount |=
+                amounts.get("cpu").is_some_and(|cpu| is_nonzero_cpu(cpu));
             let memory = amounts.get("memory").and_then(|amount| amount.parse().ok());
             self.kept_memory[index] = memory.unwrap_or(self.kept_memory[index]);
         }
@@ -279,7 +280,7 @@ fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
 }
 
 /// Returns true if an amount of CPU (`500m`, `1`, `0`) is not zero.
-fn is_some_cpu(amount: &str) -> bool {
+fn is_nonzero_cpu(amount: &str) -> bool {
     amount.bytes().any(|b| (b'1'..=b'9').contains(&b))
 }
 

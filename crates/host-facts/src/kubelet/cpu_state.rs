@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_checkpoint_as_kubelets_write_it() {
+    fn parses_kubelet_checkpoints() {
         let text = r#"{"policyName":"static","defaultCpuSet":"0,3-7","entries":{"uid-1":{"compute":"1-2",
             "sidecar":"8"}},"checksum":1261164297}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_may_hold_cpus_as_a_whole() {
+    fn pod_level_cpu_assignments_are_read() {
         let text = r#"{"policyName":"static","defaultCpuSet":"0-3","entries":{"uid":{"c":"4"}},
             "podEntries":{"uid":{"cpuSet":"4-5"},"other":{"cpuSet":"6"}},"checksum":1}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();

@@ -57,7 +57,7 @@ impl KubeletFacts {
     /// Returns the configuration by which pods are admitted: that of the running kubelet, or that of its next start
     /// if no kubelet runs. Returns `None` if the configuration is unknown.
     #[must_use]
-    pub fn in_force(&self) -> Option<&KubeletConfig> {
+    pub fn effective_config(&self) -> Option<&KubeletConfig> {
         match &self.started_with {
             StartedWith::Known(config) => Some(config),
             StartedWith::NotRunning => self.config.as_ref(),

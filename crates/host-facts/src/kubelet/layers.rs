@@ -10,7 +10,7 @@ use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
 /// Paths of the configuration file in several distributions, for a kubelet that is not running.
-const USUAL_FILES: [&str; 5] = [
+const DEFAULT_FILES: [&str; 5] = [
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet-config.yaml",
     "etc/kubernetes/kubelet.conf",
@@ -69,9 +69,9 @@ pub(super) fn from_arguments(
 /// Reads the layers of a stopped kubelet from the usual files.
 pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
     let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
-    let Some(file) = USUAL_FILES.iter().find(usual) else {
+    let Some(file) = DEFAULT_FILES.iter().find(usual) else {
         // A file that exists but is not readable gives another result than a missing file.
-        let closed = USUAL_FILES.iter().filter_map(|path| root.read(path).err());
+        let closed = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
         let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
         return Err(closed.into_iter().next().unwrap_or_else(|| {
             let processes = if processes_known {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_checkpoint_as_kubelets_write_it() {
+    fn parses_kubelet_checkpoints() {
         let text = r#"{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{
             "hugepages-2Mi":{"total":67108864,"systemReserved":0,"allocatable":67108864,"reserved":33554432,
             "free":33554432},"memory":{"total":2096684,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}},

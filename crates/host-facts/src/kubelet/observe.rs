@@ -154,7 +154,7 @@ fn started_with(
         let why = facts.config_fault.as_ref().map(|(_, why)| why.clone());
         return StartedWith::Unknown(why.unwrap_or_default());
     };
-    match started::younger(root, read, start.after_boot) {
+    match started::changed_after_start(root, read, start.after_boot) {
         Some(why) => StartedWith::Unknown(why),
         None => StartedWith::Known(Box::new(config.clone())),
     }

@@ -88,18 +88,22 @@ pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
 /// The times are exact to some hundredths of a second, a time in which a new process has not read any file yet.
 /// `btime` of `/proc/stat` is not suitable on a running machine: it is truncated to seconds, and kubeadm starts the
 /// kubelet in the same second in which it writes the file.
-pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<String> {
-    let Some(booted) = booted(root) else {
+pub(super) fn changed_after_start(
+    root: &Root,
+    files: &[String],
+    after_boot: u64,
+) -> Option<String> {
+    let Some(boot_time) = boot_time(root) else {
         return Some("the time of this host's boot is not known".to_owned());
     };
-    let started = booted + Duration::from_millis(after_boot.saturating_mul(10));
+    let started = boot_time + Duration::from_millis(after_boot.saturating_mul(10));
     let changed = |file: &&String| root.changed(file).is_none_or(|time| time > started);
     let file = files.iter().find(changed)?;
     Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
 }
 
 /// Returns the time of the host's boot, as a duration since 1970.
-fn booted(root: &Root) -> Option<Duration> {
+fn boot_time(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;
         let time = text.lines().find_map(|line| line.strip_prefix("btime "))?;

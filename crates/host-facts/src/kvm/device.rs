@@ -69,14 +69,14 @@ pub fn probe() -> Device {
         max_vcpu_id: limit(Cap::MaxVcpuId),
         memory_slots: limit(Cap::NrMemslots),
         failure: if version == API_VERSION {
-            make_a_vm(&kvm)
+            create_test_vm(&kvm)
         } else {
             Some(format!("KVM_GET_API_VERSION is {version}, not {API_VERSION}"))
         },
     })
 }
 
-fn make_a_vm(kvm: &Kvm) -> Option<String> {
+fn create_test_vm(kvm: &Kvm) -> Option<String> {
     let mut errno = Errno::EINTR;
     for _ in 0..TRIES {
         match kvm.create_vm() {
@@ -95,7 +95,7 @@ fn make_a_vm(kvm: &Kvm) -> Option<String> {
 /// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks the register, bit 2 allows VMX outside SMX.
 /// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS) disables SVM.
 #[must_use]
-pub fn locked_off(module: Option<&str>) -> Option<bool> {
+pub fn is_locked_by_firmware(module: Option<&str>) -> Option<bool> {
     let registers = File::open("/dev/cpu/0/msr").ok()?;
     let read = |register: u64| {
         let mut value = [0; 8];

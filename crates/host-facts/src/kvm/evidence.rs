@@ -12,7 +12,7 @@ pub struct Evidence {
     /// True if CPUID has VMX or SVM, independent of firmware and kernel.
     pub cpuid: Option<bool>,
     /// True if the firmware has locked virtualisation off (from model-specific registers, which only root can read).
-    pub locked_off: Option<bool>,
+    pub is_locked_by_firmware: Option<bool>,
     /// The module for this CPU: `kvm_intel` or `kvm_amd`.
     pub module: Option<&'static str>,
     /// True if the module is loaded; `None` if the tree has no `/sys/module`.

@@ -53,7 +53,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         device: live.then(probe),
         cpu_flag,
         cpuid: live.then(cpuid::virtualization).flatten(),
-        locked_off: live.then(|| device::locked_off(module)).flatten(),
+        is_locked_by_firmware: live.then(|| device::is_locked_by_firmware(module)).flatten(),
         module,
         module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
         registered,

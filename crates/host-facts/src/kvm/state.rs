@@ -49,7 +49,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
         }
         (Some(true), _) => {}
     }
-    if evidence.locked_off == Some(true) {
+    if evidence.is_locked_by_firmware == Some(true) {
         return Ok(KvmState::DisabledInFirmware);
     }
     match (evidence.module_loaded, evidence.device.is_some()) {
@@ -83,7 +83,7 @@ mod tests {
             device,
             cpu_flag: Some(true),
             cpuid: Some(true),
-            locked_off: None,
+            is_locked_by_firmware: None,
             module: Some("kvm_intel"),
             module_loaded: Some(true),
             registered: true,
@@ -113,7 +113,7 @@ mod tests {
                 Evidence {
                     module_loaded: Some(false),
                     registered: false,
-                    locked_off: Some(true),
+                    is_locked_by_firmware: Some(true),
                     ..absent()
                 },
                 Ok(KvmState::DisabledInFirmware),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::infra_node::{LinkState, Sriov};
 use berth_api::{LinkName, MacAddress, PciAddress};
 
-use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 
 /// One network link.
 #[derive(Debug, Clone, PartialEq, Eq)]

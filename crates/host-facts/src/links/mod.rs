@@ -5,22 +5,23 @@
 //! attribute. Facts that only sysfs has (driver, PCI function, speed) are read for physical links in both cases.
 
 mod bridge_filter;
-mod bridging;
-mod elsewhere;
+mod bridge_options;
+mod conflicting_settings;
 pub mod filter;
 mod link;
 mod nearby;
 mod netlink;
 pub mod observe;
+mod other_namespaces;
 mod physical;
 pub mod proc_net;
 mod routes;
 mod sysfs;
 mod table;
-mod trouble;
 
 pub use bridge_filter::BridgeFilter;
-pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub use bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub use conflicting_settings::{ConflictingSettings, Manager, networkd_manages, nm_manages};
 pub use filter::read as read_filter;
 pub use link::{Link, LinkKind};
 pub use nearby::nearby;
@@ -28,4 +29,3 @@ pub use netlink::{Gateway, default_gateways, indexes, link_of};
 pub use observe::live;
 pub use routes::Routes;
 pub use table::Links;
-pub use trouble::{Manager, Trouble, networkd_manages, nm_manages};

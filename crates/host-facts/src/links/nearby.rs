@@ -7,9 +7,9 @@ use berth_api::LinkName;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 
-use super::elsewhere::stacked_elsewhere;
 use super::link::{Link, LinkKind};
 use super::netlink::{link, stacked};
+use super::other_namespaces::links_in_other_namespaces;
 use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
@@ -33,7 +33,7 @@ pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::
         }
     }
     found.push(lower);
-    let mut elsewhere = stacked_elsewhere(netlink)?;
+    let mut elsewhere = links_in_other_namespaces(netlink)?;
     let mut all = BTreeMap::new();
     for mut lower in found {
         for port in ports(netlink, &lower)? {

@@ -19,9 +19,9 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
-use super::elsewhere::stacked_elsewhere;
+use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 use super::link::{Link, LinkKind};
+use super::other_namespaces::links_in_other_namespaces;
 use super::routes::Routes;
 use super::table::names_by_index;
 use crate::netlink::NetlinkReader;
@@ -37,7 +37,7 @@ pub(super) fn dump() -> io::Result<Dump> {
     let mut netlink = NetlinkReader::open()?;
     let read = |message: &LinkMessage| Some((link(message)?, stacked(message)));
     let found = links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
-    let (mut links, stacks): (Vec<Link>, Vec<Stacked>) = found.into_iter().unzip();
+    let (mut links, stacks): (Vec<Link>, Vec<LowerLinks>) = found.into_iter().unzip();
     let names = names_by_index(&links);
     for (link, stacked) in links.iter_mut().zip(stacks) {
         let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
@@ -74,7 +74,7 @@ pub(super) fn dump() -> io::Result<Dump> {
     // Berth removes only links that it created, so links of other namespaces matter only if such a link exists.
     if links.iter().any(Link::is_ours) {
         // Without root the agent cannot read other namespaces; without root it also removes no links.
-        let elsewhere = match stacked_elsewhere(&mut netlink) {
+        let elsewhere = match links_in_other_namespaces(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
         };
@@ -139,7 +139,7 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::OperState(state) => link.state = Some(link_state(state)),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| take(&mut link, info)),
-            LinkAttribute::AfSpecUnspec(families) => take_ip(&mut link.ip, families),
+            LinkAttribute::AfSpecUnspec(families) => read_ip_options(&mut link.ip, families),
             _ => {}
         }
     }
@@ -196,7 +196,7 @@ fn take(link: &mut Link, info: &LinkInfo) {
     }
 }
 
-fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
+fn read_ip_options(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
     for family in families {
         match family {
             AfSpecUnspec::Inet(items) => {
@@ -226,14 +226,14 @@ fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
 }
 
 /// Interface indexes of the links that a link is stacked on or is a port of.
-pub(super) struct Stacked {
+pub(super) struct LowerLinks {
     pub(super) master: Option<u32>,
     parent: Option<u32>,
 }
 
-pub(super) fn stacked(message: &LinkMessage) -> Stacked {
+pub(super) fn stacked(message: &LinkMessage) -> LowerLinks {
     let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
-    let mut stacked = Stacked { master: None, parent: None };
+    let mut stacked = LowerLinks { master: None, parent: None };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Controller(index) => stacked.master = Some(*index),

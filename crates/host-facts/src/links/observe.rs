@@ -4,7 +4,7 @@ use berth_api::infra_node::UnknownReason;
 
 use super::bridge_filter::BridgeFilter;
 use super::table::Links;
-use super::{netlink, physical, proc_net, sysfs, trouble};
+use super::{conflicting_settings, netlink, physical, proc_net, sysfs};
 use crate::notes::Notes;
 use crate::pci::PciDevice;
 use crate::root::Root;
@@ -17,7 +17,7 @@ pub fn live() -> std::io::Result<Links> {
     let dump = netlink::dump()?;
     let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
-    links.take_routes(dump.routes);
+    links.set_routes(dump.routes);
     Ok(links)
 }
 
@@ -42,17 +42,18 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     for link in &mut all {
         physical::complete(root, pci, link);
     }
-    let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
+    let (udp_ports, conflicting_settings) =
+        (proc_net::udp_ports(root), conflicting_settings::observe(root, &all));
     let mut links = Links {
         all,
         routes_known: routes.is_some(),
         incomplete,
         udp_ports,
-        trouble,
+        conflicting_settings,
         filter: BridgeFilter::Unknown,
     };
     if let Some(routes) = routes {
-        links.take_routes(routes);
+        links.set_routes(routes);
     }
     note_unknown(root, &links, notes);
     links

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn representors_are_told_by_their_port() {
+    fn representors_are_recognized_by_their_port_name() {
         for port in ["pf0vf3", "c1pf0vf12", "pf1sf88"] {
             assert!(is_representor(port), "{port}");
         }

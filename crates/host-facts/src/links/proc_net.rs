@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_come_with_their_parent() {
+    fn vlans_have_their_parent_link() {
         let table = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
             bond0.100      | 100  | bond0\n";
         let found = vlans(table);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_of_the_local_end() {
+    fn ports_are_local_udp_ports() {
         let table = "  sl  local_address rem_address   st\n  117: 00000000:12B5 00000000:0000 07 00000000:00000000\n";
         assert_eq!(ports(table), BTreeSet::from([4789]));
     }

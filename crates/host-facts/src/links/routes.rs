@@ -27,7 +27,7 @@ impl Routes {
 }
 
 impl Links {
-    pub(super) fn take_routes(&mut self, mut routes: Routes) {
+    pub(super) fn set_routes(&mut self, mut routes: Routes) {
         for link in &mut self.all {
             link.destination = routes.others.remove(&link.name);
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_links_ends() {
+    fn a_cycle_of_links_terminates() {
         let all = vec![
             link("a", LinkKind::Vlan, None, Some("b")),
             link("b", LinkKind::Vlan, None, Some("a")),

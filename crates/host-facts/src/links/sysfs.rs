@@ -3,7 +3,7 @@
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
 
-use super::bridging::BridgeOptions;
+use super::bridge_options::BridgeOptions;
 use super::link::{Link, LinkKind};
 use super::table::names_by_index;
 use crate::notes::Notes;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::bridge_filter::BridgeFilter;
+use super::conflicting_settings::ConflictingSettings;
 use super::link::Link;
-use super::trouble::Trouble;
 
 /// All links, and the facts about routes that concern them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Links {
     /// UDP ports in use on this host.
     pub udp_ports: BTreeSet<u16>,
     /// Settings and other programs that disturb tenant networks.
-    pub trouble: Trouble,
+    pub conflicting_settings: ConflictingSettings,
     /// The rules that drop guests' control frames at the uplinks.
     pub filter: BridgeFilter,
 }

@@ -90,7 +90,7 @@ fn numbered_names_come_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn a_root_that_is_not_there_is_one_sentence() {
+fn a_missing_root_is_a_one_line_error() {
     let message = |path: &str| Root::open(Path::new(path)).unwrap_err().to_string();
     assert_eq!(
         message("/no/such"),
@@ -102,7 +102,7 @@ fn a_root_that_is_not_there_is_one_sentence() {
 
 /// Tests renames: a rename anywhere on the machine disturbs the kernel's resolution of `..` inside a tree.
 #[test]
-fn renames_elsewhere_do_not_lose_a_file() {
+fn concurrent_renames_do_not_lose_a_file() {
     let (folder, root) = tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
     std::fs::create_dir_all(folder.path().join("sys/class")).unwrap();
     symlink("../devices/a", folder.path().join("sys/class/a")).unwrap();

@@ -161,7 +161,7 @@ impl MachineDeployment {
         };
         if name.is_empty() {
             let problem = Problem::new(called, "metadata.name", "", "is missing");
-            return Err(problem.leaves_out("left out"));
+            return Err(problem.into_fatal("left out"));
         }
         // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
         let object = without_nulls(&object);
@@ -169,7 +169,7 @@ impl MachineDeployment {
         let unknown_fields = unknown_fields(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
-            Problem::new(&called, field, "", error.inner().to_string()).leaves_out("left out")
+            Problem::new(&called, field, "", error.inner().to_string()).into_fatal("left out")
         })?;
         Ok(Self {
             revision: safe_encode(stable_hash(template.bytes()), 10),

@@ -35,7 +35,7 @@ impl Reader<'_> {
         message: impl Into<String>,
     ) {
         let problem = Problem::new(&self.object, path, value.redacted(), message);
-        self.problems.borrow_mut().push(problem.leaves_out("no machine is created"));
+        self.problems.borrow_mut().push(problem.into_fatal("no machine is created"));
     }
 
     /// Reports a field that does not prevent rendering.

@@ -14,12 +14,12 @@ mod disks;
 mod fields;
 mod json_value;
 mod labels;
+mod machine_namespace;
 mod network;
 mod provider;
 mod references;
 mod render;
 mod renderer;
-mod residence;
 pub mod rollout;
 mod scheduling;
 pub mod steps;
@@ -33,8 +33,8 @@ pub use deployment::{
     DeploymentSpec, GROUP, KIND, MachineDeployment, MachineSpec, Metadata, ProviderSpec,
     RollingUpdate, Strategy, Template,
 };
+pub use machine_namespace::{MachineNamespace, machine_namespace, referenced_tenants};
 pub use network::unmet_prerequisite;
 pub use references::{Reference, Resolve, ResolveError, Scope};
 pub use render::{Rendered, render};
 pub use renderer::RenderOptions;
-pub use residence::{Residence, referenced_tenants, residence};

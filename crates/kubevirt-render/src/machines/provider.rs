@@ -49,22 +49,22 @@ pub(super) struct Provider {
 
 /// Type of an affinity preset: required or preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strength {
+pub(super) enum AffinityType {
     Soft,
     Hard,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
-    pub(super) pod: Option<Strength>,
-    pub(super) pod_anti: Option<Strength>,
+    pub(super) pod: Option<AffinityType>,
+    pub(super) pod_anti: Option<AffinityType>,
     pub(super) node: Option<NodePreset>,
     pub(super) node_anti: Option<NodePreset>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodePreset {
-    pub(super) strength: Strength,
+    pub(super) strength: AffinityType,
     pub(super) key: String,
     pub(super) values: Vec<String>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Spread {
     pub(super) when_unsatisfiable: String,
 }
 
-const OUTER: [&str; 9] = [
+const PROVIDER_FIELDS: [&str; 9] = [
     "sshPublicKeys",
     "caPublicKey",
     "cloudProvider",
@@ -87,7 +87,7 @@ const OUTER: [&str; 9] = [
     "overwriteCloudConfig",
     "affinity",
 ];
-const FLAT: [&str; 13] = [
+const FLAT_SPEC_FIELDS: [&str; 13] = [
     "cpus",
     "memory",
     "namespace",
@@ -102,7 +102,7 @@ const FLAT: [&str; 13] = [
     "nodeAffinityPreset",
     "nodeAntiAffinityPreset",
 ];
-const CLOUD: [&str; 10] = [
+const CLOUD_SPEC_FIELDS: [&str; 10] = [
     "clusterName",
     "projectID",
     "auth",
@@ -170,7 +170,7 @@ impl Provider {
                 );
             }
         }
-        outer.finish(&OUTER);
+        outer.finish(&PROVIDER_FIELDS);
         this.read_cloud(cloud, reader);
         this
     }
@@ -190,7 +190,8 @@ impl Provider {
         if cloud.has("kubeconfig") {
             check_kubeconfig(&mut cloud, reader);
         }
-        self.is_flat = !cloud.has("virtualMachine") && FLAT.iter().any(|name| cloud.has(name));
+        self.is_flat =
+            !cloud.has("virtualMachine") && FLAT_SPEC_FIELDS.iter().any(|name| cloud.has(name));
         if cloud.has("affinity") {
             let affinity = cloud.object("affinity");
             self.affinity = Affinity::read(affinity, reader);
@@ -203,7 +204,7 @@ impl Provider {
             return;
         }
         let mut machine = cloud.object("virtualMachine");
-        cloud.finish(&CLOUD);
+        cloud.finish(&CLOUD_SPEC_FIELDS);
         self.read_machine(&mut machine);
         machine.finish(&MACHINE);
     }
@@ -212,7 +213,7 @@ impl Provider {
     fn read_flat(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
-        // `residence` reads this field to determine the namespace of the VMs.
+        // `machine_namespace` reads this field to determine the namespace of the VMs.
         drop(flat.take("namespace"));
         self.primary_disk.size = flat.variable("pvcSize");
         self.primary_disk.image = flat.variable("sourceURL");
@@ -232,7 +233,7 @@ impl Provider {
             let fields = Fields::new(Value::Object(all), &flat.path(), reader);
             self.affinity = Affinity::read(fields, reader);
         }
-        flat.finish(&FLAT);
+        flat.finish(&FLAT_SPEC_FIELDS);
     }
 
     fn read_machine(&mut self, machine: &mut Fields<'_>) {
@@ -406,12 +407,12 @@ impl NodePreset {
     }
 }
 
-fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
+fn strength(fields: &mut Fields<'_>, name: &str) -> Option<AffinityType> {
     let text = fields.variable(name);
     match text.to_ascii_lowercase().as_str() {
         "" => None,
-        "soft" => Some(Strength::Soft),
-        "hard" => Some(Strength::Hard),
+        "soft" => Some(AffinityType::Soft),
+        "hard" => Some(AffinityType::Hard),
         _ => {
             fields.error(name, &text, "must be soft, hard or empty");
             None

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::context::RenderContext;
 use super::deployment::{KIND, MachineDeployment};
 use super::fields::Reader;
+use super::machine_namespace::{MachineNamespace, machine_namespace};
 use super::provider::Provider;
 use super::references::Scope;
 use super::renderer::{MachineRenderer, RenderOptions};
-use super::residence::{Residence, residence};
 use super::{defaults, labels, network, scheduling, storage, unsupported};
 
 /// A rendered VirtualMachine.
@@ -43,16 +43,16 @@ pub fn render(
     context: &RenderContext,
     options: &RenderOptions,
 ) -> Result<Rendered, Vec<Problem>> {
-    let (residence, problem) = match residence(deployment, context) {
-        Ok(residence) => (residence, None),
+    let (machine_namespace, problem) = match machine_namespace(deployment, context) {
+        Ok(machine_namespace) => (machine_namespace, None),
         // The other fields are validated as if the object named no tenant.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
-            (Residence { tenant: None, namespace }, Some(problem))
+            (MachineNamespace { tenant: None, namespace }, Some(problem))
         }
     };
-    let tenant = residence.tenant;
-    let namespace = options.namespace.clone().unwrap_or(residence.namespace);
+    let tenant = machine_namespace.tenant;
+    let namespace = options.namespace.clone().unwrap_or(machine_namespace.namespace);
     let reader = Reader {
         object: deployment.called(),
         values: context,

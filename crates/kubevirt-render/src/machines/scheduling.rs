@@ -1,11 +1,11 @@
 //! Node affinity, tolerations, scheduler and topology spread of a machine.
 
-use berth_api::names::{SCHEDULER, VMS_TAINT};
+use berth_api::names::{SCHEDULER, VM_NODE_TAINT};
 use serde_json::{Map, Value, json};
 
 use super::context::InstanceType;
 use super::defaults::PREFERENCES;
-use super::provider::{NodePreset, Strength};
+use super::provider::{AffinityType, NodePreset};
 use super::renderer::MachineRenderer;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -24,8 +24,8 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
         let Some(strength) = strength else { continue };
         let term = json!({"labelSelector": deployment_selector(machine), "topologyKey": HOSTNAME});
         let value = match strength {
-            Strength::Hard => json!({REQUIRED: [term]}),
-            Strength::Soft => json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}),
+            AffinityType::Hard => json!({REQUIRED: [term]}),
+            AffinityType::Soft => json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}),
         };
         affinity.insert(field.to_owned(), value);
     }
@@ -43,19 +43,19 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
     };
     let near = near.map(|preset| (preset.strength, expression(preset, "In", "Exists")));
     let far = far.map(|preset| (preset.strength, expression(preset, "NotIn", "DoesNotExist")));
-    let all: Vec<(Strength, Value)> = near.into_iter().chain(far).collect();
-    let with_strength = |strength: Strength| {
+    let all: Vec<(AffinityType, Value)> = near.into_iter().chain(far).collect();
+    let with_strength = |strength: AffinityType| {
         all.iter().filter(move |(each, _)| *each == strength).map(|(_, expression)| expression)
     };
     let mut affinity = Map::new();
-    let hard: Vec<&Value> = with_strength(Strength::Hard).collect();
+    let hard: Vec<&Value> = with_strength(AffinityType::Hard).collect();
     if !hard.is_empty() {
         affinity.insert(
             REQUIRED.to_owned(),
             json!({"nodeSelectorTerms": [{"matchExpressions": hard}]}),
         );
     }
-    let soft: Vec<Value> = with_strength(Strength::Soft)
+    let soft: Vec<Value> = with_strength(AffinityType::Soft)
         .map(|expression| json!({"weight": 1, "preference": {"matchExpressions": [expression]}}))
         .collect();
     if !soft.is_empty() {
@@ -136,7 +136,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
     let mut tolerations = machine.provider.tolerations.clone();
     // Administrators can use this taint to keep the pods of other schedulers off the hosts.
     if own.or(type_scheduler) == Some(SCHEDULER) {
-        tolerations.push(json!({"key": VMS_TAINT, "operator": "Exists"}));
+        tolerations.push(json!({"key": VM_NODE_TAINT, "operator": "Exists"}));
     }
     [
         ("schedulerName", own.map(Value::from)),

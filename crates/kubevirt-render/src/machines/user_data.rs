@@ -32,7 +32,7 @@ pub enum UserDataError {
 /// # Errors
 /// Returns an error if the user data have neither format, or are invalid. Without keys, all user data that are not
 /// empty are returned unchanged.
-pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
+pub fn add_ssh_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
     if user_data.trim().is_empty() {
         return Err(UserDataError::Empty);
     }
@@ -153,7 +153,7 @@ mod tests {
 
     fn merged(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-        with_keys(text, &keys)
+        add_ssh_keys(text, &keys)
     }
 
     #[test]

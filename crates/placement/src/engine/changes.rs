@@ -15,7 +15,7 @@ pub(crate) struct Changes {
 pub(crate) struct Change {
     host: u32,
     /// False if only a pod was added or removed, true for any other change.
-    pub(crate) is_of_host: bool,
+    pub(crate) is_host_change: bool,
 }
 
 impl Change {
@@ -27,9 +27,9 @@ impl Change {
 impl Changes {
     /// Adds a change of a host. The log stores as many changes as there are hosts; a reader that lags further behind
     /// must check all hosts.
-    pub(crate) fn add(&mut self, host: usize, is_of_host: bool, hosts: usize) {
+    pub(crate) fn add(&mut self, host: usize, is_host_change: bool, hosts: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
-        self.hosts.push_back(Change { host, is_of_host });
+        self.hosts.push_back(Change { host, is_host_change });
         while self.hosts.len() > hosts.max(64) {
             self.hosts.pop_front();
             self.gone += 1;

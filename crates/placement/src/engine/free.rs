@@ -16,16 +16,16 @@ pub(crate) const PAGES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zone {
     /// CPUs that can be pinned: free and total.
-    pub(crate) cpus: FreeOf<u32>,
+    pub(crate) cpus: FreeAmount<u32>,
     /// Huge pages by [`PAGES`], in MiB.
-    pub(crate) pages: [FreeOf<u32>; 2],
+    pub(crate) pages: [FreeAmount<u32>; 2],
     /// Plain memory in MiB, where the kubelet accounts for it.
-    pub(crate) memory: FreeOf<u32>,
+    pub(crate) memory: FreeAmount<u32>,
 }
 
 /// Free and total amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FreeOf<T> {
+pub(crate) struct FreeAmount<T> {
     pub(crate) free: T,
     pub(crate) all: T,
 }
@@ -63,13 +63,13 @@ impl FreeResources {
         for (at, seen) in state.free_by_zone().enumerate() {
             let memory = seen.memory();
             let mut zone = Zone {
-                cpus: FreeOf { free: seen.cpus, all: seen.all_cpus },
-                memory: FreeOf { free: mib(memory.0), all: mib(memory.1) },
+                cpus: FreeAmount { free: seen.cpus, all: seen.all_cpus },
+                memory: FreeAmount { free: mib(memory.0), all: mib(memory.1) },
                 ..Zone::default()
             };
             for (pages, size) in zone.pages.iter_mut().zip(PAGES) {
                 let (now, all) = seen.pages(size);
-                *pages = FreeOf { free: mib(now), all: mib(all) };
+                *pages = FreeAmount { free: mib(now), all: mib(all) };
             }
             match free.zones.get_mut(at) {
                 Some(known) => {
@@ -111,7 +111,7 @@ impl FreeResources {
 
 impl Zone {
     fn and(&self, other: &Self) -> Self {
-        let add = |sum: FreeOf<u32>, one: FreeOf<u32>| FreeOf {
+        let add = |sum: FreeAmount<u32>, one: FreeAmount<u32>| FreeAmount {
             free: sum.free.saturating_add(one.free),
             all: sum.all.saturating_add(one.all),
         };
@@ -150,7 +150,7 @@ impl ZoneRequest {
         let is_guaranteed = pod.is_guaranteed();
         let (mut wants, mut containers, mut bytes) = (Self::default(), 0_usize, [0_u64; 2]);
         for container in &pod.containers {
-            let own = if is_guaranteed { own_cpus(container) } else { 0 };
+            let own = if is_guaranteed { exclusive_cpus(container) } else { 0 };
             wants.cpus = wants.cpus.saturating_add(own);
             let pages = PAGES.map(|size| container.requests.hugepages.get(&size).copied());
             containers += usize::from(own > 0 || pages.iter().flatten().any(|pages| *pages > 0));
@@ -167,7 +167,7 @@ impl ZoneRequest {
 
 /// Returns the CPUs that the static policy allocates to a container of a Guaranteed pod: integer requests
 /// (`guaranteedCPUs`).
-fn own_cpus(container: &Container) -> u32 {
+fn exclusive_cpus(container: &Container) -> u32 {
     let Resources { cpu_millis, .. } = container.requests;
     if cpu_millis.is_multiple_of(1000) { clamp(cpu_millis / 1000) } else { 0 }
 }

@@ -32,7 +32,7 @@ impl HostEntry {
         request: &Request,
     ) -> Result<Admission, Reason> {
         let admission = self.check(state, uid, request.pod())?;
-        match request.needs.unmet_by(&admission, state) {
+        match request.needs.insufficient_zone_memory(&admission, state) {
             Some(reason) => Err(reason),
             None => Ok(admission),
         }

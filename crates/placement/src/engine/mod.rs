@@ -23,7 +23,7 @@ mod scores;
 mod search;
 mod state;
 
-pub use needs::{Needs, Numa, class_named};
+pub use needs::{Needs, Numa, parse_class};
 pub use reason::Reason;
 pub use request::Request;
 pub use request_classes::RequestClassKey;

@@ -37,7 +37,7 @@ pub struct Numa {
 
 /// Parses the class of an annotation.
 #[must_use]
-pub fn class_named(word: &str) -> Option<Class> {
+pub fn parse_class(word: &str) -> Option<Class> {
     Some(match word {
         "Performance" => Class::Performance,
         "Density" => Class::Density,
@@ -94,7 +94,11 @@ impl Needs {
     /// of the guest's memory, which the kubelet does not check. `before` is the state of the host without the pod.
     ///
     /// If the kubelet does not account for memory by zone, only the total size of a zone can be checked.
-    pub(crate) fn unmet_by(&self, admission: &Admission, before: &State) -> Option<Reason> {
+    pub(crate) fn insufficient_zone_memory(
+        &self,
+        admission: &Admission,
+        before: &State,
+    ) -> Option<Reason> {
         let numa = self.numa?;
         let host = before.host();
         let shares = (0..CONTAINERS)

@@ -23,7 +23,7 @@ pub struct Request {
 impl Request {
     /// Returns the same request for a pod with another uid.
     #[must_use]
-    pub fn renamed(&self, uid: &str) -> Self {
+    pub fn with_uid(&self, uid: &str) -> Self {
         Self { uid: uid.into(), ..self.clone() }
     }
 

@@ -9,7 +9,7 @@ use super::changes::Changes;
 use super::free::{FreeResources, ZoneRequest};
 use super::needs::Needs;
 use super::score;
-use super::scores::{NEVER, Score, Scores};
+use super::scores::{Score, Scores, UNSUITABLE};
 use crate::rules::{Counts, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
@@ -25,7 +25,7 @@ impl RequestClassKey {
     pub(crate) fn new(needs: &Needs, rules: &Rules) -> Self {
         let requests = ContainerRequests {
             pod: Arc::clone(rules.containers()),
-            number: rules.number_of_requests(),
+            number: rules.hash_of_requests(),
         };
         Self { requests, needs: needs.clone(), rules: rules.of_hosts() }
     }
@@ -78,7 +78,7 @@ pub(crate) struct RequestClass {
     pub(crate) rules: Arc<Rules>,
     pub(crate) needs: Needs,
     pub(crate) scores: Scores,
-    /// Points of each host that do not depend on other pods; [`NEVER`] if the host is unsuitable for the class.
+    /// Points of each host that do not depend on other pods; [`UNSUITABLE`] if the host is unsuitable for the class.
     pub(crate) base: Vec<Score>,
     /// Number of the last change that the scores include.
     pub(crate) seen: u64,
@@ -96,7 +96,7 @@ pub(crate) struct FitScores {
     /// Rules of the first request; the amounts are equal for all requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) wants: ZoneRequest,
-    /// Points of each host for the resources that would be left; [`NEVER`] if the host has too few resources.
+    /// Points of each host for the resources that would be left; [`UNSUITABLE`] if the host has too few resources.
     pub(crate) left: Vec<Score>,
     /// Number of the last change that the points include.
     pub(crate) seen: u64,
@@ -105,19 +105,19 @@ pub(crate) struct FitScores {
 }
 
 impl FitScores {
-    /// Returns points for the resources that would be left on a host; [`NEVER`] if the free resources are
+    /// Returns points for the resources that would be left on a host; [`UNSUITABLE`] if the free resources are
     /// insufficient.
-    pub(crate) fn left_at(&self, counts: &Counts, free: &[FreeResources], at: usize) -> Score {
-        let left = free.get(at).and_then(|free| score::left_over(free, &self.wants));
+    pub(crate) fn points_at(&self, counts: &Counts, free: &[FreeResources], at: usize) -> Score {
+        let left = free.get(at).and_then(|free| score::remaining_points(free, &self.wants));
         match left {
             Some(left) if counts.has_room(&self.rules, HostId::at(at)) => score::score(left),
-            _ => NEVER,
+            _ => UNSUITABLE,
         }
     }
 
     pub(crate) fn put(&mut self, host: usize, left: Score) {
         if self.left.len() <= host {
-            self.left.resize(host + 1, NEVER);
+            self.left.resize(host + 1, UNSUITABLE);
         }
         self.left[host] = left;
     }

@@ -13,13 +13,13 @@
 //! Fewer points are better. Preferences that depend on existing pods are added when a host is compared ([`pods`]):
 //! they change with every pod.
 
-use super::free::{FreeOf, FreeResources, Zone, ZoneRequest};
+use super::free::{FreeAmount, FreeResources, Zone, ZoneRequest};
 use super::scores::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
 const LEFT: u32 = 600;
-const OUT_OF_PROPORTION: u32 = 200;
-const WIDE: u32 = 60;
+const IMBALANCE: u32 = 200;
+const MULTI_ZONE: u32 = 60;
 /// Points of a host of another class.
 pub(crate) const OTHER_CLASS: u32 = 300;
 const NOT_PREFERRED: u32 = 400;
@@ -32,44 +32,44 @@ const SKEW: i64 = 300;
 const PODS: i64 = 6_000;
 
 /// Returns points for the resources that would be left; `None` if the request certainly does not fit.
-pub(crate) fn left_over(free: &FreeResources, wants: &ZoneRequest) -> Option<u32> {
+pub(crate) fn remaining_points(free: &FreeResources, wants: &ZoneRequest) -> Option<u32> {
     if !wants.is_pinned || !free.pins {
         return Some(shared(free));
     }
     let one_zone = free.wants_one_zone(wants);
     let wants = &free.by_zone(wants);
     if let Some(zone) = free.first_zone(wants) {
-        let wide = if free.one_zone || free.zone_count < 2 { 0 } else { WIDE };
-        return Some(zone_left(zone, wants) + wide);
+        let wide = if free.one_zone || free.zone_count < 2 { 0 } else { MULTI_ZONE };
+        return Some(zone_points(zone, wants) + wide);
     }
     if one_zone {
         return None;
     }
     let all = free.sum();
-    all.has(wants).then(|| zone_left(&all, wants))
+    all.has(wants).then(|| zone_points(&all, wants))
 }
 
-fn zone_left(zone: &Zone, wants: &ZoneRequest) -> u32 {
+fn zone_points(zone: &Zone, wants: &ZoneRequest) -> u32 {
     let cpus = part(zone.cpus, wants.cpus);
     let wanted = zone.pages.iter().zip(wants.pages).filter(|(_, wanted)| *wanted > 0);
     let memory = wanted.map(|(pages, wanted)| part(*pages, wanted)).min();
     let memory = memory.unwrap_or(cpus);
-    LEFT * (cpus + memory) / 2 / WHOLE + OUT_OF_PROPORTION * cpus.abs_diff(memory) / WHOLE
+    LEFT * (cpus + memory) / 2 / SCALE + IMBALANCE * cpus.abs_diff(memory) / SCALE
 }
 
 /// Returns points of a host for pods with shared CPUs. An emptier host gets more points, so that these pods are also
 /// packed.
 fn shared(free: &FreeResources) -> u32 {
     let all = free.sum();
-    LEFT * part(all.cpus, 0) / WHOLE / 4
+    LEFT * part(all.cpus, 0) / SCALE / 4
 }
 
-const WHOLE: u32 = 1024;
+const SCALE: u32 = 1024;
 
 /// Returns the fraction of the total that is left after a request.
-fn part(of: FreeOf<u32>, taken: u32) -> u32 {
-    let left = u64::from(of.free.saturating_sub(taken)) * u64::from(WHOLE);
-    u32::try_from(left / u64::from(of.all.max(1))).map_or(WHOLE, |part| part.min(WHOLE))
+fn part(of: FreeAmount<u32>, taken: u32) -> u32 {
+    let left = u64::from(of.free.saturating_sub(taken)) * u64::from(SCALE);
+    u32::try_from(left / u64::from(of.all.max(1))).map_or(SCALE, |part| part.min(SCALE))
 }
 
 /// Returns points for preferences that depend only on the host.

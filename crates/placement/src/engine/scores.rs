@@ -14,7 +14,7 @@ const BLOCK: usize = 64;
 pub(crate) type Score = u16;
 
 /// Score of a host that cannot accept the request.
-pub(crate) const NEVER: Score = Score::MAX;
+pub(crate) const UNSUITABLE: Score = Score::MAX;
 
 /// A score for each host.
 #[derive(Debug, Default)]
@@ -34,12 +34,12 @@ impl Scores {
         Self { scores, minima, least }
     }
 
-    /// Sets the score of a host. Missing hosts in between are added with the score [`NEVER`].
+    /// Sets the score of a host. Missing hosts in between are added with the score [`UNSUITABLE`].
     pub(crate) fn set(&mut self, host: usize, score: Score) {
         if self.scores.len() <= host {
-            self.scores.resize(host + 1, NEVER);
-            self.minima.resize(self.scores.len().div_ceil(BLOCK), NEVER);
-            self.least.resize(self.minima.len().div_ceil(BLOCK), NEVER);
+            self.scores.resize(host + 1, UNSUITABLE);
+            self.minima.resize(self.scores.len().div_ceil(BLOCK), UNSUITABLE);
+            self.least.resize(self.minima.len().div_ceil(BLOCK), UNSUITABLE);
         }
         let before = std::mem::replace(&mut self.scores[host], score);
         if let Some(before) = update_minimum(&self.scores, &mut self.minima, host, before) {
@@ -47,15 +47,15 @@ impl Scores {
         }
     }
 
-    /// Returns the score of a host; [`NEVER`] for an unknown host.
+    /// Returns the score of a host; [`UNSUITABLE`] for an unknown host.
     pub(crate) fn get(&self, host: usize) -> Score {
-        self.scores.get(host).copied().unwrap_or(NEVER)
+        self.scores.get(host).copied().unwrap_or(UNSUITABLE)
     }
 
     /// Returns the host with the lowest score; among hosts with equal scores, the host with the lowest number.
     pub(crate) fn best(&self) -> Option<(Score, usize)> {
         let (block, &score) = first_minimum(&self.least)?;
-        if score == NEVER {
+        if score == UNSUITABLE {
             return None;
         }
         let block = first_in_block(&self.minima, block)?;
@@ -73,7 +73,7 @@ impl Scores {
 /// Memory that [`Scores::ascending`] reuses.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Hosts that were already returned; their score is [`NEVER`] until the iterator is dropped.
+    /// Hosts that were already returned; their score is [`UNSUITABLE`] until the iterator is dropped.
     returned: Vec<(Score, usize)>,
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
@@ -93,8 +93,8 @@ pub(crate) struct Ascending<'a> {
 }
 
 impl Ascending<'_> {
-    fn make_heap(&mut self) {
-        let blocks = self.of.minima.iter().enumerate().filter(|(_, score)| **score != NEVER);
+    fn build_heap(&mut self) {
+        let blocks = self.of.minima.iter().enumerate().filter(|(_, score)| **score != UNSUITABLE);
         let blocks = blocks.map(|(block, &score)| entry(score, block * BLOCK, false));
         self.scratch.heap.extend(blocks);
         self.is_heaped = true;
@@ -108,11 +108,11 @@ impl Iterator for Ascending<'_> {
         if !self.is_heaped {
             if self.scratch.returned.len() < FEW {
                 let (score, host) = self.of.best()?;
-                self.of.set(host, NEVER);
+                self.of.set(host, UNSUITABLE);
                 self.scratch.returned.push((score, host));
                 return Some((score, host));
             }
-            self.make_heap();
+            self.build_heap();
         }
         loop {
             let Reverse((score, number, is_host)) = self.scratch.heap.pop()?;
@@ -121,7 +121,7 @@ impl Iterator for Ascending<'_> {
                 return Some((score, number));
             }
             let end = self.of.scores.len().min(number + BLOCK);
-            let hosts = (number..end).filter(|host| self.of.scores[*host] != NEVER);
+            let hosts = (number..end).filter(|host| self.of.scores[*host] != UNSUITABLE);
             self.scratch.heap.extend(hosts.map(|host| entry(self.of.scores[host], host, true)));
         }
     }
@@ -166,7 +166,7 @@ fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
 
 /// Returns the minimum. The form of the loop allows the compiler to vectorise it.
 fn minimum(scores: &[Score]) -> Score {
-    scores.iter().fold(NEVER, |least, &score| least.min(score))
+    scores.iter().fold(UNSUITABLE, |least, &score| least.min(score))
 }
 
 /// Returns the first minimum in two steps, because the compiler vectorises both the search for the minimum and the
@@ -189,22 +189,22 @@ mod tests {
         fn the_order_is_that_of_a_sort(
             // Enough hosts for several blocks of blocks.
             empty in prop_oneof![Just(0_usize), 4_000_usize..9_000],
-            first in prop::collection::vec(prop_oneof![0_u16..20, Just(NEVER)], 0..300),
-            changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(NEVER)]), 0..100),
+            first in prop::collection::vec(prop_oneof![0_u16..20, Just(UNSUITABLE)], 0..300),
+            changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(UNSUITABLE)]), 0..100),
         ) {
-            let first = [vec![NEVER; empty], first].concat();
+            let first = [vec![UNSUITABLE; empty], first].concat();
             let mut plain = first.clone();
             let mut scores = Scores::new(first);
             let mut scratch = Scratch::default();
             for (host, score) in changes {
                 let host = host + if host.is_multiple_of(4) { 0 } else { empty };
-                plain.resize(plain.len().max(host + 1), NEVER);
+                plain.resize(plain.len().max(host + 1), UNSUITABLE);
                 plain[host] = score;
                 scores.set(host, score);
                 prop_assert_eq!(scores.get(host), score);
             }
             let mut sorted: Vec<_> =
-                plain.iter().enumerate().filter(|(_, s)| **s != NEVER).map(|(h, s)| (*s, h)).collect();
+                plain.iter().enumerate().filter(|(_, s)| **s != UNSUITABLE).map(|(h, s)| (*s, h)).collect();
             sorted.sort_unstable();
             prop_assert_eq!(scores.best(), sorted.first().copied());
             for _ in 0..2 {

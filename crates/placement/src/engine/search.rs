@@ -11,13 +11,13 @@ use fixedbitset::FixedBitSet;
 use super::request::Request;
 use super::request_classes::{FitScores, RequestClass, RequestClassKey};
 use super::score;
-use super::scores::{NEVER, Score, Scores, Scratch};
+use super::scores::{Score, Scores, Scratch, UNSUITABLE};
 use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
 /// Number of hosts that are compared if preferences that depend on other pods may change the order.
-const COMPARED: usize = 64;
+const MAX_COMPARED: usize = 64;
 
 /// Points and number of a compared host.
 type Compared = Reverse<(i64, usize)>;
@@ -47,7 +47,7 @@ impl Engine {
             let found = self.search(request, &mut class.scores, among, &mut scratch, &mut refused);
             // The scores of these hosts were too optimistic: the hosts are excluded until they change.
             for host in refused {
-                class.scores.set(host, NEVER);
+                class.scores.set(host, UNSUITABLE);
             }
             found
         });
@@ -77,7 +77,7 @@ impl Engine {
         let mut listed: Vec<(Score, usize)> = Vec::new();
         if let Some(few) = few {
             let score = |host: &HostId| (scores.get(host.index()), host.index());
-            listed = few.iter().map(score).filter(|(score, _)| *score != NEVER).collect();
+            listed = few.iter().map(score).filter(|(score, _)| *score != UNSUITABLE).collect();
             listed.sort_unstable();
             listed.dedup();
         }
@@ -113,7 +113,7 @@ impl Engine {
             };
             let least = i64::from(score) + score::least(preference_scores);
             while let Some(Reverse((points, best))) = waiting.peek().copied()
-                && (points <= least || waiting.len() >= COMPARED)
+                && (points <= least || waiting.len() >= MAX_COMPARED)
             {
                 waiting.pop();
                 if let Some(found) = take(best) {
@@ -145,20 +145,20 @@ impl Engine {
             Some(changed) if class.seen > 0 => {
                 for change in changed {
                     let host = change.host();
-                    if change.is_of_host {
+                    if change.is_host_change {
                         if class.base.len() <= host {
-                            class.base.resize(host + 1, NEVER);
+                            class.base.resize(host + 1, UNSUITABLE);
                         }
                         let base = self.base(host, class);
                         class.base[host] = base;
                     }
-                    class.scores.set(host, together(&class.base, &fit.left, host));
+                    class.scores.set(host, sum_points(&class.base, &fit.left, host));
                 }
             }
             _ => {
                 let hosts = 0..self.entries.len();
                 class.base = hosts.clone().map(|host| self.base(host, class)).collect();
-                let scores = hosts.map(|host| together(&class.base, &fit.left, host));
+                let scores = hosts.map(|host| sum_points(&class.base, &fit.left, host));
                 class.scores = Scores::new(scores.collect());
             }
         }
@@ -169,13 +169,14 @@ impl Engine {
         match self.changes.since(fit.seen) {
             Some(changed) if fit.seen > 0 => {
                 for change in changed {
-                    let left = fit.left_at(&self.counts, &self.free, change.host());
+                    let left = fit.points_at(&self.counts, &self.free, change.host());
                     fit.put(change.host(), left);
                 }
             }
             _ => {
                 let hosts = 0..self.entries.len();
-                fit.left = hosts.map(|host| fit.left_at(&self.counts, &self.free, host)).collect();
+                fit.left =
+                    hosts.map(|host| fit.points_at(&self.counts, &self.free, host)).collect();
             }
         }
         fit.seen = self.changes.last();
@@ -183,10 +184,10 @@ impl Engine {
 
     /// Returns the points that do not depend on other pods.
     fn base(&self, at: usize, class: &RequestClass) -> Score {
-        let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return NEVER };
+        let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return UNSUITABLE };
         let (host, needs) = (HostId::at(at), &class.needs);
         if !self.counts.allows_by_host(&class.rules, host) || needs.unmet(&entry.facts).is_some() {
-            return NEVER;
+            return UNSUITABLE;
         }
         let mut points = score::preferences(&self.counts.preference(&class.rules, host));
         if needs.is_vm && entry.class != needs.class {
@@ -200,8 +201,12 @@ impl Engine {
 }
 
 /// Adds the points that do not depend on other pods and the points for resources.
-fn together(base: &[Score], left: &[Score], host: usize) -> Score {
-    let of = |points: &[Score]| points.get(host).copied().unwrap_or(NEVER);
+fn sum_points(base: &[Score], left: &[Score], host: usize) -> Score {
+    let of = |points: &[Score]| points.get(host).copied().unwrap_or(UNSUITABLE);
     let (base, left) = (of(base), of(left));
-    if base == NEVER || left == NEVER { NEVER } else { base.saturating_add(left).min(NEVER - 1) }
+    if base == UNSUITABLE || left == UNSUITABLE {
+        UNSUITABLE
+    } else {
+        base.saturating_add(left).min(UNSUITABLE - 1)
+    }
 }

@@ -152,7 +152,7 @@ impl Engine {
 
     /// Returns the host of a pod.
     #[must_use]
-    pub fn where_is(&self, uid: &str) -> Option<HostId> {
+    pub fn host_of_pod(&self, uid: &str) -> Option<HostId> {
         Some(self.assumed.get(uid)?.host)
     }
 
@@ -175,7 +175,7 @@ impl Engine {
     /// Selects the best host for a pod and assumes the pod there: its resources are reserved until [`Self::remove`].
     /// `among` are the hosts that the caller's own checks allow; `None` allows all hosts.
     pub fn place(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
-        if let Some(host) = self.where_is(&request.uid) {
+        if let Some(host) = self.host_of_pod(&request.uid) {
             if among.is_none_or(|among| among.contains(&host)) {
                 return Some(host);
             }
@@ -215,7 +215,7 @@ impl Engine {
         self.remove(&request.uid);
         let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
             self.assume(request, host);
-            return self.where_is(&request.uid).map(drop).ok_or(NO_HOST);
+            return self.host_of_pod(&request.uid).map(drop).ok_or(NO_HOST);
         };
         let uid = &*request.uid;
         let mut result = Ok(());
@@ -288,7 +288,7 @@ impl Engine {
 
     /// Returns the reasons why a pod cannot go to a host; empty if the pod can go there.
     #[must_use]
-    pub fn why_not(&self, request: &Request, host: HostId) -> Vec<Reason> {
+    pub fn rejection_reasons(&self, request: &Request, host: HostId) -> Vec<Reason> {
         let Some(entry) = self.at(host) else {
             return vec![NO_HOST];
         };
@@ -306,14 +306,14 @@ impl Engine {
         self.entries.get(host.index())?.as_ref()
     }
 
-    fn changed(&mut self, host: HostId, is_of_host: bool) {
+    fn changed(&mut self, host: HostId, is_host_change: bool) {
         if let Some(entry) = self.entries.get(host.index()).and_then(Option::as_ref)
             && let Some(free) = self.free.get_mut(host.index())
         {
             *free = FreeResources::from_state(&entry.state);
         }
-        self.changes.add(host.index(), is_of_host, self.entries.len());
+        self.changes.add(host.index(), is_host_change, self.entries.len());
         let Self { classes, changes, counts, free, .. } = self;
-        classes.update_eager(changes, |fit| fit.left_at(counts, free, host.index()));
+        classes.update_eager(changes, |fit| fit.points_at(counts, free, host.index()));
     }
 }

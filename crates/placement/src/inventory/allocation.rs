@@ -111,7 +111,7 @@ pub(super) fn allocations(
         match by_uid.get_mut(&reported.pod_uid) {
             Some(all) => {
                 let message = "is there twice; what both have counts as taken";
-                reader.wrong(at, "podUID", &reported.pod_uid, message);
+                reader.report_problem(at, "podUID", &reported.pod_uid, message);
                 all.add(read);
             }
             None => drop(by_uid.insert(reported.pod_uid.clone(), read)),
@@ -168,7 +168,13 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&mut self, at: usize, field: &str, value: &dyn std::fmt::Display, message: &str) {
+    fn report_problem(
+        &mut self,
+        at: usize,
+        field: &str,
+        value: &dyn std::fmt::Display,
+        message: &str,
+    ) {
         let field = format!("status.allocations[{at}].{field}");
         self.problems.push(Problem::new(self.object, field, value, message));
     }
@@ -222,12 +228,17 @@ impl Reader<'_> {
     fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
         let elsewhere = cpus.difference(&self.online);
         if !elsewhere.is_empty() {
-            self.wrong(at, "cpus", &elsewhere, "is in no zone; not counted");
+            self.report_problem(at, "cpus", &elsewhere, "is in no zone; not counted");
             cpus = cpus.difference(&elsewhere);
         }
         let twice = cpus.intersection(&self.taken);
         if !twice.is_empty() {
-            self.wrong(at, "cpus", &twice, "belongs to another allocation too; counted once");
+            self.report_problem(
+                at,
+                "cpus",
+                &twice,
+                "belongs to another allocation too; counted once",
+            );
             cpus = cpus.difference(&twice);
         }
         self.taken = self.taken.union(&cpus);
@@ -238,7 +249,7 @@ impl Reader<'_> {
         let is_there = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
         let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(is_there);
         for zone in unknown {
-            self.wrong(at, field, &zone, "is no zone of this host");
+            self.report_problem(at, field, &zone, "is no zone of this host");
         }
         known
     }
@@ -251,7 +262,12 @@ impl Reader<'_> {
         shown: &dyn std::fmt::Display,
     ) -> u64 {
         if bytes > self.most {
-            self.wrong(at, field, shown, "is more than the host has; counted as all of it");
+            self.report_problem(
+                at,
+                field,
+                shown,
+                "is more than the host has; counted as all of it",
+            );
         }
         bytes.min(self.most)
     }

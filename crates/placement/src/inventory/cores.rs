@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_the_usual_numbering_is_taken() {
+    fn threads_are_inferred_if_not_reported() {
         assert_eq!(first(&status(2, 1, &["0-1,8-9"])), [[0, 8], [1, 9]]);
         assert_eq!(first(&status(2, 1, &["0-3"])), [[0, 1], [2, 3]]);
         assert_eq!(first(&status(1, 1, &["0-1"])), [[0], [1]]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_shared_out_to_sockets_in_order() {
+    fn zones_are_assigned_to_sockets_in_order() {
         let host = status(1, 2, &["0", "1", "2", "3"]);
         let sockets: Vec<u32> =
             (0..4).map(|at| cores(&host, &host.zones[at], at)[0].socket).collect();

@@ -64,7 +64,7 @@ pub(super) fn devices(
                 let pool = DevicePool { name: name.clone(), without_zone, ..DevicePool::default() };
                 by_name.insert(name, pool);
             }
-            None if *offered > 0 && !is_written(name) => {
+            None if *offered > 0 && !has_no_device_plugin(name) => {
                 unplaced.insert(name.clone());
             }
             None => {}
@@ -76,7 +76,7 @@ pub(super) fn devices(
 
 /// Returns true if Berth's agent or the bridge marker writes the resource to the Node: such a resource has no device
 /// plugin, and thus no zone.
-fn is_written(name: &str) -> bool {
+fn has_no_device_plugin(name: &str) -> bool {
     name.starts_with(resource::BRIDGE_PREFIX) || name == resource::PINNABLE_CPUS
 }
 

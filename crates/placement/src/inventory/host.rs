@@ -90,7 +90,7 @@ impl ReportedHost {
         let name = infra.metadata.name.clone().unwrap_or_default();
         let object = format!("InfraNode {name}");
         let unusable = |field: &str, value: &dyn std::fmt::Display, why: &str| {
-            Problem::new(&object, field, value, why).leaves_out("nothing is placed on this host")
+            Problem::new(&object, field, value, why).into_fatal("nothing is placed on this host")
         };
         if name.is_empty() {
             return Err(unusable("metadata.name", &"", "is missing"));
@@ -98,7 +98,7 @@ impl ReportedHost {
         let Some(status) = &infra.status else {
             return Err(unusable("status", &"", "is missing: its agent has not reported yet"));
         };
-        if let Some(other) = owner_of_another_uid(infra, node) {
+        if let Some(other) = owner_uid_mismatch(infra, node) {
             return Err(unusable(
                 "metadata.ownerReferences",
                 &other,
@@ -291,7 +291,7 @@ fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
 /// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid. In this case the Node was
 /// deleted and created again, and the report belongs to the deleted Node. The garbage collector deletes such an
 /// InfraNode.
-fn owner_of_another_uid(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
+fn owner_uid_mismatch(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
     let uid = node?.metadata.uid.as_ref()?;
     let owners = infra.metadata.owner_references.iter().flatten();
     let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| &owner.uid);

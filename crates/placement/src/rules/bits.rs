@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_a_set(one: BTreeSet<u16>, two: BTreeSet<u16>, gone: BTreeSet<u16>) {
+        fn agrees_with_a_btree_set(one: BTreeSet<u16>, two: BTreeSet<u16>, gone: BTreeSet<u16>) {
             let [one, two, gone] = [one, two, gone].map(|set| set.into_iter().map(u32::from).collect::<BTreeSet<u32>>());
             let mut set = bits(&one);
             prop_assert_eq!(set.iter().collect::<BTreeSet<_>>(), one.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 
 use super::compiled::{Rules, Spread, Template};
-use super::counter::{Counted, CounterKind};
+use super::counter::{CounterKey, CounterKind};
 use super::counts::Counts;
 use super::fit::requests;
 use super::groups::{Group, Term};
@@ -164,37 +164,40 @@ impl PodAffinityTerms {
 
     fn intern(self, counts: &mut Counts) -> CompiledAffinity {
         /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
-        const OF_REQUIRED: i64 = 1;
+        const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
         let counter = |counts: &mut Counts, term: &Term, key: Symbol, kind: CounterKind| {
             let group = counts.group(Group::new(vec![term.clone()], false));
             let topology = counts.hosts.topology(key);
-            counts.counter(Counted { group, topology, kind })
+            counts.counter(CounterKey { group, topology, kind })
         };
         let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
-            contributions.push((counter(counts, term, *key, CounterKind::Weights), OF_REQUIRED));
+            contributions.push((
+                counter(counts, term, *key, CounterKind::Weights),
+                HARD_POD_AFFINITY_WEIGHT,
+            ));
         }
         let mut anti_affinity = Vec::new();
         for (term, key) in &self.anti_affinity {
             contributions.push((counter(counts, term, *key, CounterKind::ExistingAntiAffinity), 1));
-            let own = own_view(counts, term);
+            let own = term_for_incoming_pod(counts, term);
             anti_affinity.push(counter(counts, &own, *key, CounterKind::Members));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
             contributions.push((counter(counts, term, *key, CounterKind::Weights), *weight));
-            let own = own_view(counts, term);
+            let own = term_for_incoming_pod(counts, term);
             preferred.push((counter(counts, &own, *key, CounterKind::Members), *weight));
         }
         // A pod counts for any term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
-            terms.iter().map(|term| own_view(counts, term).into_owned()).collect();
+            terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();
         let affinity = (!terms.is_empty()).then(|| {
             let group = counts.group(Group::new(terms, false));
             let counters = keys.into_iter().map(|key| {
                 let topology = counts.hosts.topology(key);
-                counts.counter(Counted { group, topology, kind: CounterKind::Members })
+                counts.counter(CounterKey { group, topology, kind: CounterKind::Members })
             });
             let counters = counters.collect();
             (group, counters)
@@ -205,8 +208,8 @@ impl PodAffinityTerms {
 
 /// Returns the term as the scheduler evaluates it for the incoming pod. For existing pods, the scheduler evaluates the
 /// term as written.
-fn own_view<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
-    if counts.quirks.negative_namespace_selectors
+fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
+    if counts.scheduler_bugs.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
     {
         let namespace_selector = Selector::all(Vec::new());
@@ -383,7 +386,7 @@ impl PodProperties {
                 tolerations: one.honours_taints.then_some(self.tolerations),
             });
             Spread {
-                counter: counts.counter(Counted {
+                counter: counts.counter(CounterKey {
                     group,
                     topology,
                     kind: CounterKind::Spread(eligible),

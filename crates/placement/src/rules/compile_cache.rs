@@ -13,7 +13,7 @@ use super::parts::PodSpecParts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
 /// Number of slots. A new entry replaces the previous entry of its slot, so that the memory is bounded.
-const PLACES: usize = 4096;
+const SLOT_COUNT: usize = 4096;
 
 /// Entries by a hash of their source.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<T> Slots<T> {
 
     fn keep(&mut self, number: u64, thing: T) {
         if self.places.is_empty() {
-            self.places.resize_with(PLACES, || None);
+            self.places.resize_with(SLOT_COUNT, || None);
         }
         if let Some(here) = self.places.get_mut(place(number)) {
             *here = Some((number, thing));
@@ -38,7 +38,7 @@ impl<T> Slots<T> {
 }
 
 fn place(number: u64) -> usize {
-    usize::try_from(number % PLACES as u64).unwrap_or_default()
+    usize::try_from(number % SLOT_COUNT as u64).unwrap_or_default()
 }
 
 impl<T> Default for Slots<T> {
@@ -67,8 +67,8 @@ pub(super) struct CompileCache {
 impl CompileCache {
     /// Returns the hash of a template's source, and the template if it is cached.
     pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
-        let number = number_of_rules(parts);
-        let found = self.templates.find(number, |(source, _)| source.is_of(parts));
+        let number = hash_of_rules(parts);
+        let found = self.templates.find(number, |(source, _)| source.matches_parts(parts));
         (number, found.map(|(_, template)| template))
     }
 
@@ -90,7 +90,7 @@ impl CompileCache {
         pod: &Pod,
         amounts: impl FnOnce(&Pod) -> Amounts,
     ) -> PodRequests {
-        let number = number_of_requests(pod);
+        let number = hash_of_requests(pod);
         let is_it = |known: &PodRequests| {
             known.pod.containers == pod.containers
                 && known.pod.init_containers == pod.init_containers
@@ -122,7 +122,7 @@ impl Source {
         }
     }
 
-    fn is_of(&self, parts: &PodSpecParts<'_>) -> bool {
+    fn matches_parts(&self, parts: &PodSpecParts<'_>) -> bool {
         self.namespace == parts.namespace
             && self.node_selector.as_ref() == parts.node_selector
             && self.affinity.as_ref() == parts.affinity
@@ -151,7 +151,7 @@ fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
 }
 
 /// Hashes only the parts that distinguish most templates; the equality check compares all parts.
-fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
+fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.namespace.hash(&mut hasher);
     parts.node_selector.hash(&mut hasher);
@@ -182,7 +182,7 @@ fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
 }
 
 /// Hashes the requests of containers. Limits are left out because they nearly always equal the requests.
-fn number_of_requests(pod: &Pod) -> u64 {
+fn hash_of_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let all = |containers: &[Container], hasher: &mut DefaultHasher| {
         containers.len().hash(hasher);
@@ -204,7 +204,7 @@ mod tests {
     use berth_kubelet_admission::pod::Resources;
 
     #[test]
-    fn only_what_is_equal_is_shared() {
+    fn only_equal_sources_share_a_template() {
         let mut counts = Counts::new();
         let mut compile = |parts: &PodSpecParts<'_>| Rules::compile(&mut counts, parts).unwrap();
         let text = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
@@ -232,7 +232,7 @@ mod tests {
         assert_ne!(one.labels, same.labels);
 
         let other = compile(&PodSpecParts { containers: &larger, ..plain });
-        assert_eq!(other.number_of_requests(), one.number_of_requests());
+        assert_eq!(other.hash_of_requests(), one.hash_of_requests());
         assert!(!Arc::ptr_eq(one.containers(), other.containers()));
 
         let tolerations =

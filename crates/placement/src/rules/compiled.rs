@@ -78,7 +78,7 @@ impl Rules {
     }
 
     /// Returns a number that is equal for pods whose containers have equal requests.
-    pub(crate) const fn number_of_requests(&self) -> u64 {
+    pub(crate) const fn hash_of_requests(&self) -> u64 {
         self.pod_requests.number
     }
 }

@@ -50,13 +50,13 @@ impl Topology {
 
 /// Key of a counter: the counted pods or weights, and the topology.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Counted {
+pub(super) struct CounterKey {
     pub(super) group: u32,
     pub(super) topology: u32,
     pub(super) kind: CounterKind,
 }
 
-/// What a counter counts.
+/// CounterKind a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
     /// Pods of the group.
@@ -77,12 +77,12 @@ pub(super) struct Counter {
     /// Sum over all domains.
     pub(super) total: i64,
     /// Number of domains by count; only for counters with a minimum.
-    levels: Option<Levels>,
+    levels: Option<CountHistogram>,
 }
 
 /// Number of domains by count; zeros are not stored.
 #[derive(Debug)]
-struct Levels {
+struct CountHistogram {
     domains: BTreeMap<i64, u32>,
     /// Number of the [`EligibleDomains`] of the minimum.
     eligible_domains: u32,
@@ -92,7 +92,7 @@ impl Counter {
     /// Creates a counter with a minimum over these [`EligibleDomains`]. The counter ignores pods on hosts of other
     /// domains.
     pub(super) fn with_levels(eligible_domains: u32) -> Self {
-        let levels = Levels { domains: BTreeMap::new(), eligible_domains };
+        let levels = CountHistogram { domains: BTreeMap::new(), eligible_domains };
         Self { levels: Some(levels), ..Self::default() }
     }
 
@@ -133,7 +133,7 @@ impl Counter {
     }
 }
 
-impl Levels {
+impl CountHistogram {
     fn enter(&mut self, count: i64) {
         if count != 0 {
             let domains = self.domains.entry(count).or_default();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::compile_cache::CompileCache;
 use super::compiled::Rules;
-use super::counter::{Counted, Counter, CounterKind, EligibleDomains};
+use super::counter::{Counter, CounterKey, CounterKind, EligibleDomains};
 use super::fit::Amounts;
 use super::groups::{Group, Groups, IndexKey, Member, PodSet};
 use super::hosts::{Hosts, NodeInfo};
@@ -37,7 +37,7 @@ impl HostId {
 
 /// Bugs of the scheduler whose decisions are to be predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quirks {
+pub struct SchedulerBugs {
     /// If true, the terms of a new pod with a `namespaceSelector` that matches a namespace without labels (`NotIn`,
     /// `DoesNotExist`) select pods of all namespaces. kube-scheduler has this bug from 1.34 until its patch releases
     /// of autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
@@ -57,13 +57,13 @@ pub struct Counts {
     pub(super) symbols: Symbols,
     pub(super) hosts: Hosts,
     pub(super) groups: Groups,
-    counters: Vec<(Counted, Counter)>,
-    known: NumberMap<Counted, u32>,
+    counters: Vec<(CounterKey, Counter)>,
+    known: NumberMap<CounterKey, u32>,
     /// Domains over which the counters of [`CounterKind::Spread`] have their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
-    pub(super) quirks: Quirks,
+    pub(super) scheduler_bugs: SchedulerBugs,
     pods: NumberMap<u64, CountedPod>,
     next: u64,
     by_pair: NumberMap<Pair, PodSet>,
@@ -89,14 +89,14 @@ impl Counts {
     /// Creates an empty state that follows the documented rules.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Quirks::default())
+        Self::with(SchedulerBugs::default())
     }
 
     /// Creates an empty state that follows the rules of a scheduler with bugs.
     #[must_use]
-    pub fn with(quirks: Quirks) -> Self {
+    pub fn with(scheduler_bugs: SchedulerBugs) -> Self {
         Self {
-            quirks,
+            scheduler_bugs,
             symbols: Symbols::new(),
             hosts: Hosts::new(),
             groups: Groups::new(),
@@ -342,7 +342,7 @@ impl Counts {
     }
 
     /// Returns the number of a counter; a new counter starts with the existing pods.
-    pub(super) fn counter(&mut self, counted: Counted) -> u32 {
+    pub(super) fn counter(&mut self, counted: CounterKey) -> u32 {
         if let Some(known) = self.known.get(&counted) {
             return *known;
         }
@@ -370,7 +370,7 @@ impl Counts {
         number
     }
 
-    fn recount(&self, counted: &Counted, counter: &mut Counter) {
+    fn recount(&self, counted: &CounterKey, counter: &mut Counter) {
         let Some((group, _)) = self.groups.get(counted.group) else { return };
         let mut look = |pod: &CountedPod| {
             let here = match counted.kind {
@@ -394,7 +394,7 @@ impl Counts {
         }
     }
 
-    pub(super) fn counted(&self, number: u32) -> Option<&(Counted, Counter)> {
+    pub(super) fn counted(&self, number: u32) -> Option<&(CounterKey, Counter)> {
         self.counters.get(index(number))
     }
 }

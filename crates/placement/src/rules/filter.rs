@@ -3,7 +3,7 @@
 
 use super::bits::Bits;
 use super::compiled::{Rules, Spread};
-use super::counter::{Counted, Counter, NO_DOMAIN, Topology};
+use super::counter::{Counter, CounterKey, NO_DOMAIN, Topology};
 use super::counts::{Counts, HostId};
 use super::hosts::NodeInfo;
 use super::reason::Reason;
@@ -30,7 +30,7 @@ pub struct PodFilter<'a> {
 pub(super) struct DomainCount<'a> {
     pub(super) topology: &'a Topology,
     pub(super) counter: &'a Counter,
-    counted: &'a Counted,
+    counted: &'a CounterKey,
 }
 
 /// A spread constraint with its current minimum.
@@ -208,7 +208,7 @@ impl<'a> PodFilter<'a> {
 
     /// Like [`Self::allows`] without the check of resources, for callers with their own accounting.
     #[must_use]
-    pub fn allows_but_for_resources(&self, host: HostId) -> bool {
+    pub fn allows_except_resources(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.allows_by_pods(host)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
-use super::selector::{Selector, Test};
+use super::selector::{LabelMatch, Selector};
 use super::symbols::{
     EMPTY, Interner, Labels, NumberHasher, NumberMap, Pair, Symbol, Symbols, pairs,
 };
@@ -24,7 +24,7 @@ pub(super) struct Group {
     /// Terms of the group, sorted; at least one term.
     pub(super) terms: Box<[Term]>,
     /// True if pods that are being deleted do not count. Spread constraints exclude such pods, affinity terms do not.
-    pub(super) living: bool,
+    pub(super) excludes_terminating: bool,
 }
 
 /// The properties of a pod that groups match.
@@ -37,10 +37,10 @@ pub(super) struct Member<'a> {
 }
 
 impl Group {
-    pub(super) fn new(mut terms: Vec<Term>, living: bool) -> Self {
+    pub(super) fn new(mut terms: Vec<Term>, excludes_terminating: bool) -> Self {
         terms.sort_unstable();
         terms.dedup();
-        Self { terms: terms.into(), living }
+        Self { terms: terms.into(), excludes_terminating }
     }
 
     pub(super) fn has(&self, symbols: &Symbols, member: Member<'_>) -> bool {
@@ -48,7 +48,7 @@ impl Group {
             term.namespaces.contains(&member.namespace)
                 || term.namespace_selector.matches(symbols, member.namespace_labels)
         };
-        !(self.living && member.is_terminating)
+        !(self.excludes_terminating && member.is_terminating)
             && self
                 .terms
                 .iter()
@@ -56,7 +56,7 @@ impl Group {
     }
 
     /// Returns the best index key: a key with few pairs that few other entries share.
-    pub(super) fn index_key(&self, crowd: impl Fn(&Pair) -> usize) -> IndexKey {
+    pub(super) fn index_key(&self, sharers: impl Fn(&Pair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<Pair>)> = None;
         let mut key = None;
         for term in &self.terms {
@@ -64,17 +64,17 @@ impl Group {
                 return IndexKey::None;
             }
             let mut offer = |pairs: Vec<Pair>| {
-                let cost = pairs.iter().map(&crowd).sum::<usize>().saturating_add(pairs.len());
+                let cost = pairs.iter().map(&sharers).sum::<usize>().saturating_add(pairs.len());
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                     best = Some((cost, pairs));
                 }
             };
             for one in term.selector.requirements() {
                 match &one.test {
-                    Test::In(values) => {
+                    LabelMatch::In(values) => {
                         offer(values.iter().map(|value| (one.key, *value)).collect());
                     }
-                    Test::Exists => key = Some(one.key),
+                    LabelMatch::Exists => key = Some(one.key),
                     _ => {}
                 }
             }
@@ -168,7 +168,7 @@ impl Groups {
     }
 
     /// Calls the function for each group that contains this pod.
-    pub(super) fn for_each_of<'a>(
+    pub(super) fn for_each_matching<'a>(
         &'a self,
         symbols: &Symbols,
         member: Member<'_>,

@@ -18,7 +18,7 @@ impl GroupMembership {
     pub(super) fn find(groups: &Groups, symbols: &Symbols, member: Member<'_>, as_of: u64) -> Self {
         let [mut counters, mut existing_anti_affinity, mut weights]: [Vec<u32>; 3] =
             Default::default();
-        groups.for_each_of(symbols, member, |group_counters| {
+        groups.for_each_matching(symbols, member, |group_counters| {
             counters.extend(&group_counters.members);
             existing_anti_affinity.extend(&group_counters.existing_anti_affinity);
             weights.extend(&group_counters.weights);

@@ -31,7 +31,7 @@ mod symbols;
 mod taints;
 
 pub use compiled::{HostRules, Rules};
-pub use counts::{Counts, HostId, PodId, Quirks};
+pub use counts::{Counts, HostId, PodId, SchedulerBugs};
 pub use filter::PodFilter;
 pub use invalid::Invalid;
 pub use parts::{HostParts, PodSpecParts};

@@ -9,7 +9,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::invalid::{FieldPath, Invalid, label_key, label_value};
-use super::selector::{Requirement, Test, of_nodes};
+use super::selector::{LabelMatch, Requirement, of_nodes};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
 /// Requirements for hosts.
@@ -80,7 +80,7 @@ impl NodeRule {
     /// Returns the labels that a host must have.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
-            Test::In(values) => values.first().map(|value| (one.key, *value)),
+            LabelMatch::In(values) => values.first().map(|value| (one.key, *value)),
             _ => None,
         })
     }

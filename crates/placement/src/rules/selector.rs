@@ -10,7 +10,7 @@ use super::symbols::{Labels, Symbol, Symbols};
 
 /// The test of one label's value (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Test {
+pub(super) enum LabelMatch {
     /// The label has one of these values; sorted, without duplicates.
     In(Box<[Symbol]>),
     /// The label has none of these values, or is missing.
@@ -25,28 +25,28 @@ pub(super) enum Test {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Requirement {
     pub(super) key: Symbol,
-    pub(super) test: Test,
+    pub(super) test: LabelMatch,
 }
 
 impl Requirement {
     pub(super) fn is(key: Symbol, value: Symbol) -> Self {
-        Self { key, test: Test::In([value].into()) }
+        Self { key, test: LabelMatch::In([value].into()) }
     }
 
     pub(super) fn is_not(key: Symbol, value: Symbol) -> Self {
-        Self { key, test: Test::NotIn([value].into()) }
+        Self { key, test: LabelMatch::NotIn([value].into()) }
     }
 
     pub(super) fn matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
         let value = labels.get(self.key);
         let number = || value.and_then(|value| symbols.number(value));
         match &self.test {
-            Test::In(values) => value.is_some_and(|value| values.contains(&value)),
-            Test::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
-            Test::Exists => value.is_some(),
-            Test::Absent => value.is_none(),
-            Test::Above(bound) => number().is_some_and(|number| number > *bound),
-            Test::Below(bound) => number().is_some_and(|number| number < *bound),
+            LabelMatch::In(values) => value.is_some_and(|value| values.contains(&value)),
+            LabelMatch::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
+            LabelMatch::Exists => value.is_some(),
+            LabelMatch::Absent => value.is_none(),
+            LabelMatch::Above(bound) => number().is_some_and(|number| number > *bound),
+            LabelMatch::Below(bound) => number().is_some_and(|number| number < *bound),
         }
     }
 
@@ -59,18 +59,18 @@ impl Requirement {
                 names.join(",")
             };
             match &self.test {
-                Test::In(values) => match &**values {
+                LabelMatch::In(values) => match &**values {
                     [one] => write!(f, "{key}={}", symbols.name(*one)),
                     _ => write!(f, "{key} in ({})", list(values)),
                 },
-                Test::NotIn(values) => match &**values {
+                LabelMatch::NotIn(values) => match &**values {
                     [one] => write!(f, "{key}!={}", symbols.name(*one)),
                     _ => write!(f, "{key} notin ({})", list(values)),
                 },
-                Test::Exists => f.write_str(key),
-                Test::Absent => write!(f, "!{key}"),
-                Test::Above(bound) => write!(f, "{key}>{bound}"),
-                Test::Below(bound) => write!(f, "{key}<{bound}"),
+                LabelMatch::Exists => f.write_str(key),
+                LabelMatch::Absent => write!(f, "!{key}"),
+                LabelMatch::Above(bound) => write!(f, "{key}>{bound}"),
+                LabelMatch::Below(bound) => write!(f, "{key}<{bound}"),
             }
         })
     }
@@ -202,20 +202,20 @@ fn requirement(
         "In" | "NotIn" if values.is_empty() => {
             return Err(here.invalid("", format!("is empty, and {operator} needs values")));
         }
-        "In" => Test::In(set()?),
-        "NotIn" => Test::NotIn(set()?),
+        "In" => LabelMatch::In(set()?),
+        "NotIn" => LabelMatch::NotIn(set()?),
         "Exists" | "DoesNotExist" if !values.is_empty() => {
             return Err(here.invalid(shown(), format!("must be empty with {operator}")));
         }
-        "Exists" => Test::Exists,
-        "DoesNotExist" => Test::Absent,
+        "Exists" => LabelMatch::Exists,
+        "DoesNotExist" => LabelMatch::Absent,
         "Gt" | "Lt" => {
             let [value] = values else {
                 return Err(here.invalid(shown(), format!("must be one integer for {operator}")));
             };
             label_value(&here.item(0), value)?;
             let bound = value.parse().map_err(|_| here.item(0).invalid(value, "is no integer"))?;
-            if operator == "Gt" { Test::Above(bound) } else { Test::Below(bound) }
+            if operator == "Gt" { LabelMatch::Above(bound) } else { LabelMatch::Below(bound) }
         }
         _ => {
             let known = "is none of In, NotIn, Exists, DoesNotExist, Gt, Lt";

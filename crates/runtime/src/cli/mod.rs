@@ -33,7 +33,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 #[must_use]
 pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
-        complain(&format!("{program}: {:#}", failure.error));
+        print_error(&format!("{program}: {:#}", failure.error));
         ExitCode::from(failure.code)
     })
 }
@@ -53,6 +53,6 @@ pub fn print(text: &str) -> Result<ExitCode, Failure> {
 }
 
 /// Prints one line to standard error, and ignores a failure to do so.
-pub fn complain(line: &str) {
+pub fn print_error(line: &str) {
     writeln!(std::io::stderr(), "{}", text::printable(line)).unwrap_or_default();
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 
-use crate::backoff::{at_least, jittered};
+use crate::backoff::{jittered, jittered_at_least};
 
 /// Pause after the first failure; each further failure doubles it.
 const FIRST: Duration = Duration::from_millis(500);
@@ -72,7 +72,7 @@ where
         // 2^8 times the first pause is more than the longest pause.
         known.count = known.count.saturating_add(1).min(8);
         known.last = Instant::now();
-        jittered(pause.max(at_least(retry_after)))
+        jittered(pause.max(jittered_at_least(retry_after)))
     }
 
     /// Removes the failures of an object.

@@ -157,7 +157,7 @@ where
         let store = &self.informer.store;
         let (event, change) = match event {
             Event::Init => (Event::Init, None),
-            Event::InitApply(object) => match self.understand(object) {
+            Event::InitApply(object) => match self.parse_object(object) {
                 Ok(object) => (Event::InitApply(object), None),
                 Err(Some(known)) => (Event::InitApply((*known).clone()), None),
                 Err(None) => return,
@@ -167,7 +167,7 @@ where
                 (Event::InitDone, Some(Change::Relisted))
             }
             Event::Apply(object) => {
-                let Ok(object) = self.understand(object) else { return };
+                let Ok(object) = self.parse_object(object) else { return };
                 let before = store.get(&ObjectRef::from_obj(&object));
                 let after = Some(Arc::new(object.clone()));
                 (Event::Apply(object), Some(Change::Object(before, after)))
@@ -223,7 +223,7 @@ where
     }
 
     /// Returns the object, trimmed; if it cannot be parsed, returns the last version that could be parsed.
-    fn understand(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
+    fn parse_object(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
                 self.health.malformed().remove::<K>(object.meta());

@@ -14,8 +14,8 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::backoff::Pauses;
-use crate::call::{CALL, CallError, within};
+use crate::backoff::RetryBackoff;
+use crate::call::{CALL_TIMEOUT, CallError, within};
 
 /// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
@@ -34,7 +34,7 @@ pub async fn watch_object<K>(
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let fields = format!("metadata.name={name}");
-    let mut pauses = Pauses::up_to(PAUSE);
+    let mut pauses = RetryBackoff::up_to(PAUSE);
     let mut last_error = String::new();
     loop {
         let list = within(api.list(&ListParams::default().fields(&fields))).await;
@@ -67,7 +67,7 @@ async fn watch<K>(
     fields: &str,
     mut version: String,
     handle: &impl Fn(Option<K>),
-    pauses: &mut Pauses,
+    pauses: &mut RetryBackoff,
 ) -> Option<CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -76,7 +76,7 @@ where
         .fields(fields);
     loop {
         // The server answers the start of a watch, too, but an overloaded server may not.
-        let stream = match timeout(CALL, api.watch(&params, &version)).await {
+        let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
             Err(_) => return Some(CallError::NoAnswer),

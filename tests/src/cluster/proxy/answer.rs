@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Channel, channel};
 use hyper::body::Bytes;
 use tokio::net::TcpStream;
 
-use super::{Ended, Mood, Shared};
+use super::{Behaviour, Ended, Shared};
 
 /// Error of requests and responses.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -17,7 +17,7 @@ pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = BoxBody<Bytes, Error>;
 
 /// Response that is being forwarded.
-pub(super) struct Passing {
+pub(super) struct ForwardedResponse {
     pub(super) shared: Arc<Shared>,
     pub(super) verb: String,
     /// Number of the request.
@@ -27,7 +27,7 @@ pub(super) struct Passing {
 }
 
 /// Returns the body that the caller receives.
-pub(super) fn pass(body: Body, passing: Passing) -> Body {
+pub(super) fn pass(body: Body, passing: ForwardedResponse) -> Body {
     let (mut sender, passed) = Channel::new(1);
     tokio::spawn(async move {
         if let Err(error) = passing.run(body, &mut sender).await {
@@ -39,7 +39,7 @@ pub(super) fn pass(body: Body, passing: Passing) -> Body {
     passed.boxed()
 }
 
-impl Passing {
+impl ForwardedResponse {
     /// Forwards the body. An error means that the connection is to be reset.
     async fn run(&self, mut body: Body, sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
         let mut ended = self.shared.ended.subscribe();
@@ -77,13 +77,13 @@ impl Passing {
 
     async fn lines(&self, lines: &[u8], sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
         let cut = match self.shared.mood_for(&self.verb) {
-            Mood::Garble(from, to) => {
+            Behaviour::ReplaceText(from, to) => {
                 let garbled = String::from_utf8_lossy(lines).replace(&from, &to);
                 sender.send_data(garbled.into()).await?;
                 return Ok(());
             }
-            Mood::Cut => lines.len() / 2,
-            Mood::Well | Mood::Answer(..) | Mood::Slow(_) => lines.len(),
+            Behaviour::Cut => lines.len() / 2,
+            Behaviour::Forward | Behaviour::Answer(..) | Behaviour::Slow(_) => lines.len(),
         };
         if let Some(data) = lines.get(..cut).filter(|data| !data.is_empty()) {
             sender.send_data(Bytes::copy_from_slice(data)).await?;

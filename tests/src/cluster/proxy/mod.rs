@@ -1,4 +1,4 @@
-//! Proxy in front of the API server that injects faults: it forwards every request according to the mood that a
+//! Proxy in front of the API server that injects faults: it forwards every request according to the behaviour that a
 //! test sets, and records every request.
 //!
 //! Callers connect over HTTP on loopback; the proxy connects over TLS to the control plane, with the caller's own
@@ -21,9 +21,9 @@ use super::keys::Keys;
 
 /// Handling of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mood {
+pub enum Behaviour {
     /// Forwards requests and responses unchanged.
-    Well,
+    Forward,
     /// Answers requests in the proxy with a status code, seconds for `Retry-After`, and a body.
     Answer(u16, Option<u64>, String),
     /// Delays requests for this time before the proxy forwards them.
@@ -31,12 +31,12 @@ pub enum Mood {
     /// Resets the connection after half of a line of the response.
     Cut,
     /// Replaces each occurrence of the first text by the second text in each line of the response.
-    Garble(String, String),
+    ReplaceText(String, String),
 }
 
-/// Requests that a mood applies to; the proxy forwards the other requests unchanged.
+/// Requests that a behaviour applies to; the proxy forwards the other requests unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum RequestFilter {
     /// All requests.
     All,
     /// Requests that change an object.
@@ -69,7 +69,7 @@ pub struct Proxy {
 /// State that connections and the test share.
 #[derive(Debug)]
 struct Shared {
-    mood: Mutex<(Which, Mood)>,
+    behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
     /// Numbers below which requests are reset or get no more data.
     ended: watch::Sender<Ended>,
@@ -95,7 +95,7 @@ impl Proxy {
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            mood: Mutex::new((Which::All, Mood::Well)),
+            behaviour: Mutex::new((RequestFilter::All, Behaviour::Forward)),
             requests: Mutex::default(),
             ended: watch::Sender::default(),
         });
@@ -114,9 +114,9 @@ impl Proxy {
         Ok(file)
     }
 
-    /// Sets the mood for later requests and for later lines of responses that are still open.
-    pub fn mood(&self, which: Which, mood: Mood) {
-        *lock(&self.shared.mood) = (which, mood);
+    /// Sets the behaviour for later requests and for later lines of responses that are still open.
+    pub fn behaviour(&self, which: RequestFilter, behaviour: Behaviour) {
+        *lock(&self.shared.behaviour) = (which, behaviour);
     }
 
     /// Resets the connections of all responses that are still open, mainly watches.
@@ -127,7 +127,7 @@ impl Proxy {
 
     /// Discards all later data of the responses that are still open, including their end. Later requests are
     /// answered.
-    pub fn silence(&self) {
+    pub fn stop_responses(&self) {
         let now = self.mark();
         self.shared.ended.send_modify(|ended| ended.silent_before = now);
     }
@@ -146,20 +146,20 @@ impl Proxy {
 }
 
 impl Shared {
-    /// Returns the mood for a request.
-    fn mood_for(&self, verb: &str) -> Mood {
-        let (which, mood) = &*lock(&self.mood);
+    /// Returns the behaviour for a request.
+    fn mood_for(&self, verb: &str) -> Behaviour {
+        let (which, behaviour) = &*lock(&self.behaviour);
         let reads = verb == "GET" || verb == "WATCH";
         let meant = match which {
-            Which::All => true,
-            Which::Writes => !reads,
-            Which::Reads => reads,
+            RequestFilter::All => true,
+            RequestFilter::Writes => !reads,
+            RequestFilter::Reads => reads,
         };
-        if meant { mood.clone() } else { Mood::Well }
+        if meant { behaviour.clone() } else { Behaviour::Forward }
     }
 
     /// Records a request and returns its number.
-    fn came(&self, verb: &str, path: &str) -> usize {
+    fn record_request(&self, verb: &str, path: &str) -> usize {
         let request = Request {
             at: Instant::now(),
             verb: verb.to_owned(),

@@ -20,7 +20,7 @@ use rustls::pki_types::pem::PemObject as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::answer::{self, Body};
-use super::{Mood, Shared};
+use super::{Behaviour, Shared};
 
 /// HTTP client of the API server.
 pub(super) type Client =
@@ -78,18 +78,21 @@ async fn respond(
 ) -> Response<Body> {
     let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let verb = if watches { "WATCH" } else { request.method().as_str() }.to_owned();
-    let number = shared.came(&verb, request.uri().path());
+    let number = shared.record_request(&verb, request.uri().path());
     let answer = match shared.mood_for(&verb) {
-        Mood::Answer(code, rest, body) => Ok(refusal(code, rest, body)),
-        Mood::Slow(time) => {
+        Behaviour::Answer(code, rest, body) => Ok(refusal(code, rest, body)),
+        Behaviour::Slow(time) => {
             tokio::time::sleep(time).await;
             forward(request, client, port).await
         }
-        Mood::Well | Mood::Cut | Mood::Garble(..) => forward(request, client, port).await,
+        Behaviour::Forward | Behaviour::Cut | Behaviour::ReplaceText(..) => {
+            forward(request, client, port).await
+        }
     };
     let answer = answer.unwrap_or_else(|error| refusal(502, None, format!("{error:#}")));
     shared.answered(number, answer.status().as_u16());
-    answer.map(|body| answer::pass(body, answer::Passing { shared, verb, number, socket }))
+    answer
+        .map(|body| answer::pass(body, answer::ForwardedResponse { shared, verb, number, socket }))
 }
 
 async fn forward(

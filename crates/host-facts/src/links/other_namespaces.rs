@@ -16,7 +16,7 @@ use crate::netlink::NetlinkReader;
 /// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`): the kernel gives an id to
 /// each namespace with the other end of a veth pair, so every pod on the pod network has an id. A namespace without
 /// an id is not visible.
-pub(super) fn stacked_elsewhere(
+pub(super) fn links_in_other_namespaces(
     netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
     let namespaces = netlink.dump(&Message::GetNsId(NsidMessage::default()), namespace_id)?;

@@ -50,7 +50,7 @@ pub(super) fn pack(
 fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     let host = accumulator.host;
     let is_free = |accumulator: &CpuAccumulator<'_>, core: &Core| {
-        i64::from(accumulator.free.count_run(core.cpus.0, core.cpus.1)) == per_core
+        i64::from(accumulator.free.count_range(core.cpus.0, core.cpus.1)) == per_core
     };
     let mut sockets: Vec<(usize, usize)> = Vec::with_capacity(host.sockets.len());
     for (place, socket) in host.sockets.iter().enumerate() {
@@ -92,11 +92,11 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
                 accumulator.free.and(&socket.cpus).count(),
             )
         });
-        let of_core = accumulator.free.count_run(core.cpus.0, core.cpus.1);
+        let of_core = accumulator.free.count_range(core.cpus.0, core.cpus.1);
         (std::cmp::Reverse(taken), free, of_core, core.socket, core.id)
     };
     let with_free =
-        host.cores.iter().filter(|core| accumulator.free.count_run(core.cpus.0, core.cpus.1) > 0);
+        host.cores.iter().filter(|core| accumulator.free.count_range(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
     // A pair compares as "less" if any of the five keys is less. The order is consistent if no key favours the later

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::attach::Addresses;
+use super::cluster_state::{ClusterState, Vm, is_refusal};
 use super::hosts::HOSTS;
-use super::seen::{Seen, Vm, is_refusal};
 use crate::cluster::ControlPlane;
 use crate::host::Host;
 
@@ -58,7 +58,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
         let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
         let its = pods.iter().filter(is_its).min_by_key(is_leaving);
         if let Some(pod) = its {
-            in_pod(&mut vm, pod)?;
+            read_pod(&mut vm, pod)?;
             if is_leaving(&pod) {
                 vm.phase = "Leaving".to_owned();
             }
@@ -68,7 +68,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
     read.collect()
 }
 
-fn in_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
+fn read_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
     let meta = &pod["metadata"];
     let status = &pod["status"];
     vm.pod = text(&meta["name"]);
@@ -117,20 +117,23 @@ pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// Fails like [`items`], and if an object does not match its kind's schema.
-pub(super) fn look(
+pub(super) fn observe_state(
     plane: &ControlPlane,
     hosts: &mut [Host],
     addresses: &mut Addresses,
-) -> Result<Seen> {
-    let mut seen =
-        Seen { vms: vms(plane, addresses)?, refused: refused(plane)?, ..Seen::default() };
+) -> Result<ClusterState> {
+    let mut cluster_state = ClusterState {
+        vms: vms(plane, addresses)?,
+        refused: refused(plane)?,
+        ..ClusterState::default()
+    };
     for (kind, host) in HOSTS.iter().zip(hosts) {
         let infra: InfraNode = serde_json::from_value(plane.get(&["infranode", kind.name])?)?;
         let node = plane.get(&["node", kind.name])?;
         let state = host.must("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
         let state: Value = serde_json::from_str(&state)?;
         let status = infra.status.clone().unwrap_or_default();
-        for vm in seen.vms.iter_mut().filter(|vm| vm.host == kind.name) {
+        for vm in cluster_state.vms.iter_mut().filter(|vm| vm.host == kind.name) {
             if let Some(given) = status.allocations.iter().find(|one| one.pod_uid == vm.pod_uid) {
                 vm.cpus.clone_from(&given.cpus);
                 vm.zones.clone_from(&given.zones);
@@ -138,15 +141,15 @@ pub(super) fn look(
             let own = state["entries"][&vm.pod_uid]["compute"].as_str();
             vm.checkpoint = own.and_then(|own| own.parse().ok());
         }
-        seen.hosts.insert(kind.name.to_owned(), (infra, node));
+        cluster_state.hosts.insert(kind.name.to_owned(), (infra, node));
     }
     let tenants = items(plane, &["tenantclusters"])?.into_iter();
-    seen.tenants =
+    cluster_state.tenants =
         tenants.map(serde_json::from_value::<TenantCluster>).collect::<Result<_, _>>()?;
-    seen.deployments = items(plane, &["machinedeployments", "-A"])?;
+    cluster_state.deployments = items(plane, &["machinedeployments", "-A"])?;
     let lease = plane.get(&["lease", "-n", "kube-system", "berth-scheduler"])?;
-    seen.scheduler = text(&lease["spec"]["holderIdentity"]);
-    Ok(seen)
+    cluster_state.scheduler = text(&lease["spec"]["holderIdentity"]);
+    Ok(cluster_state)
 }
 
 /// Returns the requested number of machines of each MachineDeployment.

@@ -1,15 +1,15 @@
 //! Map of a few pods by uid in a single sorted vector. Lookups are faster than in a tree, whose keys are scattered
 //! over memory.
 
-/// Map by uid, sorted by [`Place`].
+/// Map by uid, sorted by [`SortKey`].
 #[derive(Clone, Debug)]
-pub(super) struct ByUid<T> {
-    all: Vec<(Place, T)>,
+pub(super) struct UidMap<T> {
+    all: Vec<(SortKey, T)>,
 }
 
 /// Sort key. The first bytes distinguish nearly all uids and are compared before the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct SortKey {
     first: u64,
     uid: Box<str>,
 }
@@ -22,13 +22,13 @@ fn first(uid: &str) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-impl<T> Default for ByUid<T> {
+impl<T> Default for UidMap<T> {
     fn default() -> Self {
         Self { all: Vec::new() }
     }
 }
 
-impl<T> ByUid<T> {
+impl<T> UidMap<T> {
     fn find(&self, uid: &str) -> Result<usize, usize> {
         let first = first(uid);
         self.all.binary_search_by(|(place, _)| {
@@ -57,7 +57,7 @@ impl<T> ByUid<T> {
                     *there = thing;
                 }
             }
-            Err(at) => self.all.insert(at, (Place { first: first(uid), uid: uid.into() }, thing)),
+            Err(at) => self.all.insert(at, (SortKey { first: first(uid), uid: uid.into() }, thing)),
         }
     }
 
@@ -87,8 +87,8 @@ mod tests {
     proptest! {
         /// Tests short uids, long uids with a common prefix, and repeated uids.
         #[test]
-        fn is_a_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
-            let (mut plain, mut map) = (BTreeMap::new(), ByUid::default());
+        fn agrees_with_a_btree_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
+            let (mut plain, mut map) = (BTreeMap::new(), UidMap::default());
             for (at, (uid, comes)) in steps.iter().enumerate() {
                 if *comes {
                     plain.insert(uid.as_str(), at);
@@ -107,7 +107,7 @@ mod tests {
 
         #[test]
         fn the_order_is_that_of_the_texts(uids in prop::collection::btree_set("(abcdefg)?[h-j]{0,3}", 0..30)) {
-            let mut map = ByUid::default();
+            let mut map = UidMap::default();
             uids.iter().rev().for_each(|uid| map.insert(uid, uid.clone()));
             prop_assert!(map.values().eq(uids.iter()));
         }

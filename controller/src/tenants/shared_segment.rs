@@ -16,7 +16,7 @@ const NAMED: usize = 8;
 
 /// Returns true if two different networks may share a wire, that is, unless they are in different segments.
 #[must_use]
-pub fn may_share_wire(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
+pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {
         return false;
     }
@@ -53,7 +53,8 @@ pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<Vlan
     let pools = pools(config);
     let mut all = BTreeMap::new();
     let Some(own) = pools.get(network) else { return all };
-    for (other, set) in pools.iter().filter(|(other, _)| may_share_wire(config, network, other)) {
+    for (other, set) in pools.iter().filter(|(other, _)| may_share_segment(config, network, other))
+    {
         for id in own.intersection(set).iter() {
             all.entry(id).or_insert_with(|| (*other).to_owned());
         }
@@ -71,7 +72,7 @@ pub fn networks_sharing_wire<'a>(
     let pools = config.vlan_pools.iter().map(|pool| pool.network.as_str());
     let segments = config.segments.iter().flat_map(|one| one.networks.iter().map(String::as_str));
     let all = pools.chain(segments).chain(known);
-    all.filter(|other| may_share_wire(config, network, other)).collect()
+    all.filter(|other| may_share_segment(config, network, other)).collect()
 }
 
 /// Returns the problems of segments, pools and claims, with names and values. `networks` contains the host networks
@@ -87,7 +88,7 @@ pub fn config_problems(
     for (one, set) in &pools {
         for (other, same) in pools.range(*one..).skip(1) {
             let both = set.intersection(same);
-            if !both.is_empty() && may_share_wire(config, one, other) {
+            if !both.is_empty() && may_share_segment(config, one, other) {
                 problems.push(format!(
                     "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share a wire: no \
                      new tenant gets one of these; make the pools disjoint, or name the networks in different segments"
@@ -142,7 +143,7 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
             for other in same.iter().skip(at + 1) {
                 let (one, other) = (&one.spec, &other.spec);
                 if one.tenant_uid != other.tenant_uid
-                    && may_share_wire(config, &one.network, &other.network)
+                    && may_share_segment(config, &one.network, &other.network)
                 {
                     all.push(format!(
                         "{id} is tenant {}'s on {} and tenant {}'s on {}",
@@ -194,21 +195,21 @@ mod tests {
     #[test]
     fn networks_share_a_wire_unless_declared_otherwise() {
         let none = two_pools(json!([]));
-        assert!(may_share_wire(&none, "a", "b") && !may_share_wire(&none, "a", "a"));
+        assert!(may_share_segment(&none, "a", "b") && !may_share_segment(&none, "a", "a"));
         let declared = two_pools(json!([
             {"name": "east", "networks": ["a", "x"]}, {"name": "west", "networks": ["b"]},
         ]));
         for (one, other, shares) in
             [("a", "b", false), ("a", "x", true), ("a", "c", true), ("b", "c", true)]
         {
-            assert_eq!(may_share_wire(&declared, one, other), shares, "{one} {other}");
-            assert_eq!(may_share_wire(&declared, other, one), shares, "{other} {one}");
+            assert_eq!(may_share_segment(&declared, one, other), shares, "{one} {other}");
+            assert_eq!(may_share_segment(&declared, other, one), shares, "{other} {one}");
         }
         // A contradictory declaration has no effect.
         let both = two_pools(json!([
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));
-        assert!(may_share_wire(&both, "a", "b"));
+        assert!(may_share_segment(&both, "a", "b"));
         assert!(found(&both, &[])[0].contains("network `b` is in segment east too"));
         let around = networks_sharing_wire(&declared, "b", ["c", "y", "b"].into_iter());
         assert_eq!(around.into_iter().collect::<Vec<_>>(), ["c", "y"]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{CpuSet, InfraNode, TenantCluster};
 use serde_json::Value;
 
-use super::hosts::{HOSTS, Kind};
+use super::hosts::{DemoHost, HOSTS};
 use crate::cluster::condition;
 
 /// VM and its placement.
@@ -48,7 +48,7 @@ pub(super) struct Vm {
 
 /// Whole state.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ClusterState {
     /// Hosts by name, and their Nodes.
     pub(super) hosts: BTreeMap<String, (InfraNode, Value)>,
     /// Tenants.
@@ -75,7 +75,7 @@ pub(super) fn is_refusal(reason: &str) -> bool {
     REFUSALS.iter().any(|word| reason.starts_with(word))
 }
 
-impl Seen {
+impl ClusterState {
     /// Returns the tenant of a VM.
     fn tenant(&self, vm: &str) -> &str {
         self.vms.iter().find(|one| one.name == vm).map_or("", |one| one.tenant.as_str())
@@ -92,7 +92,7 @@ impl Seen {
         for vm in &self.vms {
             self.vm(vm, &mut all);
         }
-        self.doubles(&mut all);
+        self.check_duplicate_cpus(&mut all);
         for (from, to, is_answered) in &self.pings {
             let is_own = self.tenant(from) == self.tenant(to);
             if is_own && !is_answered {
@@ -114,7 +114,7 @@ impl Seen {
         all
     }
 
-    fn host(&self, kind: &Kind, all: &mut Vec<String>) {
+    fn host(&self, kind: &DemoHost, all: &mut Vec<String>) {
         let Some((infra, node)) = self.hosts.get(kind.name) else {
             return all.push(format!("InfraNode {} is not there", kind.name));
         };
@@ -207,7 +207,7 @@ impl Seen {
     }
 
     /// Checks that no CPU is allocated to two VMs.
-    fn doubles(&self, all: &mut Vec<String>) {
+    fn check_duplicate_cpus(&self, all: &mut Vec<String>) {
         let mut taken = BTreeMap::new();
         for vm in &self.vms {
             for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
@@ -234,48 +234,62 @@ mod tests {
         }
     }
 
-    fn said(seen: &Seen, words: &str) -> bool {
-        seen.problems().iter().any(|problem| problem.contains(words))
+    fn has_problem(cluster_state: &ClusterState, words: &str) -> bool {
+        cluster_state.problems().iter().any(|problem| problem.contains(words))
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let mut seen = Seen { vms: vec![vm("db", "bank"), vm("web", "shop")], ..Seen::default() };
-        assert!(said(&seen, "rack1-31 is not there"));
-        assert!(said(&seen, "0 tenants"));
-        assert!(said(&seen, "0 of 2 pings"));
-        assert!(said(&seen, "no process holds"));
+    fn problems_are_reported() {
+        let mut cluster_state = ClusterState {
+            vms: vec![vm("db", "bank"), vm("web", "shop")],
+            ..ClusterState::default()
+        };
+        assert!(has_problem(&cluster_state, "rack1-31 is not there"));
+        assert!(has_problem(&cluster_state, "0 tenants"));
+        assert!(has_problem(&cluster_state, "0 of 2 pings"));
+        assert!(has_problem(&cluster_state, "no process holds"));
         let ping = |from: &str, to: &str, is| (from.to_owned(), to.to_owned(), is);
-        seen.pings = vec![ping("db", "web", false), ping("web", "db", true)];
-        assert!(said(&seen, "web reaches db, of another tenant") && !said(&seen, "db reaches web"));
-        assert!(!said(&seen, "pings were tried"));
-        seen.vms[1].tenant = "bank".to_owned();
-        assert!(said(&seen, "db does not reach web") && !said(&seen, "web does not reach db"));
-        seen.refused = vec!["cluster-bank/db: TopologyAffinityError".to_owned()];
-        assert!(said(&seen, "refused cluster-bank/db"));
+        cluster_state.pings = vec![ping("db", "web", false), ping("web", "db", true)];
+        assert!(
+            has_problem(&cluster_state, "web reaches db, of another tenant")
+                && !has_problem(&cluster_state, "db reaches web")
+        );
+        assert!(!has_problem(&cluster_state, "pings were tried"));
+        cluster_state.vms[1].tenant = "bank".to_owned();
+        assert!(
+            has_problem(&cluster_state, "db does not reach web")
+                && !has_problem(&cluster_state, "web does not reach db")
+        );
+        cluster_state.refused = vec!["cluster-bank/db: TopologyAffinityError".to_owned()];
+        assert!(has_problem(&cluster_state, "refused cluster-bank/db"));
     }
 
     #[test]
-    fn cpus_of_its_own_are_looked_at() {
-        let mut seen = Seen { vms: vec![vm("a", "bank"), vm("b", "bank")], ..Seen::default() };
-        for vm in &mut seen.vms {
+    fn exclusive_cpus_are_checked() {
+        let mut cluster_state =
+            ClusterState { vms: vec![vm("a", "bank"), vm("b", "bank")], ..ClusterState::default() };
+        for vm in &mut cluster_state.vms {
             vm.is_pinned = true;
         }
-        assert!(said(&seen, "a has no CPUs of its own"));
-        for vm in &mut seen.vms {
+        assert!(has_problem(&cluster_state, "a has no CPUs of its own"));
+        for vm in &mut cluster_state.vms {
             vm.cpus = "2-3".parse().ok();
             vm.checkpoint.clone_from(&vm.cpus);
             vm.zones = vec![1];
         }
-        assert!(said(&seen, "CPU 2 of rack1-31 is a's and b's"), "{:?}", seen.problems());
-        seen.vms[1].host = "rack1-33".to_owned();
-        assert!(!said(&seen, "CPU 2"));
-        seen.vms[1].checkpoint = "1-2".parse().ok();
-        assert!(said(&seen, "its kubelet has 1-2"));
-        seen.vms[0].zones = vec![0, 1];
-        assert!(said(&seen, "not on one"));
-        seen.vms[0].phase = "Failed TopologyAffinityError".to_owned();
-        assert!(said(&seen, "a: its pod is Failed"));
+        assert!(
+            has_problem(&cluster_state, "CPU 2 of rack1-31 is a's and b's"),
+            "{:?}",
+            cluster_state.problems()
+        );
+        cluster_state.vms[1].host = "rack1-33".to_owned();
+        assert!(!has_problem(&cluster_state, "CPU 2"));
+        cluster_state.vms[1].checkpoint = "1-2".parse().ok();
+        assert!(has_problem(&cluster_state, "its kubelet has 1-2"));
+        cluster_state.vms[0].zones = vec![0, 1];
+        assert!(has_problem(&cluster_state, "not on one"));
+        cluster_state.vms[0].phase = "Failed TopologyAffinityError".to_owned();
+        assert!(has_problem(&cluster_state, "a: its pod is Failed"));
         assert!(
             is_refusal("TopologyAffinityError") && is_refusal("OutOfcpu") && !is_refusal("Evicted")
         );

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 /// A token bucket.
 #[derive(Debug)]
-pub struct Pace {
+pub struct TokenBucket {
     left: u32,
     most: u32,
     every: Duration,
     counted: Instant,
 }
 
-impl Pace {
+impl TokenBucket {
     /// Returns a full bucket with `most` tokens that gains one token in each period of `every`.
     #[must_use]
     pub fn new(most: u32, every: Duration) -> Self {
@@ -47,13 +47,15 @@ mod tests {
     #[test]
     fn a_burst_is_limited() {
         let every = Duration::from_secs(300);
-        let mut pace = Pace::new(25, every);
+        let mut token_bucket = TokenBucket::new(25, every);
         let begin = Instant::now();
-        let taken = |pace: &mut Pace, at| (0..100).filter(|_| pace.take(at).is_ok()).count();
-        assert_eq!(taken(&mut pace, begin), 25);
+        let taken = |token_bucket: &mut TokenBucket, at| {
+            (0..100).filter(|_| token_bucket.take(at).is_ok()).count()
+        };
+        assert_eq!(taken(&mut token_bucket, begin), 25);
         let later = begin + every * 2 + Duration::from_secs(100);
-        assert_eq!(taken(&mut pace, later), 2);
-        assert_eq!(pace.take(later), Err(Duration::from_secs(200)));
-        assert_eq!(taken(&mut pace, later + every * 100), 25);
+        assert_eq!(taken(&mut token_bucket, later), 2);
+        assert_eq!(token_bucket.take(later), Err(Duration::from_secs(200)));
+        assert_eq!(taken(&mut token_bucket, later + every * 100), 25);
     }
 }

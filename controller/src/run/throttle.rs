@@ -12,12 +12,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Objects to reconcile, and the time of the last reconcile.
 #[derive(Debug, Default)]
-pub(super) struct Burst {
+pub(super) struct ReconcileThrottle {
     names: BTreeSet<String>,
     last: Option<Instant>,
 }
 
-impl Burst {
+impl ReconcileThrottle {
     /// Adds an object.
     pub(super) fn note(&mut self, name: String) {
         self.names.insert(name);
@@ -48,7 +48,7 @@ mod tests {
     fn the_first_is_due_at_once_and_a_burst_once_a_period() {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
-        let mut burst = Burst::default();
+        let mut burst = ReconcileThrottle::default();
         assert_eq!(burst.due(begin), None);
         burst.note("a".to_owned());
         assert_eq!(burst.due(at(10)), Some(at(10)));

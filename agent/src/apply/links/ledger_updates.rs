@@ -8,7 +8,7 @@ use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::ledger::Ledger;
 
 /// Records the objects that are in place now.
-pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
+pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
     match &work.filter {
         Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
         Some(FilterWork::Delete) => ledger.filter = None,
@@ -41,7 +41,7 @@ pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Records the links that are about to become uplinks.
-pub(crate) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
+pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joins() {
         let made = ledger.networks.entry(work.network.clone()).or_default();
         if made.uplink.as_ref() != Some(port) {

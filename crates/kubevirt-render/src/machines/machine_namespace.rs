@@ -9,7 +9,7 @@ use super::deployment::MachineDeployment;
 
 /// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Residence<'a> {
+pub struct MachineNamespace<'a> {
     /// Tenant of the MachineDeployment, if there is one.
     pub tenant: Option<&'a TenantCluster>,
     /// Namespace of the VirtualMachines.
@@ -32,19 +32,19 @@ pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
 ///
 /// # Errors
 /// Returns the field with a tenant or namespace that the MachineDeployment may not use.
-pub fn residence<'a>(
+pub fn machine_namespace<'a>(
     deployment: &MachineDeployment,
     context: &'a RenderContext,
-) -> Result<Residence<'a>, Problem> {
+) -> Result<MachineNamespace<'a>, Problem> {
     const CLUSTER_NAME: &str =
         "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
     let own = deployment.metadata.namespace.as_str();
     let annotation = format!("metadata.annotations[{TENANT}]");
     let error = |field: &str, name: &str, message: String| {
         let problem = Problem::new(deployment.called(), field, name, message);
-        Err(problem.leaves_out("no machine is created"))
+        Err(problem.into_fatal("no machine is created"))
     };
-    let of_tenant = |tenant: &'a TenantCluster, name: &str| Residence {
+    let of_tenant = |tenant: &'a TenantCluster, name: &str| MachineNamespace {
         tenant: Some(tenant),
         namespace: TenantCluster::namespace_of(name),
     };
@@ -60,7 +60,7 @@ pub fn residence<'a>(
         };
     }
     let listed = |field: &str, name: &str, tenant: &'a TenantCluster| {
-        if tenant.takes_machines_of(own) {
+        if tenant.accepts_namespace(own) {
             return Ok(of_tenant(tenant, name));
         }
         let message =
@@ -93,7 +93,7 @@ pub fn residence<'a>(
         None if own.is_empty() => "default".to_owned(),
         None => own.to_owned(),
     };
-    Ok(Residence { tenant: None, namespace })
+    Ok(MachineNamespace { tenant: None, namespace })
 }
 
 /// Returns a field of cloudProviderSpec if the value is in the object itself. A reference to a Secret does not name a

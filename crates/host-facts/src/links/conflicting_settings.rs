@@ -10,7 +10,7 @@ use crate::root::Root;
 
 /// Settings and programs that disturb tenant networks and that Berth does not change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ConflictingSettings {
     /// `net.bridge.bridge-nf-call-iptables`: bridged IPv4 frames pass the host's iptables rules, so a FORWARD policy
     /// of DROP drops VMs' traffic. The value 0 of a single bridge does not override this setting.
     pub bridge_calls_iptables: Option<bool>,
@@ -38,7 +38,7 @@ impl Manager {
     }
 }
 
-pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
+pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     let networkd = root.list("run/systemd/netif/links").is_ok_and(|links| !links.is_empty());
     let nm = root.list("run/NetworkManager/devices").is_ok_and(|links| !links.is_empty());
     let manager = |link: &Link| {
@@ -60,7 +60,7 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
         BTreeMap::new()
     };
     let bridge_calls_iptables = switch(root, "proc/sys/net/bridge/bridge-nf-call-iptables");
-    Trouble { bridge_calls_iptables, managers }
+    ConflictingSettings { bridge_calls_iptables, managers }
 }
 
 /// Returns true if the text has an `ADMIN_STATE=` such as `configured`; systemd-networkd writes `unmanaged` for links
