@@ -29,7 +29,7 @@ pub struct WriteError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
     /// Another process holds the lock.
-    #[error("another berth-agent{} is at work on this host; wait for it, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    #[error("another berth-agent{} is running on this host; wait until it ends, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
     /// The lock file cannot be created.
     #[error("{0}; Berth keeps its rollback ledger there, and makes no change without it")]

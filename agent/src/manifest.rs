@@ -126,7 +126,7 @@ impl Manifest {
         let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
             let why = error.to_string();
             let line = why.lines().next().unwrap_or_default();
-            Fault::new("manifest", text.trim(), format!("not one YAML document: {line}"))
+            Fault::new("manifest", text.trim(), format!("is not a single YAML document: {line}"))
         })?;
         Self::from_tree(&tree)
     }
@@ -169,7 +169,7 @@ impl Manifest {
         }
         manifest.mark_absent_parts_unparsed(tree);
         if manifest.name.is_none() {
-            let message = "is missing; it is the name of the Node this is meant for";
+            let message = "is missing; it must be the name of the Node";
             manifest.faults.push(Fault::new("metadata.name", "", message));
         }
         Ok(manifest)

@@ -20,13 +20,13 @@ pub struct SystemdError(String);
 impl SystemdError {
     /// Returns the error for a captured tree, which has no systemd.
     pub(crate) fn captured() -> Self {
-        Self("a captured tree has none".to_owned())
+        Self("a captured tree has no systemd".to_owned())
     }
 
     /// Returns the error for a container: the agent's program in a container is not a file of the
     /// host, so systemd cannot run it.
     pub(crate) fn container() -> Self {
-        Self("not asked from a container".to_owned())
+        Self("not available from a container".to_owned())
     }
 
     pub(crate) fn because(error: &dyn std::fmt::Display) -> Self {

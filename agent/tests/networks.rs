@@ -230,7 +230,7 @@ fn faults_hold_up_their_own_network_alone() {
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth7}}",
             "vlan: 5",
-            "spec.networks[bad].uplink.name: `eth7`: is not there; this host's uplinks: eth0, eth1, eth2, eth3",
+            "spec.networks[bad].uplink.name: `eth7`: does not exist; uplinks of this host: eth0, eth1, eth2, eth3",
         ),
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth3}}",
@@ -411,7 +411,7 @@ fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
     let spec = SHARED.to_owned() + &tenants(&[("b", "trunk", 120)]);
     let state = planned(&facts, &spec).networks[0].clone();
     assert!(
-        state.not_ready[&120].message.contains("still is that of a: still in use by vnet0"),
+        state.not_ready[&120].message.contains("still belongs to a: still in use by vnet0"),
         "{state:?}"
     );
     facts.links.all.retain(|link| link.name.as_str() != "vnet0");

@@ -123,7 +123,7 @@ fn huge_pages_are_never_taken_below_use() {
         "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
         format!("{}\n", 8000u64 << 21),
     );
-    assert!(to(2048).only().contains("promised more pages"), "{}", to(2048).only());
+    assert!(to(2048).only().contains("exceed the pages of this size"), "{}", to(2048).only());
     assert_eq!(to(4000).only(), "hugepages 2Mi zone 0: 4096 -> 4000");
 }
 
@@ -173,8 +173,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     tree.file(pool, "4300\n");
     let blocked = to(4200).only();
     assert!(blocked.contains("has counted 4300 pages there"), "{blocked}");
-    let waits =
-        "waits until the node is drained and its kubelet stopped: 1 pods of class Guaranteed";
+    let waits = "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods run";
     assert!(blocked.contains(waits), "{blocked}");
     tree.file(pool, "4096\n");
     assert_eq!(to(4200).only(), "hugepages 2Mi zone 0: 4096 -> 4300");
@@ -248,7 +247,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
     for (spec, fault) in [
         (
             "{coresPerZone: 24}",
-            "spec.cpu.reserved.coresPerZone: `24`: zone 0 has 24 cores: nothing would be left",
+            "spec.cpu.reserved.coresPerZone: `24`: zone 0 has 24 cores: no core would be left",
         ),
         (
             "{cpus: '0'}",
@@ -289,7 +288,9 @@ fn cpus_of_running_pods_are_not_given_to_the_host() {
     let tree = host::rack1_a();
     let plan = plan(&tree, "  cpu: {reserved: {cpus: '0-1,48-49'}, housekeeping: true}");
     assert_eq!(plan.code, 1);
-    assert!(plan.lines().iter().all(|line| line.contains("CPUs 1,49 of the reserved 0-1,48-49 belong to running pods")));
+    assert!(plan.lines().iter().all(|line| line.contains(
+        "CPUs 1,49 of the reserved 0-1,48-49 are allocated exclusively to running pods"
+    )));
 }
 
 #[test]
@@ -376,7 +377,7 @@ fn ksm_has_one_owner() {
     let spec = "  ksm: {mode: 'On'}";
     assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1");
     tree.file("proc/77/comm", "ksmtuned\n");
-    assert!(plan(&tree, spec).only().contains("BLOCKED ksmtuned steers KSM"));
+    assert!(plan(&tree, spec).only().contains("BLOCKED ksmtuned controls KSM"));
     tree.file("proc/77/comm", "virt-handler\n");
     assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1", "virt-handler that was not asked to");
     tree.file("sys/kernel/mm/ksm/run", "1\n");
@@ -403,7 +404,7 @@ fn unmerging_to_put_back_needs_room_too() {
     tree.file("sys/kernel/mm/ksm/run", "1\n");
     assert_eq!(plan(&tree, "  profile: x").only(), "ksm run: 1 -> 2");
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
-    assert!(plan(&tree, "  profile: x").only().contains("BLOCKED merged pages would take 250 GiB"));
+    assert!(plan(&tree, "  profile: x").only().contains("BLOCKED merged pages would need 250 GiB"));
 }
 
 #[test]
@@ -463,7 +464,7 @@ fn merging_across_zones_needs_room_to_unmerge() {
     assert_eq!(plan(&tree, spec).code, 0);
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
     assert!(
-        plan(&tree, spec).only().contains("BLOCKED merged pages would take 250 GiB"),
+        plan(&tree, spec).only().contains("BLOCKED merged pages would need 250 GiB"),
         "{}",
         plan(&tree, spec).only()
     );
@@ -621,7 +622,9 @@ fn a_staged_drop_in_waits_for_the_drain() {
     let waiting = plan(&tree, spec).lines();
     assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
     assert!(
-        waiting[1].contains("BLOCKED waits until the node is drained and its kubelet stopped: 1 pods of class Guaranteed"),
+        waiting[1].contains(
+            "BLOCKED waits until the node is drained and its kubelet stopped: 1 Guaranteed pods run"
+        ),
         "{waiting:?}"
     );
     tree.file(

@@ -265,7 +265,7 @@ fn a_missing_right_is_named(plane: &ControlPlane) {
         plane,
         "web",
         "Valid",
-        "Secret cluster-abc/base: cannot be read, as a right is missing",
+        "Secret cluster-abc/base: cannot be read, because an RBAC permission is missing",
     );
     until_said(plane, "web", "Valid", "system:serviceaccount:berth-system:berth-controller");
     assert!(machines(plane, "web").is_empty());

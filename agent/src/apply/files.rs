@@ -52,7 +52,7 @@ fn work(context: &ApplyContext, action: &KubeletAction) -> Result {
         }
         KubeletAction::Deactivate { active, .. } => {
             root.rename(active, STAGED)?;
-            let why = "the kubelet was not restarted and pods came back; drain the node and it is tried again";
+            let why = "the kubelet was not restarted and pods were scheduled again; drain the node to retry";
             Ok(ApplyResult::Done(Some(why.to_owned())))
         }
         KubeletAction::Remove(files) => {

@@ -88,7 +88,7 @@ fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
     let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
     let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
     format!(
-        "reserve them while memory is whole: boot with hugepagesz={number}{unit} hugepages={zone}:{count}, or, with a \
+        "reserve them before memory is fragmented: boot with hugepagesz={number}{unit} hugepages={zone}:{count}, or, with a \
          manifest in /etc/berth, systemctl enable berth-hugepages.service and reboot"
     )
 }
@@ -121,9 +121,7 @@ impl Pool<'_> {
     fn shrink(&self, before: u64, target: u64) -> Result {
         let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
         if target < used {
-            return Err(ApplyResult::Blocked(format!(
-                "{used} of the {before} pages are in use by now"
-            )));
+            return Err(ApplyResult::Blocked(format!("{used} of {before} pages are in use now")));
         }
         let surplus = || self.number("surplus_hugepages").unwrap_or(0);
         let surplus_before = surplus();
@@ -132,12 +130,12 @@ impl Pool<'_> {
         if surplus() > surplus_before {
             // More pages came into use in between, and the kernel turned used pages into surplus.
             self.context.root.write(&file, &before.to_string())?;
-            return Err(ApplyResult::Blocked("its pages came into use just now".to_owned()));
+            return Err(ApplyResult::Blocked("its pages are in use now".to_owned()));
         }
         match self.persistent()? {
             now if now == target => Ok(ApplyResult::Done(None)),
             now => Ok(ApplyResult::Partial(format!(
-                "{now} are left, {target} desired: the kernel keeps what it has promised"
+                "{now} remain, {target} desired: the kernel keeps reserved pages"
             ))),
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn execute(
                 moved += 1;
                 ApplyResult::Done(None)
             }
-            Ok(()) => ApplyResult::Failed(format!("/{file}: not as written")),
+            Ok(()) => ApplyResult::Failed(format!("/{file}: differs from the written value")),
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
                 ledger.unmovable.insert(number, irqs::users(context.root, number));
                 ledger.entries.remove(&step.setting);
@@ -56,7 +56,9 @@ pub(super) fn execute(
     }
     let mut parts = vec![format!("{moved} moved")];
     if unmovable > 0 {
-        parts.push(format!("{unmovable} bound to their CPUs or managed by their drivers, left"));
+        parts.push(format!(
+            "{unmovable} bound to their CPUs or managed by their drivers, not moved"
+        ));
     }
     if gone > 0 {
         parts.push(format!("{gone} gone"));

@@ -119,14 +119,14 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
         }
         Errno::ENOENT => "; this kernel has no such setting",
         Errno::ELOOP => {
-            "; a symbolic link on the way is not root's, or lies in a folder that others may write to: it is not followed"
+            "; a symbolic link in the path is not owned by root, or is in a folder that other users can write to: it is not followed"
         }
         Errno::EBUSY => "; something uses it, try again later",
-        Errno::EINVAL => "; the kernel does not take this value",
+        Errno::EINVAL => "; the kernel rejects this value",
         Errno::ENOSPC if error.path.starts_with("proc/irq/") => {
             "; those CPUs have no interrupt vector left: reserve more of them"
         }
-        Errno::ENOSPC | Errno::EDQUOT => "; make room on that file system",
+        Errno::ENOSPC | Errno::EDQUOT => "; free space on that file system",
         Errno::ENOMEM => "; there is no memory for it now",
         _ => "",
     };

@@ -72,8 +72,10 @@ fn wait_until_allowed(
         }
         if begin.elapsed() > CGROUP_UPDATE_TIMEOUT {
             let now = now.map_or_else(|| "unknown CPUs".to_owned(), |now| Value::Cpus(now).shown());
-            let message =
-                format!("{}: systemd took it, and its control group still has {now}", unit.name());
+            let message = format!(
+                "{}: systemd accepted the value, but its control group still has {now}",
+                unit.name()
+            );
             return Err(ApplyResult::Failed(message));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -16,7 +16,7 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     let spec = input.spec.cpu.as_ref()?;
     let Some(reserved) = &spec.reserved else {
         if spec.housekeeping == Some(true) {
-            let message = "needs spec.cpu.reserved: the CPUs that host tasks are kept on";
+            let message = "requires spec.cpu.reserved, the CPUs for host tasks";
             targets.faults.push(Fault::new("spec.cpu.housekeeping", true, message));
         }
         return None;
@@ -74,7 +74,7 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     for (zone, zone_cores) in zones(input) {
         if zone_cores.len() <= cores as usize {
             let message = format!(
-                "zone {} has {} cores: nothing would be left for VMs",
+                "zone {} has {} cores: no core would be left for VMs",
                 zone.id,
                 zone_cores.len()
             );
@@ -92,14 +92,14 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
 fn by_name(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
     let fault = |message: String| Err(Fault::new("spec.cpu.reserved.cpus", cpus, message));
     if cpus.is_empty() {
-        return fault("names no CPU; the host itself needs some".to_owned());
+        return fault("is empty; the host itself needs CPUs".to_owned());
     }
     let absent = cpus.difference(&topology.online);
     if !absent.is_empty() {
         return fault(format!("CPUs {absent} are not online; this host has {}", topology.online));
     }
     if topology.online.is_subset(cpus) {
-        return fault("these are all CPUs: nothing would be left for VMs".to_owned());
+        return fault("all CPUs are reserved: none would be left for VMs".to_owned());
     }
     if !has_whole_cores(topology, cpus) {
         let whole =

@@ -47,7 +47,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     let pinned = pinned(input).intersection(reserved);
     if !pinned.is_empty() {
         let why = format!(
-            "CPUs {pinned} of the reserved {reserved} belong to running pods alone; drain the node first"
+            "CPUs {pinned} of the reserved {reserved} are allocated exclusively to running pods; drain the node first"
         );
         let kept: Vec<Setting> = targets.values.keys().copied().filter(is_housekeeping).collect();
         targets.blocked.extend(kept.into_iter().map(|setting| (setting, why.clone())));

@@ -160,7 +160,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             change.removes.extend(conflicting_checkpoint(input, (zone, size), desired));
             let spare = spare.entry(size).or_default();
             let promised = (now - desired > *spare).then(|| {
-                "the pods on this host were promised more pages of this size than would be left"
+                "the limits of the pods on this host exceed the pages of this size that would remain"
                     .to_owned()
             });
             *spare = spare.saturating_sub(now - desired);
@@ -254,7 +254,7 @@ fn smaller(
     let used = used(input.facts, zone, size);
     let blocked = (desired < used).then(|| {
         format!(
-            "{used} of the {now} pages are in use or promised to pods; move those VMs away first"
+            "{used} of the {now} pages are in use or reserved for pods; move those VMs away first"
         )
     });
     Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect)
@@ -290,7 +290,7 @@ fn larger(
         Bytes(keep).human()
     );
     if fits <= now {
-        return change.blocked_by(Some(format!("no room: {short}")));
+        return change.blocked_by(Some(format!("insufficient memory: {short}")));
     }
     if let Action::Set(steps) = &mut change.action
         && let Some(step) = steps.first_mut()

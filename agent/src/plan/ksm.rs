@@ -179,13 +179,13 @@ fn effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, St
             "ksmd takes CPU time; merged pages are copied when written".to_owned(),
         ),
         (KsmSetting::Run, Value::Number(2)) => {
-            (Disruption::High, format!("all merged pages come apart: {}", merged(input).human()))
+            (Disruption::High, format!("all merged pages are unmerged: {}", merged(input).human()))
         }
-        (KsmSetting::Run, _) => (Disruption::None, "what is merged stays merged".to_owned()),
+        (KsmSetting::Run, _) => (Disruption::None, "merged pages stay merged".to_owned()),
         (KsmSetting::MergeAcrossNodes, _) => (
             Disruption::High,
             format!(
-                "all merged pages come apart first, which takes {} of memory",
+                "all merged pages are unmerged first, which needs {} of memory",
                 merged(input).human()
             ),
         ),
@@ -203,7 +203,7 @@ fn insufficient_memory(input: Input) -> Option<String> {
     let keep = host_memory_reserve(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(keep)).then(|| {
         format!(
-            "merged pages would take {} when they come apart, and {} are available; Berth leaves the host \
+            "merged pages would need {} when they are unmerged, and {} are available; the host keeps \
              {} of them",
             needed.human(),
             available.human(),
@@ -227,17 +227,17 @@ fn conflicting_program(input: Input) -> Option<String> {
     });
     if changed.count() > 0 && input.facts.ksm.candidates.contains(&KsmOwner::KubeVirt) {
         return Some(
-            "KubeVirt's virt-handler runs and KSM was changed after Berth had set it: it seems to steer KSM; take \
+            "KubeVirt's virt-handler runs and KSM was changed after Berth had set it: it seems to control KSM; remove \
              ksmConfiguration out of the KubeVirt object, or set spec.ksm.mode to Observe"
                 .to_owned(),
         );
     }
     match input.facts.memory.ksm.as_ref()?.owner? {
         KsmOwner::Ksmtuned => Some(
-            "ksmtuned steers KSM; systemctl disable --now ksmtuned, or set spec.ksm.mode to Observe".to_owned(),
+            "ksmtuned controls KSM; systemctl disable --now ksmtuned, or set spec.ksm.mode to Observe".to_owned(),
         ),
         KsmOwner::KubeVirt => Some(
-            "KubeVirt's virt-handler steers KSM; take ksmConfiguration out of the KubeVirt object, or set \
+            "KubeVirt's virt-handler controls KSM; remove ksmConfiguration from the KubeVirt object, or set \
              spec.ksm.mode to Observe"
                 .to_owned(),
         ),

@@ -128,7 +128,7 @@ impl Fleet {
         match twice {
             None => Ok(()),
             Some(object) => {
-                let message = format!("is there more than once; the one in {place} counts");
+                let message = format!("is defined more than once; the one in {place} is used");
                 Err(Problem::new(object, "", "", message))
             }
         }
@@ -143,7 +143,7 @@ impl Fleet {
         };
         let Some(known) = self.machines.get_mut(at) else { return };
         if known.kind == wanted.kind {
-            let message = "is there more than once; the last one counts";
+            let message = "is defined more than once; the last one is used";
             self.problems.push(Problem::new(&wanted.machine.object, "", "", message));
             *known = wanted;
         } else if wanted.kind == "VirtualMachineInstance" {

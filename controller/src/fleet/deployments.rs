@@ -31,7 +31,7 @@ impl Fleet {
                     &called,
                     "spec.replicas",
                     replicas,
-                    format!("is not from 0 to {MOST}"),
+                    format!("must be from 0 to {MOST}"),
                 );
                 self.problems.push(problem.into_fatal("left out"));
                 continue;

@@ -102,7 +102,9 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
     let version = match object.get("apiVersion") {
         None | Some(Value::Null) => "",
         Some(Value::String(version)) => version.as_str(),
-        Some(other) => return wrong("apiVersion", &other.to_string(), "is no text".to_owned()),
+        Some(other) => {
+            return wrong("apiVersion", &other.to_string(), "is not a string".to_owned());
+        }
     };
     let mut expected = READ.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
     let expected = expected.next().map_or_else(String::new, |group| match group {
@@ -110,13 +112,13 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
         group => format!(" (of this kind: of group {group})"),
     });
     if version.is_empty() {
-        return wrong("apiVersion", "", format!("there is none{expected}"));
+        return wrong("apiVersion", "", format!("is missing{expected}"));
     }
     let group = group(version);
     let parts = version.split('/').count();
     let is_bare = !group.is_empty() && !group.contains('.') && !BARE.contains(&group);
     if parts > 2 || version.split('/').any(str::is_empty) || is_bare {
-        return wrong("apiVersion", version, format!("is no group and version{expected}"));
+        return wrong("apiVersion", version, format!("is not a group and version{expected}"));
     }
     let is_known = match group {
         "" => CORE.contains(&kind),

@@ -33,7 +33,8 @@ pub fn each<T: Send>(
                 // After invalid JSON, the start of the next object is unknown.
                 Err(error) => {
                     let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
-                    problems.push(problem.into_fatal("left out, and what follows"));
+                    problems
+                        .push(problem.into_fatal("ignored, together with the rest of the input"));
                     break;
                 }
             }

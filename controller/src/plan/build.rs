@@ -122,7 +122,7 @@ impl Simulation {
         if let Some(other) = best.next() {
             let name = other.metadata.name.clone().unwrap_or_default();
             let message = format!(
-                "another profile of that priority selects {} too; neither counts there",
+                "another profile of the same priority selects {} too; neither is applied there",
                 facts.name
             );
             self.problems.push(Problem::new(
@@ -238,8 +238,9 @@ impl Simulation {
             for allocation in &facts.allocations {
                 if self.engine.host_of_pod(&allocation.uid).is_none() {
                     let named = allocation.name.as_deref().unwrap_or("no name");
-                    let message =
-                        format!("({named}) is not among the pods; its resources count as taken");
+                    let message = format!(
+                        "({named}) is not in the list of pods; its resources count as allocated"
+                    );
                     let object = format!("InfraNode {}", facts.name);
                     let field = "status.allocations[].podUID";
                     self.problems.push(Problem::new(object, field, &allocation.uid, message));
@@ -299,7 +300,7 @@ impl Simulation {
         if let Some(other) = machine.class.as_deref().filter(|_| class.is_none()) {
             let by_requests = needs.class;
             let message =
-                format!("is none of Performance, Density and Standard; taken as {by_requests:?}");
+                format!("must be Performance, Density or Standard; treated as {by_requests:?}");
             let field = format!("metadata.annotations[{CLASS_LABEL}]");
             self.problems.push(Problem::new(&machine.machine.object, field, other, message));
         }

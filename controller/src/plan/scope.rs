@@ -62,7 +62,7 @@ pub(super) fn remedy(
     let (name, beside) = (&facts.name, beside.join(", "));
     Some(format!(
         "let the kubelet of {name} place all containers of a pod together (topologyManagerScope: pod): it then would \
-         take it{unless}, and now has no zones for {beside} beside the VM"
+         admit it{unless}, and now has no zones for {beside} in addition to the VM"
     ))
 }
 

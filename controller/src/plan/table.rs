@@ -193,7 +193,7 @@ fn deployments(out: &mut String, plan: &Plan, style: Style) {
         let text = match wanted.saturating_sub(*there) {
             0 => format!("{machine_deployment}: {there} of {wanted} there"),
             more => {
-                format!("{machine_deployment}: {there} of {wanted} there, {more} would be created")
+                format!("{machine_deployment}: {there} of {wanted} exist, {more} would be created")
             }
         };
         paragraph(out, "  ", "", 0, &text);

@@ -188,7 +188,7 @@ fn remedy(
         let empty = near().find(|(_, host, _)| would(*host).is_some_and(|answer| answer.is_ok()));
         return match empty {
             Some((_, _, name)) => format!(
-                "free some of {name}, which would take it if it were empty, or add a host like it (--add {name})"
+                "free resources of {name}, which could run it if it were empty, or add a host like it (--add {name})"
             ),
             None => {
                 let hosts = || near().map(|(_, host, _)| *host);
@@ -202,7 +202,7 @@ fn remedy(
     let Some((reason, _, name)) = near().next() else { return String::new() };
     match reason {
         Reason::MergesPages => format!(
-            "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or let the VM be of another class ({})",
+            "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or set another class for the VM ({})",
             berth_api::names::CLASS_LABEL
         ),
         Reason::SharesCpus => {
@@ -225,29 +225,27 @@ fn by_rule(rule: &rules::Reason, host: &str) -> String {
         }
         rules::Reason::Unschedulable => format!("kubectl uncordon {host}"),
         rules::Reason::Taint { key, .. } => {
-            format!("let the VM tolerate the taint {key}, or take it off {host}")
+            format!("add a toleration of taint {key} to the VM, or remove the taint from {host}")
         }
         rules::Reason::NodeSelector { wanted, .. } => {
             format!(
-                "label a host that has room with {wanted}, or take that from the VM's nodeSelector"
+                "label a host that has free resources with {wanted}, or remove that from the VM's nodeSelector"
             )
         }
         rules::Reason::NodeAffinity { wanted } => {
-            format!("label a host that has room so that it matches {wanted}")
+            format!("label a host that has free resources so that it matches {wanted}")
         }
         rules::Reason::TopologySpread { key, .. } | rules::Reason::NoTopology { key } => {
             format!(
-                "add hosts with another value of {key}, or let the constraint be ScheduleAnyway"
+                "add hosts with another value of {key}, or set whenUnsatisfiable: ScheduleAnyway"
             )
         }
         rules::Reason::PodAffinity { key, .. } => {
-            format!("make room where those pods are ({key}), or let the affinity be a preference")
+            format!("free resources where those pods are ({key}), or make the affinity preferred")
         }
         rules::Reason::PodAntiAffinity { key, .. }
         | rules::Reason::ExistingAntiAffinity { key, .. } => {
-            format!(
-                "add hosts with another value of {key}, or let the anti-affinity be a preference"
-            )
+            format!("add hosts with another value of {key}, or make the anti-affinity preferred")
         }
         _ => String::new(),
     }
@@ -258,7 +256,7 @@ fn absent(what: &str, host: &str) -> String {
     match what.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
         None => format!(
-            "{host} has no {what} at all: install its device plugin, or see why it offers none"
+            "{host} has no {what}: install its device plugin, or check why the plugin offers none"
         ),
     }
 }

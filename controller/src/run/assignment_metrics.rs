@@ -101,12 +101,12 @@ impl Assignment {
         );
         r.register(
             "berth_assignment_seconds",
-            "Duration of calls, with the time for which they were held",
+            "Duration of calls, including the time for which they were delayed",
             this.seconds.clone(),
         );
         r.register(
             "berth_assignment_refusals",
-            "Pods that no host took, once for each distinct reason",
+            "Pods that fit on no host, once for each distinct reason",
             this.refusals.clone(),
         );
         r.register(
@@ -116,7 +116,7 @@ impl Assignment {
         );
         r.register(
             "berth_assignment_pods",
-            "Pods that take room on a host or wait for it",
+            "Pods that have a reservation on a host or wait for one",
             this.reservations.clone(),
         );
         r.register(

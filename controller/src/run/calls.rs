@@ -17,9 +17,7 @@ pub(super) fn patch_params() -> PatchParams {
 /// Error of a read that RBAC does not permit, with the server's message, which names the verb, the user and the
 /// namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cannot be read, as a right is missing that an administrator may grant there (docs/security.md): {0}"
-)]
+#[error("cannot be read, because an RBAC permission is missing (docs/security.md): {0}")]
 pub(super) struct Forbidden(String);
 
 /// Separates a missing permission (403) from other errors.

@@ -308,7 +308,7 @@ impl Pool {
     fn for_request(config: &InfraConfigSpec, request: Request<'_>) -> Result<Self, Fault> {
         let none = |field: &str| {
             let network = request.network;
-            let message = format!("InfraConfig default: {field} has nothing for network {network}");
+            let message = format!("InfraConfig default: {field} has no pool for network {network}");
             Fault::new(ConditionReason::NoPool, message)
         };
         if request.by_vni {

@@ -92,7 +92,7 @@ fn vlans_in_use_are_skipped() {
     let fault = among(elsewhere, "100", &[], &[], &[]).unwrap_err();
     assert_eq!(
         fault.message,
-        "InfraConfig default: spec.vlanPools has nothing for network nowhere"
+        "InfraConfig default: spec.vlanPools has no pool for network nowhere"
     );
 }
 

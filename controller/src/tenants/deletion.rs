@@ -133,7 +133,7 @@ pub fn next(view: DeletionState<'_>) -> Step {
     let without = if given_up.is_empty() {
         String::new()
     } else {
-        format!("; not waited for {}", join_names_limited(&given_up))
+        format!("; not waiting for {}", join_names_limited(&given_up))
     };
     if !view.claims.is_empty() {
         let names: Vec<String> = view.claims.iter().map(|(name, _)| name.clone()).collect();

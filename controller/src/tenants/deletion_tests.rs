@@ -118,12 +118,12 @@ fn missing_and_unresponsive_hosts_are_not_waited_for() {
     let step = with(&unresponsive);
     assert!(matches!(step.action, Action::Release(_)));
     assert!(
-        step.message.ends_with("not waited for rack1-a (its agent is unresponsive)"),
+        step.message.ends_with("not waiting for rack1-a (its agent is unresponsive)"),
         "{step:?}"
     );
     let mut gone = host(true, false);
     gone.labels = None;
-    assert!(with(&gone).message.ends_with("not waited for rack1-a (its Node does not exist)"));
+    assert!(with(&gone).message.ends_with("not waiting for rack1-a (its Node does not exist)"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub enum Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKubeconfig {
     /// The text cannot be parsed.
-    #[error("is not a kubeconfig, or no YAML")]
+    #[error("is not a valid kubeconfig")]
     NotParsed,
     /// The cluster of the current context has no URL.
     #[error("names no server: clusters[].cluster.server is not https://HOST:PORT")]

@@ -93,7 +93,7 @@ pub fn resolve(
                 if *known != one {
                     let message = format!(
                         "hosts {first} and {} have network {name} with different properties ({:?} and {:?}, bridge {} and \
-                         {}): VMs could not be attached alike; make them the same, or select hosts by spec.nodeSelector",
+                         {}): VMs cannot be attached in the same way; configure them identically, or select hosts by spec.nodeSelector",
                         host.name,
                         known.scenario,
                         one.scenario,

@@ -116,7 +116,7 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
                 && before != name
             {
                 problems.push(format!(
-                    "segments[{name}]: network `{network}` is in segment {before} too; it counts as in none"
+                    "segments[{name}]: network `{network}` is in segment {before} too; it counts as in no segment"
                 ));
             }
         }

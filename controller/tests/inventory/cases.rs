@@ -83,7 +83,7 @@ fn what_is_wrong_with_a_report_is_named() {
         (format!("{kubelet}/reservedSystemCPUs"), json!("0-"), Unusable(&["reservedSystemCPUs"])),
         // Cases with zones.
         ("/status/zones".to_owned(), json!([]), Unusable(&["status.zones: is empty"])),
-        ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0: is there twice"])),
+        ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0: is listed twice"])),
         ("/status/zones/1/id".to_owned(), json!(64), Unusable(&["zone 64"])),
         ("/status/zones/1/id".to_owned(), json!(-1), Unusable(&["status.zones[1].id", "-1"])),
         (

@@ -30,7 +30,7 @@ pub enum ParseCpuSetError {
     #[error("the range `{0}` ends before it starts")]
     Backwards(String),
     /// A stride of zero, or a group smaller than the number of CPUs that are used from it.
-    #[error("the stride in `{0}` takes nothing or more than there is")]
+    #[error("the stride in `{0}` is not within the length of the range")]
     Stride(String),
     /// A CPU number that no kernel can have.
     #[error("CPU {0} is above {max}, the highest Berth accepts", max = CpuSet::MAX_CPU)]
@@ -353,7 +353,7 @@ mod tests {
         for (text, message) in [
             ("3-1", "the range `3-1` ends before it starts"),
             ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
-            ("0-8:0", "the stride in `0-8:0` takes nothing or more than there is"),
+            ("0-8:0", "the stride in `0-8:0` is not within the length of the range"),
             ("1,,2", "`` is not a CPU or a range of CPUs such as 0-3"),
             ("+1", "`+1` is not a CPU or a range of CPUs such as 0-3"),
             ("0-4294967295", "CPU 4294967295 is above 65535, the highest Berth accepts"),

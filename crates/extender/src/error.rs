@@ -132,7 +132,7 @@ pub enum BindError {
         reason: String,
     },
     /// An earlier reservation would no longer fit.
-    #[error("a pod that was reserved before would lose its place")]
+    #[error("an earlier reservation would no longer fit")]
     WouldDisplace,
 }
 

@@ -60,11 +60,11 @@ pub enum CallBodyError {
         source: serde_json::Error,
     },
     /// The body has no pod.
-    #[error("filter: Pod: there is none")]
+    #[error("filter: Pod: is missing")]
     NoPod,
     /// The body has Node objects instead of names.
     #[error(
-        "filter: NodeNames: there are none, but whole Nodes; the extender's configuration needs nodeCacheCapable: true"
+        "filter: NodeNames: is missing, the request has whole Nodes; set nodeCacheCapable: true in the extender's configuration"
     )]
     NoNodeNames,
     /// A field is empty.
@@ -230,7 +230,7 @@ mod tests {
     fn errors_name_the_field() {
         let error = |body: &str| filter(body.as_bytes()).unwrap_err().to_string();
         assert!(error("").contains("filter"), "{}", error(""));
-        assert!(error(r#"{"NodeNames":[]}"#).contains("Pod: there is none"));
+        assert!(error(r#"{"NodeNames":[]}"#).contains("Pod: is missing"));
         assert!(error(r#"{"Pod":{},"Nodes":{"items":[]}}"#).contains("nodeCacheCapable: true"));
         assert!(error(r#"{"Pod":{"metadata":{"name":7}},"NodeNames":[]}"#).contains("Pod"));
         assert!(error(r#"{"Pod":{},"NodeNames":[7]}"#).contains("NodeNames[0]"));

@@ -31,7 +31,8 @@ pub fn observe(
     };
     let some_cpus = !topology.online.is_empty();
     let counted = |n: usize| (topology.known && n > 0).then(|| count(n));
-    let no_topology = "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo says";
+    let no_topology =
+        "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo has this value";
     let sockets = known("sockets", counted(topology.sockets()), no_topology);
     let cores = known("cores", counted(topology.cores()), no_topology);
     let threads_per_core =

@@ -28,7 +28,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
     // A default path that does not exist is unused on this host; a missing path that the user gave is a mistake.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
-        let why = format!("{path}: not there");
+        let why = format!("{path}: does not exist");
         notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
     }
     // Reads only the sizes: the counters of transferred data would need one more file for each disk.

@@ -87,7 +87,7 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
     if facts.node_name().is_none() {
         let found = facts.name.as_deref().unwrap_or("no host name");
-        let why = format!("`{}` is no name for a Node", found.escape_debug());
+        let why = format!("`{}` is not a valid name of a Node", found.escape_debug());
         notes.unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, why);
     }
     notes.sort_and_dedup();

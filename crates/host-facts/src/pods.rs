@@ -41,7 +41,7 @@ impl Pods {
         }
         let first = self.guaranteed.first()?;
         let n = self.guaranteed.len();
-        Some(format!("{n} pods of class Guaranteed are there, {first} among them"))
+        Some(format!("{n} Guaranteed pods run, {first} among them"))
     }
 }
 

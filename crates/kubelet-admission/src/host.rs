@@ -69,10 +69,10 @@ pub struct DevicePool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
     /// Two zones with the same number.
-    #[error("zone {0}: is there twice")]
+    #[error("zone {0}: is listed twice")]
     ZoneTwice(u32),
     /// A zone number that does not fit a bit mask of the kubelet (bitmask.go).
-    #[error("zone {0}: the kubelet knows no number above 63")]
+    #[error("zone {0}: the kubelet supports no number above 63")]
     ZoneNumber(u32),
     /// More zones than the kubelet generates hints for.
     #[error(
@@ -96,10 +96,10 @@ pub enum HostFault {
         cpus: usize,
     },
     /// No CPUs, or more CPUs than are supported.
-    #[error("{0} CPUs: from 1 to {MAX_CPUS} can be dealt with")]
+    #[error("{0} CPUs: from 1 to {MAX_CPUS} are supported")]
     Cpus(usize),
     /// More sizes of huge pages than any hardware supports.
-    #[error("{0} sizes of huge pages: at most {most} can be dealt with", most = KINDS - 1)]
+    #[error("{0} sizes of huge pages: at most {most} are supported", most = KINDS - 1)]
     PageSizes(usize),
     /// A reserved CPU that is in no zone; a kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]
@@ -119,7 +119,7 @@ pub enum HostFault {
     #[error("reservedMemory: there is no zone {0}")]
     ReservedZone(u32),
     /// Devices in a zone that does not exist.
-    #[error("{name}: devices in zone {zone}, which is not there")]
+    #[error("{name}: devices in zone {zone}, which does not exist")]
     DeviceZone {
         /// The resource.
         name: String,
@@ -453,7 +453,10 @@ fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostFault
         Err(HostFault::Setting { setting, why })
     };
     let beside = |setting, other: &str| {
-        Err(HostFault::Setting { setting, why: format!("the kubelet refuses it beside {other}") })
+        Err(HostFault::Setting {
+            setting,
+            why: format!("the kubelet refuses it together with {other}"),
+        })
     };
     if kubelet.memory_policy == MemoryPolicy::Static && !features.memory_manager {
         return unknown("memoryManagerPolicy");

@@ -105,7 +105,7 @@ impl Reason {
                 format!(
                     "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {wanted}, CPUs per core = {per_core}"
                 ),
-                format!("{free} CPUs of whole free cores where {wanted} are requested"),
+                format!("{wanted} CPUs of whole free cores requested, {free} available"),
             ),
             Self::Total { name, wanted, used, capacity } => (
                 RefusedBy::NodeResourcesFit,
@@ -175,11 +175,11 @@ impl Reason {
                     ),
                     MemoryReason::DefaultNotPreferred => (
                         "failed to find the default preferred hint",
-                        "memory and huge pages are only there on more zones than needed",
+                        "memory and huge pages are only available on more zones than necessary",
                     ),
                     MemoryReason::NoExtension => (
                         "failed to find NUMA nodes to extend the current topology hint",
-                        "its zones lack memory or huge pages, and no further zones may be joined to them",
+                        "its zones lack memory or huge pages, and no further zones can be added to them",
                     ),
                     MemoryReason::ExtensionNotPreferred => (
                         "failed to find the extended preferred hint",

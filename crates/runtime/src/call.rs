@@ -75,7 +75,7 @@ fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         // kube returns this error for an object of a watch that it cannot parse.
         if status.code == 0 && status.message.is_empty() {
-            return "the API server sent an object that cannot be understood".to_owned();
+            return "the API server sent an object that cannot be parsed".to_owned();
         }
         return format!("{} ({})", status.message, status.code);
     }

@@ -79,7 +79,7 @@ impl Credential {
                 Ok(connected) => {
                     *self.lock() = connected;
                     (seen, said) = (now, String::new());
-                    tracing::info!(path, "read the kubeconfig again, as it has changed");
+                    tracing::info!(path, "reloaded the changed kubeconfig");
                 }
                 Err(error) => {
                     let error = format!("{error:#}");

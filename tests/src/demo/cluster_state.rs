@@ -130,7 +130,7 @@ impl ClusterState {
                 Some(one) => {
                     all.push(format!("{}: {name} is {}: {}", kind.name, one.status, one.message))
                 }
-                None => all.push(format!("{}: {name} is not said", kind.name)),
+                None => all.push(format!("{}: {name} is missing", kind.name)),
             }
         }
         if status.zones.len() != 2 {

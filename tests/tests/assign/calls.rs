@@ -134,7 +134,7 @@ pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
 pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
     let extender = bed.extender(plane, "wrong", "");
     for (body, words) in
-        [("", "filter"), ("{\"Pod\":", "filter"), ("{\"NodeNames\":[]}", "Pod: there is none")]
+        [("", "filter"), ("{\"Pod\":", "filter"), ("{\"NodeNames\":[]}", "Pod: is missing")]
     {
         let said = post(bed.port, "filter", body);
         assert!(said["Error"].as_str().unwrap().contains(words), "{said}");

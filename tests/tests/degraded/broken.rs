@@ -54,7 +54,7 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
     );
     bed.proxy.behaviour(RequestFilter::Reads, garbled);
     bed.ask(56);
-    bed.says(&before, "sent an object that cannot be understood", SOON);
+    bed.says(&before, "sent an object that cannot be parsed", SOON);
     bed.says(&before, "invalid type: string \"x\", expected i64", SOON);
     sleep(TROUBLE);
     bed.lives(55);

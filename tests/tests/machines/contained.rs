@@ -38,7 +38,7 @@ pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
         plane,
         "refers",
         "Valid",
-        "Secret closed/sizes: cannot be read, as a right is missing",
+        "Secret closed/sizes: cannot be read, because an RBAC permission is missing",
     );
     may_read(plane, "closed");
     plane.kubectl(&["annotate", "machinedeployment", "refers", "-n", SPACE, "may=read"]).unwrap();

@@ -153,7 +153,7 @@ fn trouble_is_seen(host: &mut Host) {
         .unwrap();
     until(
         host,
-        "curl -s http://127.0.0.1:9477/report | grep -q 'thief0, which Berth did not make, is VLAN 200'",
+        "curl -s http://127.0.0.1:9477/report | grep -q 'thief0, which was not created by Berth, is VLAN 200'",
     );
     let said = host.run("berth-agent check network.stolen").unwrap();
     assert!(

@@ -145,7 +145,7 @@ fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
     write(host, &asked.manifest(0, &[]));
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
-    let why = "there is a link br-tenant that Berth did not make";
+    let why = "link br-tenant exists and was not created by Berth";
     assert!(said.output.contains(why), "{}", said.output);
     for vm in [shop, bank] {
         detach(host, vm);

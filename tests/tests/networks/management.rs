@@ -114,8 +114,8 @@ fn undone_when_the_gateway_is_lost(host: &mut Host) {
     let before = links(host);
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 3, "{}", said.output);
-    assert!(said.output.contains("gateway 10.98.0.1 did not answer any more"), "{}", said.output);
-    assert!(said.output.contains("taken back"), "{}", said.output);
+    assert!(said.output.contains("gateway 10.98.0.1 has not answered"), "{}", said.output);
+    assert!(said.output.contains("rolled back"), "{}", said.output);
     host.must("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
     host.must("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
@@ -136,7 +136,7 @@ fn undone_at_the_next_start(host: &mut Host) {
     kill_in_between(host);
     let said = host.run("berth-agent revert").unwrap();
     assert!(
-        said.output.contains("was on trial when berth-agent ended, and was taken back"),
+        said.output.contains("was on trial when berth-agent exited, and was rolled back"),
         "{}",
         said.output
     );
@@ -190,7 +190,7 @@ fn undone_by_the_guard(host: &mut Host) {
 fn undone_by_the_daemon_and_not_tried_again(host: &mut Host) {
     let before = links(host);
     start(host);
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'taken back'");
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'rolled back'");
     host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
     // The change stays reverted after the next cycle.
     host.must("kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master")

@@ -35,19 +35,19 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
     });
 
     plane.ask(NODE, &spec(1500)).unwrap();
-    until(&plane, host, "the change is taken back, and that is said", |node| {
+    until(&plane, host, "the change is rolled back and reported", |node| {
         let status = node["status"].to_string();
-        status.contains("the API server") && status.contains("could not be reached any more")
+        status.contains("the API server") && status.contains("is no longer reachable")
     });
     host.must(&format!("! ip link show {UPLINK} | grep -q master && ping -c 1 -W 5 10.99.0.1"))
         .unwrap();
     let said = plane.infra_node(NODE);
     assert_eq!(condition(&said, "TenantNetworksReady")["status"], "False", "{said:#}");
     // The agent does not retry the change, and still reaches the API server.
-    let begin = host.must("grep -c 'was taken back' /run/agent.log").unwrap();
+    let begin = host.must("grep -c 'was rolled back' /run/agent.log").unwrap();
     host.must("kill -HUP $(cat /run/agent.pid); sleep 5").unwrap();
     host.must(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
-    assert_eq!(host.must("grep -c 'was taken back' /run/agent.log").unwrap(), begin);
+    assert_eq!(host.must("grep -c 'was rolled back' /run/agent.log").unwrap(), begin);
 
     // After the route to the API server also uses the VLAN link, the same change succeeds when it is requested
     // again.

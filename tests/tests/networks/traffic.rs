@@ -211,7 +211,7 @@ fn a_join_that_is_refused_costs_nothing(host: &mut Host, network: &str, scenario
     let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
     assert_eq!(said.code, 3, "{}", said.output);
     assert!(
-        unwrapped(&said.output).contains("something else receives its frames already"),
+        unwrapped(&said.output).contains("another device already receives its frames"),
         "{}",
         said.output
     );

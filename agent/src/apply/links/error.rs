@@ -46,7 +46,7 @@ pub enum StepError {
     #[error("netlink: {0}")]
     Netlink(#[source] Arc<io::Error>),
     /// The kernel did not list the attached links.
-    #[error("{link}: it is not known who uses it: {source}")]
+    #[error("{link}: the users of this link are unknown: {source}")]
     UsersUnknown {
         /// The link that the step works on.
         link: LinkName,
@@ -73,10 +73,10 @@ impl StepError {
 
 const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
     match (errno, op) {
-        (Errno::EPERM, _) => "; it takes CAP_NET_ADMIN in the host's network namespace",
+        (Errno::EPERM, _) => "; requires CAP_NET_ADMIN in the host's network namespace",
         (Errno::EOPNOTSUPP, LinkOp::Make(desired)) => match desired.kind {
             DesiredKind::Bridge { vlan_aware: true, .. } => {
-                "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): take scenario \
+                "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): use scenario \
                  BridgePerTenant"
             }
             DesiredKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
@@ -84,15 +84,15 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
             DesiredKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
         },
         (Errno::ENOSPC, LinkOp::AddVlans { .. } | LinkOp::Make(_)) => {
-            "; the network card's VLAN filter is full: carry fewer tenants here, or take another card"
+            "; the VLAN filter of the network card is full: assign fewer tenants to this host, or use another card"
         }
         (Errno::EBUSY, LinkOp::Join { .. }) => {
-            "; something else receives its frames already (macvlan, ipvlan, a bond)"
+            "; another device already receives its frames (macvlan, ipvlan, a bond)"
         }
-        (Errno::EADDRINUSE, _) => "; another program has the UDP port",
+        (Errno::EADDRINUSE, _) => "; another program uses the UDP port",
         (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
-        (Errno::EEXIST, _) => "; something made it at the same time, look again",
-        (Errno::ENETDOWN, _) => "; the link below is down",
+        (Errno::EEXIST, _) => "; another program created it at the same time, retry",
+        (Errno::ENETDOWN, _) => "; the lower link is down",
         (Errno::ENOMEM | Errno::ENOBUFS, _) => "; there is no memory for it now",
         _ => "",
     }
@@ -119,7 +119,9 @@ pub enum FilterError {
     #[error("nf_tables: {0}")]
     NoAnswer(#[source] io::Error),
     /// The table differs from the desired table after the transaction.
-    #[error("done, and reads back otherwise; another program changes nftables table bridge berth")]
+    #[error(
+        "applied, but reads back differently; another program changes nftables table bridge berth"
+    )]
     Differs,
 }
 
@@ -162,19 +164,19 @@ pub enum TrialNotStarted {
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
     /// The change makes no link a port of a bridge.
-    #[error("nothing to try")]
+    #[error("there is no step to try")]
     NoJoin,
     /// No gateway answers before the change.
     #[error(
-        "no gateway answers now ({}), so it could not be detected that the host is cut off by it; not tried",
+        "no gateway answers now ({}), so a loss of connectivity could not be detected; not applied",
         named(.0)
     )]
     NoGateway(Vec<Gateway>),
     /// The time since boot is unknown.
-    #[error("/proc/uptime cannot be read; not tried")]
+    #[error("/proc/uptime cannot be read; not applied")]
     Uptime,
     /// The agent could not save the note of how to undo the change.
-    #[error("{0}; without the note it could not be undone; not tried")]
+    #[error("{0}; without the note the change could not be rolled back; not applied")]
     Note(#[source] WriteError),
     /// The kernel refused a step.
     #[error(transparent)]
@@ -186,7 +188,7 @@ pub enum TrialNotStarted {
 pub enum RollbackResult {
     /// The port was removed from its bridge again.
     #[error(
-        "{cause}; {port} was taken back, {} ({guard})",
+        "{cause}; {port} was rolled back, {} ({guard})",
         if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
     )]
     Done {
@@ -201,7 +203,7 @@ pub enum RollbackResult {
         guard: Guard,
     },
     /// The rollback failed.
-    #[error("{cause}; and it cannot be undone: {source}")]
+    #[error("{cause}; the rollback failed: {source}")]
     Impossible {
         /// The reason for the rollback.
         cause: Box<TrialFailure>,
@@ -210,7 +212,7 @@ pub enum RollbackResult {
     },
     /// The note could not be removed after a successful trial. The change was rolled back, because
     /// a note that exists is an order to roll back.
-    #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "taken back".to_owned()))]
+    #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "rolled back".to_owned()))]
     Note {
         /// The reason why the note could not be removed.
         source: WriteError,
@@ -231,7 +233,7 @@ pub enum TrialFailure {
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
     /// Gateways that answered before the change no longer answer.
-    #[error("{} did not answer any more for {seconds} s", named(.gateways))]
+    #[error("{} has not answered for {seconds} s", named(.gateways))]
     Gateways {
         /// The gateways that do not answer.
         gateways: Vec<Gateway>,
@@ -239,7 +241,7 @@ pub enum TrialFailure {
         seconds: u64,
     },
     /// The API server no longer accepts connections.
-    #[error("the API server ({}) could not be reached any more", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("the API server ({}) is no longer reachable", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     ApiServer(Vec<SocketAddr>),
 }
 
@@ -271,7 +273,7 @@ impl fmt::Display for Guard {
             Self::Child => f.write_str(
                 "guarded by a child process, and if the agent's control group ends too, by the agent's next start",
             ),
-            Self::NextStart => f.write_str("guarded by the agent's next start alone"),
+            Self::NextStart => f.write_str("guarded only by the agent's next start"),
         }
     }
 }

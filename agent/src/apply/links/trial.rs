@@ -149,12 +149,12 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     // Without both IDs it is unknown if the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
-            "{} is on trial, and it is not known whether that was in this boot: {}",
+            "{} is on trial, and it is unknown whether the trial began in this boot: {}",
             note.port,
             if boot_id.is_empty() {
                 "/proc/sys/kernel/random/boot_id cannot be read"
             } else {
-                "bootID is empty; take the link from its bridge if that is wrong, and remove the file"
+                "bootID is empty; remove the link from its bridge if it must not be a port, and delete the file"
             }
         )));
     }
@@ -163,9 +163,10 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     if note.boot_id == boot_id {
         let done = Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note));
         done.map_err(|error| {
-            malformed(format!("{} is on trial and cannot be taken back: {error}", note.port))
+            malformed(format!("{} is on trial and cannot be rolled back: {error}", note.port))
         })?;
-        let why = format!("{} was on trial when berth-agent ended, and was taken back", note.port);
+        let why =
+            format!("{} was on trial when berth-agent exited, and was rolled back", note.port);
         let mut ledger = Ledger::read(root, Some(boot_id))?;
         let made = ledger.networks.entry(note.network).or_default();
         made.trial = Some((note.settings, why.clone()));

@@ -35,7 +35,7 @@ pub(super) fn steps(input: Input, mode: KubeletMode, desired: &KubeletConfig) ->
         let file = kubelet.sources.first().map_or("the kubelet's configuration", String::as_str);
         let flags = kubelet.set_by_flags.join(", ");
         let flags =
-            if flags.is_empty() { flags } else { format!(", and take its flags for {flags} away") };
+            if flags.is_empty() { flags } else { format!(", and remove its flags for {flags}") };
         steps.push(format!("put the fields below into {file}{flags}"));
         let remove: Vec<String> = refused_by(input.facts, desired)
             .into_iter()

@@ -77,7 +77,7 @@ pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> PoolClaim {
 pub(crate) fn remove_checkpoint(file: String) -> Change {
     Change {
         id: ChangeId::KubeletCheckpoint,
-        was: "of other huge pages".to_owned(),
+        was: "with other numbers of huge pages".to_owned(),
         will_be: "none".to_owned(),
         why: ChangeReason::Spec,
         drift: false,

@@ -85,7 +85,7 @@ fn blocked(
         .any(|found| !found.starts_with(HEADER));
     if not_ours {
         return Some(format!(
-            "{active} or {staged} is there and was not made by Berth; move it away"
+            "{active} or {staged} exists and was not created by Berth; remove it"
         ));
     }
     let fixed: Vec<&str> = differences
@@ -95,7 +95,7 @@ fn blocked(
         .collect();
     (!fixed.is_empty()).then(|| {
         format!(
-            "the kubelet's command line sets {}, which beats any file; take it away",
+            "the kubelet's command line sets {}, which overrides configuration files; remove this flag",
             fixed.join(", ")
         )
     })

@@ -52,7 +52,7 @@ pub(super) fn plan(
         (mode, reserved)
     else {
         if let (Some(mode @ (KubeletMode::Advise | KubeletMode::Stage)), None) = (mode, reserved) {
-            let message = "needs spec.cpu.reserved: the CPUs that the kubelet shall keep";
+            let message = "requires spec.cpu.reserved, the CPUs that the kubelet reserves";
             targets.faults.push(Fault::new("spec.cpu.kubelet", format!("{mode:?}"), message));
         }
         return (remove_drop_in(input), None);

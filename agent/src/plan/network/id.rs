@@ -168,7 +168,7 @@ impl fmt::Display for LinkChangeId {
             Self::SetLink { link, differences } => write!(f, "set {link}: {}", Listed(differences)),
             Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
             Self::MoveUplink { uplink, bridge, from } => {
-                write!(f, "have {uplink} take over {bridge} from {}", joined(from, ", "))
+                write!(f, "make {uplink} the uplink of {bridge} instead of {}", joined(from, ", "))
             }
             Self::SetUp(link) => write!(f, "set {link} up"),
             Self::SetDown(link) => write!(f, "set {link} down"),
@@ -181,14 +181,14 @@ impl fmt::Display for LinkChangeId {
             Self::AddTenant { tenant, segment, bridge, partly } => {
                 let bridge = bridge.as_ref().map(LinkName::as_str).unwrap_or_default();
                 write!(f, "add {segment} on bridge {bridge} for {tenant}")?;
-                f.write_str(if *partly { ", where part of it is missing" } else { "" })
+                f.write_str(if *partly { ", which is incomplete" } else { "" })
             }
             Self::SetTenant { tenant, links } => {
                 f.write_str("set ")?;
                 for (index, (link, differences)) in links.iter().enumerate() {
                     f.write_str(if index > 0 { "; " } else { "" })?;
                     if differences.is_empty() {
-                        write!(f, "{link}: made again")?;
+                        write!(f, "{link}: recreated")?;
                     } else {
                         write!(f, "{link}: {}", Listed(differences))?;
                     }
@@ -202,7 +202,9 @@ impl fmt::Display for LinkChangeId {
                     None => write!(f, "network {network}"),
                 }
             }
-            Self::RemoveUnfinished(link) => write!(f, "remove {link}, which was never finished"),
+            Self::RemoveUnfinished(link) => {
+                write!(f, "remove {link}, which was not created completely")
+            }
         }
     }
 }

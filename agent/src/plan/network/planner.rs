@@ -162,8 +162,8 @@ impl<'a> Planner<'a> {
         let trial = self.made().and_then(|made| made.trial.as_ref());
         let why = if !shared.allow_management {
             format!(
-                "{carries}. As a port of a bridge {0} answers for none of its addresses. Take another uplink or \
-                 scenario BridgePerTenant, or say uplink.allowManagement: true, and it is tried and taken back if the \
+                "{carries}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
+                 scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then tried, and rolled back if the \
                  gateway is lost",
                 uplink.name
             )
@@ -175,7 +175,7 @@ impl<'a> Planner<'a> {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
                 change.effect = format!(
-                    "on trial, as {carries}: undone if the gateway or the API server is lost"
+                    "on trial, because {carries}: rolled back if the gateway or the API server is lost"
                 );
             }
             if let Some(work) = self.last_work() {

@@ -11,12 +11,12 @@ use super::removal;
 pub(super) enum UnusableLink {
     /// Another program created the link.
     #[error(
-        "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
+        "link {0} exists and was not created by Berth; set another bridge name for the network, or remove that link if \
          it is not needed"
     )]
     Foreign(LinkName),
     /// The link has another kind.
-    #[error("{0} is no bridge; remove it (ip link delete {0})")]
+    #[error("{0} is not a bridge; remove it (ip link delete {0})")]
     NoBridge(LinkName),
 }
 
@@ -25,7 +25,7 @@ pub(super) enum UnusableLink {
 pub(super) enum TenantError {
     /// A VLAN link of another program would receive the tenant's frames.
     #[error(
-        "{link}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
+        "{link}, which was not created by Berth, is VLAN {id} of the same uplink and would receive its frames; remove it (ip \
          link delete {link}), or give the tenant another VLAN"
     )]
     ConflictingVlanLink {
@@ -38,7 +38,7 @@ pub(super) enum TenantError {
     #[error(transparent)]
     UnusableLink(#[from] UnusableLink),
     /// The bridge belongs to another tenant, and has ports.
-    #[error("{link} is still that of {tenant}: {}", removal::in_use(.users))]
+    #[error("{link} still belongs to {tenant}: {}", removal::in_use(.users))]
     OwnedByOtherTenant {
         /// The bridge.
         link: LinkName,

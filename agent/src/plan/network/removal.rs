@@ -164,7 +164,7 @@ fn lower(links: &Links, link: &Link) -> Change {
         .collect();
     if !others.is_empty() || !link.addresses.is_empty() {
         change.blocked = Some(format!(
-            "others use {} by now: {}",
+            "other links use {} now: {}",
             link.name,
             [others.join(", "), link.addresses.join(", ")].join(" ")
         ));
@@ -180,7 +180,7 @@ fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -
 
 /// Returns the reason why a link stays.
 pub(super) fn in_use(users: &BTreeSet<String>) -> String {
-    format!("still in use by {}; it is removed when the last port has gone", counted(users))
+    format!("still in use by {}; it is removed when its last port is removed", counted(users))
 }
 
 /// Returns the names of the first links, and the number of the others.

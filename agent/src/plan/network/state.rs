@@ -89,7 +89,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
         } else if let Some(why) = planner.waits.get(&tenant.id()) {
             not(TenantNetworkState::Pending, why.clone())
         } else if planner.pending.contains(&tenant.id()) {
-            not(TenantNetworkState::Pending, "is being made".to_owned())
+            not(TenantNetworkState::Pending, "is being created".to_owned())
         } else if let Some(change) = waits {
             not(TenantNetworkState::Pending, format!("waits for: {}", change.id))
         } else {

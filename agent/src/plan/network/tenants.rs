@@ -59,7 +59,7 @@ impl Planner<'_> {
                 let users: BTreeSet<String> = users.map(|(name, _)| name).collect();
                 if !users.is_empty() {
                     let why =
-                        format!("VLAN {id} still is that of {other}: {}", removal::in_use(&users));
+                        format!("VLAN {id} still belongs to {other}: {}", removal::in_use(&users));
                     self.failed.insert(tenant.id(), why);
                     continue;
                 }
@@ -245,8 +245,7 @@ impl Planner<'_> {
             LinkOp::Remove(name) => Some(name.as_str()),
             _ => None,
         });
-        let loses =
-            format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
+        let loses = format!("{} is recreated", again.collect::<Vec<_>>().join(" and "));
         // A tenant that was in place with the same spec is repaired although its VMs lose the network, because
         // they are on the wrong network.
         if !had && let Some(why) = self.disruption_refusal(&users, &loses) {

@@ -34,18 +34,18 @@ pub(super) fn find<'a>(
     let Some(link) = found else {
         let uplinks: Vec<&str> = links.uplinks().map(|link| link.name.as_str()).collect();
         let there = if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") };
-        return Err(fault(format!("is not there; this host's uplinks: {there}")));
+        return Err(fault(format!("does not exist; uplinks of this host: {there}")));
     };
     if link.kind == LinkKind::Loopback || link.is_ours() {
-        return Err(fault("cannot lead out of the host".to_owned()));
+        return Err(fault("is not a link that leaves the host".to_owned()));
     }
     if link.kind == LinkKind::Bridge {
-        let message = "is a bridge; name the link it leaves the host by".to_owned();
+        let message = "is a bridge; specify its uplink".to_owned();
         return Err(fault(message));
     }
     if let Some(master) = link.master.as_ref().and_then(|master| links.named(master)) {
         if master.kind == LinkKind::Bond {
-            return Err(fault(format!("is a port of {}; name that", master.name)));
+            return Err(fault(format!("is a port of {}; specify that link", master.name)));
         }
         if !master.is_ours() {
             return Err(fault(format!("is a port of {}, which Berth did not make", master.name)));
@@ -79,7 +79,7 @@ pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
     let destination =
         above.iter().find_map(|link| Some((link.destination.as_ref()?, link.name.as_str())));
     let route = if !links.routes_known {
-        Some("whether the host's routes leave through it is not known".to_owned())
+        Some("it is unknown whether the host's routes leave through it".to_owned())
     } else if uplink.default_route {
         Some("the host's default route leaves through it".to_owned())
     } else {

@@ -38,8 +38,8 @@ impl DesiredNetworks<'_> {
                     if of != network.name {
                         let id = tenant.segment.field();
                         let message = format!(
-                            "is already that of {owner} on network {of}, and both networks leave the host by {}: they \
-                             would be one network; give one of them another {id}, or its network another way out",
+                            "is already used by {owner} on network {of}, and both networks leave the host through {}: they \
+                             would be one network; give one of them another {id}, or its network another uplink",
                             wire.0
                         );
                         let path = FieldPath::spec("tenantNetworks").item(tenant.name).child(id);

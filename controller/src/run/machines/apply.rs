@@ -56,7 +56,8 @@ impl ValidatedDeployment<'_> {
                 // The controller cannot create a replacement either, so existing machines stay.
                 steps.create = 0;
                 steps.delete.clear();
-                let message = format!("no machine is made before its tenant is isolated: {reason}");
+                let message =
+                    format!("no machine is created before its tenant is isolated: {reason}");
                 let problem = Problem::new(self.deployment.called(), "", "", message);
                 Applied { problems: vec![problem], ..Applied::default() }
             }

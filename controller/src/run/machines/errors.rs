@@ -54,7 +54,7 @@ pub(super) fn redact_message(error: kube::Error) -> kube::Error {
             let fields = causes.into_iter().flatten().map(|cause| cause.field);
             let fields: Vec<String> = fields.collect();
             status.message = format!(
-                "{} ({}), fields: {}; more is not shown, as the object has values from Secrets",
+                "{} ({}), fields: {}; the message is omitted because the object has values from Secrets",
                 status.reason,
                 status.code,
                 fields.join(", ")

@@ -24,7 +24,7 @@ impl Context {
         if is_foreign && !was_foreign {
             let why =
                 if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
-            let note = format!("left to machine-controller, as {why}");
+            let note = format!("left to machine-controller, because {why}");
             tracing::info!(reason = why, "left MachineDeployment to machine-controller");
             // The status belongs to machine-controller, so Berth only emits an event.
             let reference = object.object_ref(&deployments());

@@ -39,11 +39,11 @@ impl ValidatedDeployment<'_> {
         let wrong = |from: &str, why: &str| {
             let field = format!("status.{RECORD}");
             let message = format!(
-                "{why}, and by its fields they would be in {home}: undo the change of its annotation or clusterName, or of \
+                "{why}, but its fields now select {home}: undo the change of its annotation or clusterName, or of \
                  its TenantCluster; to move it, scale it to 0 before"
             );
             let problem = Problem::new(self.deployment.called(), field, from, message);
-            Ok(Some(problem.into_fatal("nothing is made or deleted")))
+            Ok(Some(problem.into_fatal("nothing is created or deleted")))
         };
         match (left, recorded) {
             (Some(from), _) => return wrong(&from, "its machines are in this namespace"),

@@ -22,7 +22,7 @@ pub(super) struct UserData {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UserDataError {
     #[error(
-        "there are no user data, and without them no machine joins its cluster: name a Secret in annotation {}, or in the \
+        "user data are missing, and without them no machine can join its cluster: set a Secret in annotation {}, or in the \
          TenantCluster's spec.userDataSecretRef",
         names::USER_DATA_SECRET
     )]
@@ -46,7 +46,7 @@ pub(super) enum SecretProblem {
     NotFound,
     #[error(": {0}")]
     Forbidden(Forbidden),
-    #[error(" has entry {0}, which is no text")]
+    #[error(" has entry {0}, which is not text")]
     NotText(String),
     #[error(" has no entry {0}")]
     NoEntry(String),

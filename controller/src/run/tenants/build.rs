@@ -78,7 +78,7 @@ fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
         Some(Server::Address(address)) => (Some(*address), None),
         Some(Server::Name(_)) => {
             // The host name comes from a Secret, so the message does not contain it.
-            let message = "its kubeconfig names the API server by a host name, and policies take addresses: open the way by a \
+            let message = "its kubeconfig names the API server by a host name, and NetworkPolicies need addresses: allow the traffic with a \
                            custom policy";
             (None, Some(message.to_owned()))
         }

@@ -86,7 +86,7 @@ impl Context {
                 }
                 Choice::TakeOver(id, claim) => match self.take_over(claim, &uid).await {
                     Ok(()) => {
-                        let note = format!("{id} was that of an earlier tenant of this name");
+                        let note = format!("{id} belonged to an earlier tenant of this name");
                         return claimed(id, Some(note));
                     }
                     // Another tenant has taken over the claim in the meantime, or the claim was deleted.
@@ -116,7 +116,7 @@ impl Context {
                 }
                 return claimed(id, moved(request, id));
             };
-            tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "withdraw VlanClaim, as another tenant has the same VLAN or VNI");
+            tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "withdrew VlanClaim because another tenant has the same VLAN or VNI");
             self.withdraw(&claim).await?;
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());

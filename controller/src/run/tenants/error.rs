@@ -10,7 +10,7 @@ pub(super) use crate::run::calls::found;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another client wrote the object in between; the next reconcile reads the new version.
-    #[error("{0} was changed by another at the same time")]
+    #[error("{0} was changed by another client at the same time")]
     Changed(String),
     /// The API server refused a request, or could not be reached.
     #[error("{what}: {error}")]

@@ -95,7 +95,7 @@ impl Context {
                 let there = found(api.get_metadata(&name).await).map_err(refused)?;
                 if there.is_some_and(|there| !is_owned(there.labels())) {
                     let message = format!(
-                        "{what} exists and was not created by Berth; delete it, or hand it over by label {}={}",
+                        "{what} exists and was not created by Berth; delete it, or let Berth adopt it with label {}={}",
                         MANAGED_BY.0, MANAGED_BY.1
                     );
                     return Err(Fault::new(ConditionReason::NotOwned, message));

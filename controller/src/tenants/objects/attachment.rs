@@ -64,7 +64,7 @@ fn bridge(
     let name = NetworkBinding::Bridge.definition_name(tenant);
     let Some(bridge) = network.bridge_of(id) else {
         let message = format!(
-            "spec.network.binding: Bridge, but network {} is of scenario {:?} and has no bridges; leave it out",
+            "spec.network.binding: Bridge, but network {} has scenario {:?} and no bridges; remove the field",
             network.name, network.scenario
         );
         return Err(Fault::new(ConditionReason::InvalidBinding, message));
@@ -105,7 +105,7 @@ fn virtual_function(
 ) -> Result<Parts, Fault> {
     let NetworkId::Vlan(vlan) = id else {
         let message = format!(
-            "spec.network.binding: Sriov, but network {} is of scenario {:?} and has no VLANs",
+            "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs",
             network.name, network.scenario
         );
         return Err(Fault::new(ConditionReason::InvalidBinding, message));

@@ -50,7 +50,7 @@ pub fn cpu_state_fault(
     if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
     {
         return Some(format!(
-            "CPUs {} are pod {pod}'s and shared at once",
+            "CPUs {} are allocated to pod {pod} and also in the shared pool",
             cpus.intersection(shared)
         ));
     }
@@ -91,7 +91,7 @@ pub fn memory_state_fault(
     if let Some(id) =
         state.machine_state.keys().find(|id| !zones.iter().any(|zone| zone.id == **id))
     {
-        return Some(format!("the checkpoint has zone {id}, which this host has not"));
+        return Some(format!("the checkpoint has zone {id}, which this host does not have"));
     }
     zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
         None => Some(format!("zone {} is not in the checkpoint", zone.id)),
@@ -124,7 +124,7 @@ fn zone_fault(
         .find(|name| page_size(name).is_some() && pages_known && !now.contains_key(*name));
     if let Some(resource) = gone {
         return Some(format!(
-            "zone {id}: {resource} is in the checkpoint, and this kernel has none"
+            "zone {id}: {resource} is in the checkpoint, but this kernel has none"
         ));
     }
     for (resource, amount) in &now {
@@ -137,7 +137,7 @@ fn zone_fault(
         let kept = reserved.get(resource).copied().unwrap_or_default();
         if table.system_reserved != kept.0 {
             return Some(format!(
-                "zone {id}: of {resource} {} was kept for the system, reservedMemory says {kept}",
+                "zone {id}: {} of {resource} was reserved for the system, reservedMemory has {kept}",
                 Bytes(table.system_reserved)
             ));
         }

@@ -225,7 +225,7 @@ impl KubeletConfig {
                 self.invalid.remove(field);
             } else {
                 let value: String = value.chars().take(40).collect();
-                let why = format!("{field}: `{value}` is none of {}", known.join(", "));
+                let why = format!("{field}: `{value}` must be one of {}", known.join(", "));
                 self.invalid.insert(field, why);
             }
         }

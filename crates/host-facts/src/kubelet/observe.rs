@@ -43,7 +43,7 @@ pub fn observe(
     let found = match (process, embedded) {
         (Found::None, Some(name)) => Err((
             UnknownReason::NotFound,
-            format!("{name} runs a kubelet inside itself, whose flags /proc does not show"),
+            format!("{name} embeds the kubelet, whose flags are not visible in /proc"),
         )),
         (Found::One(pid), _) => {
             facts.pid = Some(pid);

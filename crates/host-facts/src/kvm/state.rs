@@ -30,7 +30,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     // A device that the kernel has registered exists, with any flags (a paravirtual KVM needs no flags).
     if evidence.registered {
         if evidence.device.is_none() {
-            return captured("the kernel has KVM, but VMs were not tried");
+            return captured("the kernel has KVM, but no VM was created as a test");
         }
         let why = "the kernel has KVM, but /dev/kvm is not in this container or mount namespace";
         return Err((UnknownReason::NotFound, why.to_owned()));

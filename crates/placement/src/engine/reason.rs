@@ -94,7 +94,7 @@ impl fmt::Display for Reason {
             ),
             Self::Unpredictable(Unpredictable::Memory(pod)) => write!(
                 f,
-                "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod has gone",
+                "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod is deleted",
             ),
             Self::Unpredictable(Unpredictable::Devices(resource)) => write!(
                 f,
@@ -107,11 +107,11 @@ impl fmt::Display for Reason {
 
 const fn kvm(state: KvmState) -> &'static str {
     match state {
-        KvmState::Ready => "nothing stands in the way",
+        KvmState::Ready => "there is no obstacle",
         KvmState::NoCpuSupport => "its CPU offers no virtualisation",
         KvmState::DisabledInFirmware => "virtualisation is switched off in its firmware",
         KvmState::ModuleNotLoaded => "no KVM module is loaded",
-        KvmState::NoPermission => "/dev/kvm may not be opened",
-        KvmState::SmokeTestFailed => "/dev/kvm opens, but a VM cannot be made",
+        KvmState::NoPermission => "the agent has no permission to open /dev/kvm",
+        KvmState::SmokeTestFailed => "/dev/kvm can be opened, but no VM can be created",
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn allocations(
         let read = reader.allocation(at, reported);
         match by_uid.get_mut(&reported.pod_uid) {
             Some(all) => {
-                let message = "is there twice; what both have counts as taken";
+                let message = "is listed twice; the resources of both count as allocated";
                 reader.report_problem(at, "podUID", &reported.pod_uid, message);
                 all.add(read);
             }

@@ -55,7 +55,7 @@ pub(super) fn allocatable(
             problems.push(Problem::new(object(node), field, &quantity.0, message));
         };
         let Ok(amount) = quantity.0.parse::<Quantity>() else {
-            wrong("is no quantity; not counted");
+            wrong("is not a quantity; not counted");
             continue;
         };
         let Ok(whole) = u64::try_from(amount.units()) else {

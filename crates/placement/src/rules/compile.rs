@@ -275,7 +275,7 @@ fn own(
     has_selector: bool,
 ) -> Result<Vec<(Symbol, Symbol)>, Invalid> {
     if !keys.is_empty() && !has_selector {
-        return Err(place.invalid(keys.join(","), "needs a labelSelector beside it"));
+        return Err(place.invalid(keys.join(","), "requires a labelSelector"));
     }
     let mut all = Vec::new();
     for (at, key) in keys.iter().enumerate() {
@@ -322,7 +322,7 @@ impl Constraint {
             None => 1,
             Some(number) if !is_hard => {
                 return Err(
-                    field.invalid(number, "goes with whenUnsatisfiable: DoNotSchedule only")
+                    field.invalid(number, "is valid only with whenUnsatisfiable: DoNotSchedule")
                 );
             }
             Some(number) => u32::try_from(number)

@@ -167,13 +167,13 @@ impl fmt::Display for Reason {
                 write!(f, "no pod of {pods} in {key}={domain}")
             }
             Self::PodAffinity { key, domain: None, pods } => {
-                write!(f, "no label {key}, in which to be together with {pods}")
+                write!(f, "no label {key}, which the affinity to {pods} requires")
             }
             Self::PodAntiAffinity { key, domain, pods } => {
                 write!(f, "a pod of {pods} is in {key}={domain}")
             }
             Self::ExistingAntiAffinity { key, domain, pods } => {
-                write!(f, "a pod in {key}={domain} wants no pod of {pods} there")
+                write!(f, "a pod in {key}={domain} has an anti-affinity to {pods}")
             }
         }
     }

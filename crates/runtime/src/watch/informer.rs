@@ -241,7 +241,7 @@ where
                         namespace = metadata.namespace,
                         name = metadata.name,
                         error = %invalid,
-                        "failed to understand an object; its last valid version stays in use"
+                        "failed to parse an object; its last valid version stays in use"
                     );
                 }
                 Err(self.known(&invalid.metadata))
