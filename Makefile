@@ -87,7 +87,7 @@ faults: faults-hosts faults-cluster faults-demo  ## all of these
 
 faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test shape --test networks bad_luck -- --ignored --nocapture --test-threads 1 && \
+	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test shape --test networks faults_ -- --ignored --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, the gateway or the API server lost to a change on trial, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 

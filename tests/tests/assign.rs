@@ -77,7 +77,7 @@ fn the_place_of_an_imported_vm_outlives_a_restart() {
 /// Places 10,000 VMs, which takes a quarter of an hour.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_while_vms_come_and_go() {
+fn faults_while_vms_are_created_and_deleted() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Bed::of(&plane);

@@ -37,7 +37,7 @@ use tree::Tree;
 /// All tests share one control plane, because its start takes longest. The test of silent watches has its own
 /// agent, because the agent needs minutes to detect the silence.
 #[test]
-fn an_agent_bears_with_an_unwell_server() {
+fn an_agent_tolerates_a_degraded_server() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&[]).unwrap();
     std::thread::scope(|scope| {
@@ -55,6 +55,6 @@ fn an_agent_bears_with_an_unwell_server() {
 }
 
 #[test]
-fn a_controller_bears_with_an_unwell_server() {
-    controller::bears_with_it();
+fn a_controller_tolerates_a_degraded_server() {
+    controller::tolerates_it();
 }

@@ -107,7 +107,7 @@ fn a_server_takes_what_the_demo_applies() {
 /// Takes about twenty minutes on two cores.
 #[test]
 #[ignore = "slow: make faults"]
-fn whatever_befalls_the_demo_ends_with_all_as_it_should_be() {
+fn the_demo_recovers_from_all_faults() {
     let done = Command::new(env!("CARGO_BIN_EXE_berth-demo"))
         .args(["--once", "--faults"])
         .output()

@@ -101,7 +101,7 @@ fn until_all_run(plane: &ControlPlane, asked: &Asked) {
                     .iter()
                     .any(|field| number(field) != *count)
             {
-                last = format!("{namespace}/{deployment}, {count} asked for: {status:#}");
+                last = format!("{namespace}/{deployment}, {count} desired: {status:#}");
                 return None;
             }
         }

@@ -65,7 +65,7 @@ fn each_gives_a_launcher_pod_of_its_class() {
             assert_eq!(launcher.guest_memory, cpus * 2 * GIB, "{name}");
             assert!(!launcher.is_dedicated, "{name}");
             let asked = compute.requests.memory;
-            assert!(asked < launcher.guest_memory, "{name} asks for {asked}");
+            assert!(asked < launcher.guest_memory, "{name} requests {asked}");
             assert!(compute.requests.cpu_millis <= cpus * 200, "{name}");
         } else {
             assert_eq!(launcher.guest_memory, cpus * 4 * GIB, "{name}");

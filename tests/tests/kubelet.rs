@@ -173,8 +173,12 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     };
     let began = std::time::Instant::now();
     let said = plane.until("the pod's allocation", SOON, allocation).unwrap();
-    writeln!(std::io::stderr(), "the allocation is told {:?} after the pod runs", began.elapsed())
-        .unwrap_or_default();
+    writeln!(
+        std::io::stderr(),
+        "the allocation is reported {:?} after the pod runs",
+        began.elapsed()
+    )
+    .unwrap_or_default();
     let state = host.must("cat /var/lib/kubelet/cpu_manager_state").unwrap();
     let state: Value = serde_json::from_str(&state).unwrap();
     assert_eq!(said["cpus"], state["entries"][&uid]["compute"]);

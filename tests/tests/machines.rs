@@ -201,8 +201,8 @@ fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
             .arg(&file)
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&render.stderr);
-        assert!(render.status.success(), "{told}");
+        let stderr = String::from_utf8_lossy(&render.stderr);
+        assert!(render.status.success(), "{stderr}");
         let machine = String::from_utf8(render.stdout).unwrap();
         let create = ["create", "--dry-run=server", "--validate=false", "-o", "json", "-f", "-"];
         let taken = plane.kubectl_with(&plane.kubeconfig(), &create, &machine).unwrap();

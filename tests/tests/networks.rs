@@ -161,7 +161,7 @@ fn tenants_have_networks_of_their_own() {
 /// Slow test of faults that occur once in years.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_of_changes() {
+fn faults_of_changes() {
     on_two_hosts([13, 14], Kernel::Backports, |hosts| {
         management::is_safe(hosts, true);
         faults::kills(&mut hosts[0], 50);
@@ -172,7 +172,7 @@ fn bad_luck_of_changes() {
 /// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_of_hosts() {
+fn faults_of_hosts() {
     on_two_hosts([15, 16], Kernel::Backports, |hosts| {
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
         faults::other_managers(&mut hosts[0]);
@@ -182,7 +182,7 @@ fn bad_luck_of_hosts() {
 /// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_of_power() {
+fn faults_of_power() {
     on_two_hosts([17, 18], Kernel::Backports, |hosts| {
         faults::power_cuts(&mut hosts[0], 20);
     });
@@ -191,7 +191,7 @@ fn bad_luck_of_power() {
 /// Slow test that needs a control plane.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_of_servers() {
+fn faults_of_servers() {
     on_these(
         || boot([19, 20], Kernel::Backports, true),
         |hosts| {

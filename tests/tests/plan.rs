@@ -22,8 +22,8 @@ fn plan(arguments: &[&str]) -> Value {
         .current_dir(repository())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
 }
 
 /// Returns the objects of a file of the example fleet, as `kubectl create --dry-run=client` prints them.

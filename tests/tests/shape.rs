@@ -61,14 +61,14 @@ fn a_host_is_shaped_as_asked_and_put_back() {
 /// hosts run in parallel.
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_kills() {
-    on_a_host_with_bad_luck(3, |host| faults::kills(host, 50));
+fn faults_kills() {
+    on_a_host_with_faults(3, |host| faults::kills(host, 50));
 }
 
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_of_many_kinds() {
-    on_a_host_with_bad_luck(4, |host| {
+fn faults_of_many_kinds() {
+    on_a_host_with_faults(4, |host| {
         whole::sample_there_and_back(host);
         faults::state_folder(host);
         faults::refused_writes(host);
@@ -80,11 +80,11 @@ fn bad_luck_of_many_kinds() {
 
 #[test]
 #[ignore = "slow: make faults"]
-fn bad_luck_power_cuts() {
-    on_a_host_with_bad_luck(5, |host| faults::power_cuts(host, 20));
+fn faults_power_cuts() {
+    on_a_host_with_faults(5, |host| faults::power_cuts(host, 20));
 }
 
-fn on_a_host_with_bad_luck(number: u8, scenario: fn(&mut Host)) {
+fn on_a_host_with_faults(number: u8, scenario: fn(&mut Host)) {
     on_a_host(number, Kernel::Stable, scenario);
 }
 

@@ -74,7 +74,7 @@ fn a_stolen_credential_is_worth_one_node() {
     });
     assert!(wrong.is_empty(), "{} are not as they must be:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(State::of(&world).guarded(&before), before.guarded(&before));
-    results::tell(&world, &groups, &deployed, all.as_deref());
+    results::print(&world, &groups, &deployed, all.as_deref());
 }
 
 /// Runs the attempts one after the other. Changes of an attempt are reverted, so that each attempt starts from the

@@ -66,7 +66,7 @@ pub(super) async fn renew(
                 tokio::time::sleep(jittered(RENEWAL)).await;
             }
             Err(error) => {
-                let pause = RETRY.max(jittered_at_least(error.rest()));
+                let pause = RETRY.max(jittered_at_least(error.retry_after()));
                 let error = error.to_string();
                 if error != last_error {
                     tracing::warn!(

@@ -84,21 +84,21 @@ pub(super) async fn publish(
         empties_are_nulls: false,
         dropped: BTreeMap::new(),
     };
-    let mut pauses = RetryBackoff::up_to(MAX_BACKOFF);
+    let mut backoff = RetryBackoff::up_to(MAX_BACKOFF);
     let mut last = BTreeSet::new();
     loop {
         store.changed.notified().await;
         tokio::time::sleep(DEBOUNCE).await;
-        let (failed, rest) = publisher.write().await;
+        let (failed, retry_after) = publisher.write().await;
         for (kind, error) in failed.difference(&last) {
             tracing::warn!(kind, name = %publisher.objects.node, %error, "failed to write the object");
         }
         if failed.is_empty() {
-            pauses.reset();
+            backoff.reset();
         } else {
             // The retry publishes the state of that time.
             store.wake();
-            pauses.wait(rest).await;
+            backoff.wait(retry_after).await;
         }
         last = failed;
     }
@@ -107,8 +107,8 @@ pub(super) async fn publish(
 impl Publisher {
     /// Writes all objects that differ. Returns the errors by kind, and the longest Retry-After of the server.
     async fn write(&mut self) -> (BTreeSet<(&'static str, String)>, Duration) {
-        let (mut failed, mut rest) = (BTreeSet::new(), Duration::ZERO);
-        let Some(report) = (self.reports)() else { return (failed, rest) };
+        let (mut failed, mut retry_after) = (BTreeSet::new(), Duration::ZERO);
+        let Some(report) = (self.reports)() else { return (failed, retry_after) };
         let node = self.store.node();
         let results = [
             ("InfraNode", self.infra_node(&report, &node).await),
@@ -116,11 +116,11 @@ impl Publisher {
         ];
         for (kind, result) in results {
             if let Err(error) = result {
-                rest = rest.max(error.rest());
+                retry_after = retry_after.max(error.retry_after());
                 failed.insert((kind, with_hint(&error)));
             }
         }
-        (failed, rest)
+        (failed, retry_after)
     }
 
     async fn infra_node(

@@ -74,18 +74,18 @@ pub(super) fn publish(
 
 impl Publisher {
     async fn run(mut self) {
-        let mut pauses = RetryBackoff::up_to(MAX_BACKOFF);
+        let mut backoff = RetryBackoff::up_to(MAX_BACKOFF);
         loop {
             self.store.topology.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
             match self.write().await {
-                Ok(()) => pauses.reset(),
+                Ok(()) => backoff.reset(),
                 Err(error) => {
                     let reason = with_hint(&error);
                     self.warn_once(&format!("{KIND} {} was not written: {reason}", self.node));
                     // The retry publishes the state of that time.
                     self.store.topology.notify_one();
-                    pauses.wait(error.rest()).await;
+                    backoff.wait(error.retry_after()).await;
                 }
             }
         }

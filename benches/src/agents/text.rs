@@ -133,7 +133,7 @@ the huge pages of a zone, and the files were looked at afterwards.
         sizes = sizes(measured),
         one = one(&measured.one),
         all = all(args.agents, &measured.all),
-        goals = told(&goals),
+        goals = goal_lines(&goals),
     );
     (text, met)
 }
@@ -246,7 +246,7 @@ fn all(agents: u32, rounds: &[All]) -> String {
     rows
 }
 
-fn told(goals: &[(String, bool, String)]) -> String {
+fn goal_lines(goals: &[(String, bool, String)]) -> String {
     let mut lines = String::new();
     for (goal, met, value) in goals {
         let met = if *met { "met" } else { "missed" };

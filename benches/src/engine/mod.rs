@@ -157,7 +157,7 @@ tenant's namespace. The next VM is of the same MachineDeployment with a probabil
 - a decision: the pod's rules are read, the best host is chosen and booked. A pair: a decision, and a VM that goes, drawn from all, so that hosts stay as full
 - the engine works alone; afterwards every decision is judged, in the same order, by the rules and by the kubelet's admission on a \
 second set of books, which must be the same as the engine's in the end
-- peer: every host is asked for every VM, by the same rules (`berth_placement::rules`) and preferences, the winner by the same admission; it works alone too
+- peer: every host is queried for every VM, by the same rules (`berth_placement::rules`) and preferences, the winner by the same admission; it works alone too
 
 | hosts | VMs | full % | decisions a second | decision us, median | 99th percentile | most | pairs a second | peer: pairs a second | median us | 99th percentile | ratio of pairs |
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|

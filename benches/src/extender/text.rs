@@ -22,7 +22,7 @@ fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
 
 /// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
-    let (told, met) = goals(measured);
+    let (results, met) = goals(measured);
     let (pods, bytes) = measured.pods;
     let text = format!(
         "# The scheduler extender with {hosts} hosts, {date}
@@ -32,7 +32,7 @@ pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) ->
   them; no KubeVirt, so there are no VirtualMachineInstances to follow
 - controller: the process `{controller} run`, with the rights of `deploy/base`, leading
 
-{told}
+{results}
 ## `filter`
 
 {requests} calls of each in turn on connections that are kept, each for another pod with the names of all {hosts} hosts ({body:.0} kB), on a

@@ -155,8 +155,8 @@ fn answer(controller: &Path, folder: &Path) -> Result<Value> {
             controller.display()
         )
     })?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(matches!(output.status.code(), Some(0 | 1)), "plan: {}: {told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(matches!(output.status.code(), Some(0 | 1)), "plan: {}: {stderr}", output.status);
     let said: Value = serde_json::from_slice(&output.stdout).context("what plan says")?;
     ensure!(said["problems"].as_array().is_some_and(Vec::is_empty), "plan: {}", said["problems"]);
     Ok(said)

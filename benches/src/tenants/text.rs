@@ -20,7 +20,7 @@ fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
 
 /// Returns the report, and true if all goals are met.
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
-    let (told, met) = goals(measured);
+    let (results, met) = goals(measured);
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
     let text = format!(
         "# {tenants} tenants and {machines} machines, {date}
@@ -37,7 +37,7 @@ pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) ->
 
 {from_nothing}
 {objects_line}
-{told}
+{results}
 ## Requests
 
 | phase | seconds | requests | of them POST, PATCH and DELETE | CPU s | resident MiB at its end | most so far |

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let mut runs = Vec::new();
         for load in &args.loads {
             let vms = trace.scaled(load * empty.pinnable());
-            ensure!(!vms.is_empty(), "{}: asks for nothing", trace.name);
+            ensure!(!vms.is_empty(), "{}: requests nothing", trace.name);
             let outcomes = (0..NAMES.len()).map(|at| -> Result<Outcome> {
                 let (mut outcome, cluster) = one(at, &empty, &vms, trace.days)?;
                 inflate(&mut outcome, cluster, &vms)?;

@@ -89,7 +89,7 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
     let mut at = top + 10.0;
     let [key, end, text] = [right + 12.0, right + 38.0, right + 44.0];
     add(format_args!(r#"<path class="wanted" d="M{key} {}H{end}"/>"#, at - 4.0));
-    add(format_args!(r#"<text class="small" x="{text}" y="{at}">asked for</text>"#));
+    add(format_args!(r#"<text class="small" x="{text}" y="{at}">requested</text>"#));
     let mut by_packed: Vec<_> = lines.collect();
     by_packed.sort_by(|a, b| b.1.mean_packed.total_cmp(&a.1.mean_packed));
     for ((name, (colour, dashes)), outcome) in by_packed {

@@ -30,12 +30,12 @@ pub(super) fn write(args: &Args, date: Date, host: &str, all: &[Replayed]) -> (S
 - VMs: {source}
 - a trace's core is a physical core here, so two CPUs, as no less is allocated; a unit of its memory is 0.25 GiB (3.5 GiB beside \
 most cores), in whole pages; parts are rounded up. Every tenth tenant's VMs have a small sidecar without CPUs of its own
-- nominal load: CPUs that are asked for on average over the trace's days, as a part of all that can be pinned. Tenants are left out, or \
+- nominal load: CPUs that are requested on average over the trace's days, as a part of all that can be pinned. Tenants are left out, or \
 repeated under new ids and at other times, until it is met. VMs that are there before day 0 come first
 - judge: the kubelet's admission (`berth_kubelet_admission`, held against the kubelet's own code) for every policy. A VM that finds no \
 host, or that the kubelet refuses, is lost, as with `runStrategy: Once`; it is not retried
 - kube-scheduler: NodeResourcesFit and NodeResourcesBalancedAllocation with their default weights, sampling as it does by default; the NUMA \
-filter is exact and never stale, better than any that can be had. Full information: every host's kubelet is asked for every VM; like the \
+filter is exact and never stale, better than any that can be had. Full information: the kubelet of every host is queried for every VM; like the \
 filter, it remembers what a kubelet said until something changes on its host
 ",
         hosts = args.hosts,
@@ -141,7 +141,7 @@ fn section(text: &mut String, run: &Run) -> bool {
         "
 ### Nominal load {load:.2}
 
-{vms} VMs; on average {wanted:.1} % of all CPUs are asked for.
+{vms} VMs; on average {wanted:.1} % of all CPUs are requested.
 
 | policy | packed % | rejected % | of them up to {classes} CPUs, % | refused | empty % | free at the first miss % | stranded % | decision us, median | 99th percentile |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|

@@ -27,7 +27,7 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut claims = context.claims.changes();
     tokio::join!(context.configs.ready(), context.profiles.ready(), context.claims.ready());
     let (wake, queue) = unbounded();
-    let tell = async {
+    let notify = async {
         loop {
             for config in context.configs.all() {
                 wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) async fn run(context: Arc<Context>) {
         }
     };
     let store = context.configs.store().clone();
-    tokio::join!(tell, reconcile(OPTIONS, Arc::clone(&context), store, queue, config));
+    tokio::join!(notify, reconcile(OPTIONS, Arc::clone(&context), store, queue, config));
 }
 
 async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {

@@ -1,4 +1,4 @@
-//! State that all reconcilers share: the client, the informer stores and what reconcilers tell each other.
+//! State that all reconcilers share: the client, the informer stores and the signals between reconcilers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ impl Failed {
 impl ReconcileError for Failed {
     fn retry_after(&self) -> Duration {
         match self {
-            Self::Call(_, error) => error.rest(),
+            Self::Call(_, error) => error.retry_after(),
             Self::Wait(_) => Duration::ZERO,
         }
     }

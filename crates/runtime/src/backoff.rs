@@ -25,9 +25,9 @@ impl RetryBackoff {
         self.next = Self::FIRST;
     }
 
-    /// Sleeps for the next pause, but not for less than `rest`.
-    pub async fn wait(&mut self, rest: Duration) {
-        tokio::time::sleep(jittered(self.next.max(jittered_at_least(rest)))).await;
+    /// Sleeps for the next pause, but not for less than `retry_after`.
+    pub async fn wait(&mut self, retry_after: Duration) {
+        tokio::time::sleep(jittered(self.next.max(jittered_at_least(retry_after)))).await;
         self.next = (self.next * 2).min(self.most);
     }
 }

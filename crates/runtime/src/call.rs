@@ -97,9 +97,9 @@ impl CallError {
 
     /// Returns the time until `Retry-After` is over.
     #[must_use]
-    pub fn rest(&self) -> Duration {
+    pub fn retry_after(&self) -> Duration {
         match self {
-            Self::Busy(busy) => busy.rest(),
+            Self::Busy(busy) => busy.remaining(),
             Self::NoAnswer | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
         }
     }
@@ -119,10 +119,10 @@ impl CallError {
 
 /// Returns the time until the `Retry-After` of an error is over.
 #[must_use]
-pub fn rest(error: &kube::Error) -> Duration {
+pub fn retry_after(error: &kube::Error) -> Duration {
     let busy = match error {
         kube::Error::Service(error) => error.downcast_ref::<Busy>(),
         _ => None,
     };
-    busy.map_or(Duration::ZERO, Busy::rest)
+    busy.map_or(Duration::ZERO, Busy::remaining)
 }

@@ -36,7 +36,7 @@ pub struct Busy {
 impl Busy {
     /// Returns the remaining time.
     #[must_use]
-    pub fn rest(&self) -> Duration {
+    pub fn remaining(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 }
@@ -59,7 +59,7 @@ impl RetryAfterLayer {
         if all.is_empty() {
             return None;
         }
-        all.retain(|_, busy| !busy.rest().is_zero());
+        all.retain(|_, busy| !busy.remaining().is_zero());
         all.get(key).cloned()
     }
 }

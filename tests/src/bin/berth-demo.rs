@@ -59,16 +59,16 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let result = std::thread::scope(|scope| {
-        let (tell, told) = oneshot::channel();
+        let (end, ended_signal) = oneshot::channel();
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (at, logs) = (folder.path(), logs.as_path());
         let work = scope.spawn(move || {
             let result = show(screen, arguments, at, logs, &asked);
-            tell.send(()).unwrap_or_default();
+            end.send(()).unwrap_or_default();
             result
         });
         runtime.block_on(async {
-            if !ended(told).await {
+            if !ended(ended_signal).await {
                 screen.stop();
                 drop(ask);
             }
@@ -120,11 +120,11 @@ fn show(
     screen.print(&tables);
     screen.print("\n");
     for problem in &problems {
-        screen.say(&format!("not as it should be: {problem}"));
+        screen.say(&format!("problem: {problem}"));
     }
     let code = if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if problems.is_empty() {
-        screen.say("all is as it should be");
+        screen.say("no problem found");
     }
     if !arguments.once {
         let kubectl = kubectl(&demo)?;

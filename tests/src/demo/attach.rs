@@ -63,11 +63,11 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
     let link = host.must(&format!("ip -n {name} -j link show net1"))?;
     let link: Value = serde_json::from_str(link.trim())?;
     // The guest agent reports the address in this form.
-    let told = json!({"status": {"interfaces": [
+    let status = json!({"status": {"interfaces": [
         {"name": "tenant", "ipAddress": address, "ipAddresses": [address], "mac": link[0]["address"]},
     ]}})
     .to_string();
-    plane.kubectl(&["patch", "vmi", "-n", namespace, name, "--type=merge", "-p", &told])?;
+    plane.kubectl(&["patch", "vmi", "-n", namespace, name, "--type=merge", "-p", &status])?;
     Ok(())
 }
 

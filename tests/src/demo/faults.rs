@@ -51,36 +51,36 @@ impl Demo<'_> {
     /// # Errors
     /// Fails at the first fault from which the cluster does not recover.
     pub fn faults(&mut self) -> Result<String> {
-        let mut told = FaultOutcomes::new();
+        let mut outcomes = FaultOutcomes::new();
         let pings = self.begin_pings()?;
         let what = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
-        self.one(&mut told, &what, Self::restart_api_server)?;
-        self.one(&mut told, "kube-scheduler is killed", Self::kill_scheduler)?;
+        self.one(&mut outcomes, &what, Self::restart_api_server)?;
+        self.one(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
         // Both controllers started when there was one host, and are on several hosts after this step.
-        self.one(&mut told, "controllers are restarted in turn", Self::restart_controllers)?;
-        self.one(&mut told, "agents are restarted in turn", Self::restart_agents)?;
-        self.one(&mut told, "an agent's package is upgraded", Self::upgrade_package)?;
-        self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
-        self.one(&mut told, "HostProfile density is edited, and back", Self::edit_profile)?;
-        self.one(&mut told, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
-        self.one(&mut told, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
-        self.one(&mut told, &format!("{DRAINED} is drained"), Self::drain_host)?;
-        self.one(&mut told, &format!("{LOST} loses its power"), Self::fail_host)?;
-        self.one(&mut told, &format!("{LOST} has power again"), Self::recover_host)?;
-        let rows = told.into_iter().map(Vec::from).collect();
+        self.one(&mut outcomes, "controllers are restarted in turn", Self::restart_controllers)?;
+        self.one(&mut outcomes, "agents are restarted in turn", Self::restart_agents)?;
+        self.one(&mut outcomes, "an agent's package is upgraded", Self::upgrade_package)?;
+        self.one(&mut outcomes, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
+        self.one(&mut outcomes, "HostProfile density is edited, and back", Self::edit_profile)?;
+        self.one(&mut outcomes, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
+        self.one(&mut outcomes, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
+        self.one(&mut outcomes, &format!("{DRAINED} is drained"), Self::drain_host)?;
+        self.one(&mut outcomes, &format!("{LOST} loses its power"), Self::fail_host)?;
+        self.one(&mut outcomes, &format!("{LOST} has power again"), Self::recover_host)?;
+        let rows = outcomes.into_iter().map(Vec::from).collect();
         Ok(tables::table("Faults and outcomes", &["WHAT", "AND THEN"], rows))
     }
 
     fn one(
         &mut self,
-        told: &mut FaultOutcomes,
+        outcomes: &mut FaultOutcomes,
         what: &str,
         act: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
         self.screen.say(what);
         let then = act(self).with_context(|| what.to_owned())?;
         self.screen.say(&format!("  {then}"));
-        told.push([what.to_owned(), then]);
+        outcomes.push([what.to_owned(), then]);
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Demo<'_> {
             &["apply", "--validate=false", "-f", "-"],
             &deployed::guest(ADDED_TENANT)?,
         )?;
-        self.screen.until("its machine is asked for", SLOW, || {
+        self.screen.until("its machine exists", SLOW, || {
             Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
         })?;
         self.settled(Failures::None)?;

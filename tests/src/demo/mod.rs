@@ -179,15 +179,15 @@ impl<'a> Demo<'a> {
     /// Waits until all requested VMs run, and attaches VMs that have a new pod.
     fn settled(&mut self, failures: Failures) -> Result<()> {
         let Self { screen, plane, addresses, .. } = self;
-        let mut told = Vec::new();
+        let mut bound = Vec::new();
         let vms = screen.until("all VMs run", SLOW, || {
             let asked: u64 = observe::asked(plane)?.values().sum();
             let vms = observe::vms(plane, addresses)?;
             for vm in &vms {
                 let now = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
-                if !vm.host.is_empty() && !told.contains(&now) {
+                if !vm.host.is_empty() && !bound.contains(&now) {
                     screen.say(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
-                    told.push(now);
+                    bound.push(now);
                 }
                 let is_wrong = failures == Failures::None && vm.phase.starts_with("Failed");
                 ensure!(!is_wrong, "{}: its pod is {}", vm.name, vm.phase);

@@ -74,7 +74,7 @@ impl Screen {
     pub fn pause(&self, time: Duration) -> Result<()> {
         std::thread::sleep(time);
         if self.is_stopped() {
-            bail!("it was told to end");
+            bail!("interrupted");
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub(crate) struct Vm<'a> {
     /// Label of an anti-affinity: no two pods with this label run on the same host.
     pub(crate) apart: Option<&'a str>,
     /// Key of a taint that the pod tolerates.
-    pub(crate) bears: Option<&'a str>,
+    pub(crate) tolerates: Option<&'a str>,
     /// Value of the label `rack` that the pod's host must have.
     pub(crate) rack: Option<&'a str>,
     /// True if the pod names another scheduler, or no scheduler.
@@ -144,7 +144,7 @@ impl Bed {
         if vm.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
-        if let Some(key) = vm.bears {
+        if let Some(key) = vm.tolerates {
             spec["tolerations"] = json!([{"key": key, "operator": "Exists"}]);
         }
         if let Some(rack) = vm.rack {

@@ -57,7 +57,7 @@ struct Host {
     form: HostForm,
     state: State,
     /// Time at which the agent reports the next change.
-    tells: Option<Instant>,
+    report_due: Option<Instant>,
 }
 
 struct Churn {
@@ -183,7 +183,7 @@ impl Churn {
         let ours = bed.hosts.iter().filter(|(name, _)| name.starts_with("churn-"));
         let host = |form: &HostForm| {
             let (facts, _) = form.facts().unwrap();
-            Host { form: form.clone(), state: State::new(&facts.admission), tells: None }
+            Host { form: form.clone(), state: State::new(&facts.admission), report_due: None }
         };
         Self {
             pods: Api::namespaced(client.clone(), "vms"),
@@ -210,7 +210,7 @@ impl Churn {
         for uid in gone {
             let Some((host, ..)) = self.running.remove(&uid) else { continue };
             self.hosts.get_mut(&host).unwrap().state.remove(&uid);
-            self.tells(&host);
+            self.report_due(&host);
         }
         let mut waiting = 0;
         let mut new = Vec::new();
@@ -245,15 +245,15 @@ impl Churn {
         let ends = Instant::now() + self.dice.millis(2_000, 20_000);
         let name = pod.metadata.name.clone().unwrap_or_default();
         self.running.insert(read.pod.uid, (host.to_owned(), name, ends));
-        self.tells(host);
+        self.report_due(host);
     }
 
     /// Schedules a report of the host's agent after a random delay.
-    fn tells(&mut self, host: &str) {
+    fn report_due(&mut self, host: &str) {
         // One report in twenty is very late.
         let most = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
         let late = self.dice.millis(100, most);
-        self.hosts.get_mut(host).unwrap().tells.get_or_insert_with(|| Instant::now() + late);
+        self.hosts.get_mut(host).unwrap().report_due.get_or_insert_with(|| Instant::now() + late);
     }
 
     async fn report(&mut self) {
@@ -261,10 +261,10 @@ impl Churn {
         let api: Api<InfraNode> = Api::all(self.client.clone());
         let mut reports = Vec::new();
         for (name, host) in &mut self.hosts {
-            if host.tells.is_none_or(|when| when > now) {
+            if host.report_due.is_none_or(|when| when > now) {
                 continue;
             }
-            host.tells = None;
+            host.report_due = None;
             let here = self.running.iter().filter(|(_, (on, ..))| on == name);
             host.form.has = here.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
             let mut status = json!(host.form.infra_node().status);

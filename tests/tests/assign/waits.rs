@@ -39,7 +39,7 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = begin.elapsed();
-    eprintln!("bound {took:?} after a report told that a VM had gone");
+    eprintln!("bound {took:?} after a report without the VM");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}");
     assert_eq!(bed.kubelets_agree(), 6);
@@ -52,8 +52,8 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
     bed: &mut Bed,
     extender: &Controller,
 ) {
-    bed.host("told-0", "told", &[]);
-    let form = bed.hosts.get_mut("told-0").unwrap();
+    bed.host("reported-0", "reported", &[]);
+    let form = bed.hosts.get_mut("reported-0").unwrap();
     let zones = form.threads();
     let has = |uid: &str, zone: usize, but: usize| Allocation {
         pod_uid: uid.to_owned(),
@@ -62,31 +62,31 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
         ..Allocation::default()
     };
     form.has = vec![has("gone-0", 0, 1), has("gone-1", 1, 0)];
-    bed.report("told-0");
+    bed.report("reported-0");
     let heard = "CPUs of the new host are taken";
     plane
         .until(heard, crate::bed::SOON, |_| {
-            let pods = bed.vm(Vm::large("told"));
+            let pods = bed.vm(Vm::large("reported"));
             let said = bed.server.scheduled(&format!("{}/{pods}", crate::bed::PODS));
             let waits = said["spec"]["nodeName"].is_null();
             bed.server.delete(&format!("{}/{pods}", crate::bed::PODS));
             waits.then_some(())
         })
         .unwrap();
-    let vm = bed.vm(Vm::large("told"));
+    let vm = bed.vm(Vm::large("reported"));
     bed.refused(&vm);
     // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
     std::thread::sleep(Duration::from_secs(2));
     let wakes = extender.metric("berth_assignment_wakes_total");
-    bed.hosts.get_mut("told-0").unwrap().has.pop();
-    bed.report("told-0");
+    bed.hosts.get_mut("reported-0").unwrap().has.pop();
+    bed.report("reported-0");
     let took = bed.bound(&vm);
-    eprintln!("bound {took:?} after a report told of room");
+    eprintln!("bound {took:?} after a report with free resources");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("extender"));
     assert!(extender.metric("berth_assignment_wakes_total") > wakes);
     bed.kubelets_agree();
-    let marks = plane.kubectl(&["get", "node", "told-0", "-o", "yaml"]).unwrap();
+    let marks = plane.kubectl(&["get", "node", "reported-0", "-o", "yaml"]).unwrap();
     assert!(marks.contains("berth.dev/capacity-generation"), "{marks}");
 }
 
@@ -107,9 +107,9 @@ pub(crate) fn taints_and_neighbours_count(bed: &mut Bed) {
     let third = bed.vm(vm);
     let said = bed.refused(&third);
     assert!(said.contains("taint") && said.contains("anti-affinity"), "{said}");
-    let bears = bed.vm(Vm { bears: Some("special"), ..vm });
-    bed.bound(&bears);
-    assert_eq!(bed.host_of(&bears).as_deref(), Some("apart-2"));
+    let tolerating = bed.vm(Vm { tolerates: Some("special"), ..vm });
+    bed.bound(&tolerating);
+    assert_eq!(bed.host_of(&tolerating).as_deref(), Some("apart-2"));
 }
 
 /// Tests that the extender counts the pods of all Nodes, as kube-scheduler does: otherwise a VM with an affinity to

@@ -19,22 +19,22 @@ pub(crate) fn what_the_host_is(plane: &ControlPlane) {
     assert_eq!(said["status"]["capabilities"]["cpu"]["cores"], 48);
     assert!(!said["status"]["allocations"].as_array().unwrap().is_empty());
 
-    let told = plane
+    let node = plane
         .until("labels of the Node", SOON, |plane| {
             Some(node(plane))
                 .filter(|node| node["metadata"]["labels"]["host.berth.dev/smt"] == "true")
         })
         .unwrap();
-    let labels = &told["metadata"]["labels"];
+    let labels = &node["metadata"]["labels"];
     assert_eq!(labels["host.berth.dev/cpu-vendor"], "amd");
     assert_eq!(labels["host.berth.dev/numa-zones"], "2");
     assert_eq!(labels["kubernetes.io/os"], "linux");
-    assert_eq!(condition(&told, "berth.dev/HostTuned")["status"], "True");
-    assert_eq!(condition(&told, "Ready")["status"], "True");
+    assert_eq!(condition(&node, "berth.dev/HostTuned")["status"], "True");
+    assert_eq!(condition(&node, "Ready")["status"], "True");
     // The value is the number of CPUs that the zones report as pinnable.
-    let pinnable = &told["status"]["capacity"]["berth.dev/pinnable-cpus"];
-    assert_eq!(pinnable, "92", "{told:#}");
-    assert_eq!(&told["status"]["allocatable"]["berth.dev/pinnable-cpus"], pinnable);
+    let pinnable = &node["status"]["capacity"]["berth.dev/pinnable-cpus"];
+    assert_eq!(pinnable, "92", "{node:#}");
+    assert_eq!(&node["status"]["allocatable"]["berth.dev/pinnable-cpus"], pinnable);
     let columns = plane.kubectl(&["get", "inode"]).unwrap();
     assert!(
         columns.contains("rack1-a") && columns.contains("True") && columns.contains("48"),

@@ -30,18 +30,18 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
     assert_eq!(condition(&node, "Ready")["observedGeneration"], node["metadata"]["generation"]);
     let changes = node["status"]["changes"].to_string();
     assert!(changes.contains("77") && changes.contains("Done"), "{changes}");
-    let told = plane
+    let managers = plane
         .until("an Event", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("\"Applied\"") && events.contains("77")).then_some(events)
         })
         .unwrap();
-    assert!(told.contains("berth-agent"), "{told}");
+    assert!(managers.contains("berth-agent"), "{managers}");
 
     // Another program changes the value.
     tree.file(SLEEP, "1\n");
     plane
-        .until("the drift is repaired and told", SOON, |plane| {
+        .until("the drift is corrected and reported", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             (file(tree, SLEEP) == "77" && events.contains("DriftCorrected")).then_some(())
         })

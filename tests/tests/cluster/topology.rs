@@ -18,7 +18,7 @@ const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/r
 const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
-    assert_eq!(requests(plane), 0, "it was not told to");
+    assert_eq!(requests(plane), 0, "the option is not set");
     without_the_kind_all_else_goes_on(plane, tree, agent);
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();

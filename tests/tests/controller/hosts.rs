@@ -89,7 +89,7 @@ pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &Contr
     assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "Off");
     until(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
     until(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
-    told(plane, "Conflict");
+    has_event(plane, "Conflict");
     // The profile is deleted. A host that no profile selects keeps its spec.
     plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
     until_said(plane, &A, "ProfileConflict", None);
@@ -98,7 +98,7 @@ pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &Contr
 }
 
 /// Waits until there is an Event with this reason.
-fn told(plane: &ControlPlane, reason: &str) {
+fn has_event(plane: &ControlPlane, reason: &str) {
     let field = format!("reason={reason}");
     plane
         .until("an Event", SOON, |plane| {
@@ -112,7 +112,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     plane.ask("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}})).unwrap();
     until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
     assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
-    told(plane, "FieldsOwnedByOthers");
+    has_event(plane, "FieldsOwnedByOthers");
     // The other fields of the profile are still applied.
     plane
         .kubectl(&[

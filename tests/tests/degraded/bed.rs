@@ -88,7 +88,7 @@ impl<'a> Bed<'a> {
         self.tree.file(DISTANCES, format!("10 {distance}\n"));
     }
 
-    pub(crate) fn tells_distance(&self, distance: u32) -> bool {
+    pub(crate) fn reports_distance(&self, distance: u32) -> bool {
         let node = self.plane.infra_node(self.name);
         node["status"]["zones"][0]["distances"]
             .as_array()

@@ -44,7 +44,7 @@ struct Bed {
     _controller: Controller,
 }
 
-pub(crate) fn bears_with_it() {
+pub(crate) fn tolerates_it() {
     let bed = Bed::start();
     bed.writes_are_refused_with_a_time(429, 1);
     bed.writes_are_refused_with_a_time(503, 2);

@@ -62,10 +62,10 @@ pub(crate) fn of_all_requests(bed: &Bed<'_>) {
 fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
     // The last drift correction is in the report after the cycle of this correction.
     sleep(Duration::from_secs(3));
-    assert!(!bed.tells_distance(distance), "told already");
+    assert!(!bed.reports_distance(distance), "already reported");
     let mark = bed.proxy.mark();
     bed.get_well();
-    bed.until("the status is up to date", SOON, || bed.tells_distance(distance));
+    bed.until("the status is up to date", SOON, || bed.reports_distance(distance));
     sleep(Duration::from_secs(3));
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
 }

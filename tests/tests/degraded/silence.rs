@@ -23,5 +23,5 @@ pub(crate) fn is_noticed(bed: &Bed<'_>) {
     bed.is_at(72, SOON);
     let asked = bed.proxy.since(mark);
     let listed = asked.iter().any(|one| one.verb == "GET" && one.path.ends_with("infranodes"));
-    assert!(!listed, "it was a list that told");
+    assert!(!listed, "the change came from a list");
 }

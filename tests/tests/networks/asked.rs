@@ -71,10 +71,14 @@ impl Asked {
             tenants: fleet.around.tenants.clone(),
             profiles: fleet.profiles.values().cloned().map(Arc::new).collect(),
         };
-        for told in &fleet.tenants {
-            assert!(told.hosts == 2 && told.vlan.is_some(), "{told:?}: {:?}", fleet.problems);
-            let tenant = asked.tenants.get_mut(&told.name).unwrap();
-            tenant.status.get_or_insert_default().vlan = told.vlan;
+        for planned in &fleet.tenants {
+            assert!(
+                planned.hosts == 2 && planned.vlan.is_some(),
+                "{planned:?}: {:?}",
+                fleet.problems
+            );
+            let tenant = asked.tenants.get_mut(&planned.name).unwrap();
+            tenant.status.get_or_insert_default().vlan = planned.vlan;
         }
         for host in 0..2 {
             asked.hosts[host].spec = asked.spec(host, &[]);

@@ -10,7 +10,7 @@ use crate::world::World;
 
 /// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, relative to the top of the repository. Without the
 /// variable, writes nothing.
-pub(crate) fn tell(
+pub(crate) fn print(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],
     deployed: &[Option<Verdict>],

@@ -16,7 +16,7 @@ pub(super) struct Error {
 
 impl ReconcileError for Error {
     fn retry_after(&self) -> Duration {
-        berth_runtime::call::rest(&self.error)
+        berth_runtime::call::retry_after(&self.error)
     }
 }
 

@@ -43,7 +43,7 @@ impl ReconcileError for Error {
 
     fn retry_after(&self) -> Duration {
         match self {
-            Self::Server { error, .. } => berth_runtime::call::rest(error),
+            Self::Server { error, .. } => berth_runtime::call::retry_after(error),
             Self::Changed(_) | Self::NotApplied(_) | Self::Ended(_) => Duration::ZERO,
         }
     }

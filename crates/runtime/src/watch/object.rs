@@ -34,7 +34,7 @@ pub async fn watch_object<K>(
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let fields = format!("metadata.name={name}");
-    let mut pauses = RetryBackoff::up_to(PAUSE);
+    let mut backoff = RetryBackoff::up_to(PAUSE);
     let mut last_error = String::new();
     loop {
         let list = within(api.list(&ListParams::default().fields(&fields))).await;
@@ -46,18 +46,18 @@ pub async fn watch_object<K>(
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();
                 handle(list.items.into_iter().next());
-                watch(&api, &fields, version, &handle, &mut pauses).await
+                watch(&api, &fields, version, &handle, &mut backoff).await
             }
             Err(error) => Some(error),
         };
-        let rest = error.as_ref().map_or(Duration::ZERO, CallError::rest);
+        let retry_after = error.as_ref().map_or(Duration::ZERO, CallError::retry_after);
         if let Some(error) = error.map(|error| error.to_string())
             && error != last_error
         {
             tracing::warn!(kind, name, %error, "failed to watch; trying again");
             last_error = error;
         }
-        pauses.wait(rest).await;
+        backoff.wait(retry_after).await;
     }
 }
 
@@ -67,7 +67,7 @@ async fn watch<K>(
     fields: &str,
     mut version: String,
     handle: &impl Fn(Option<K>),
-    pauses: &mut RetryBackoff,
+    backoff: &mut RetryBackoff,
 ) -> Option<CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
@@ -86,7 +86,7 @@ where
         loop {
             match timeout(IDLE_TIMEOUT, stream.next()).await {
                 Ok(Some(Ok(event))) => {
-                    pauses.reset();
+                    backoff.reset();
                     match event {
                         WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                             version = object.resource_version().unwrap_or_default();
