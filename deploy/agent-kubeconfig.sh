@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints a kubeconfig for the agent that systemd runs on one node: a client certificate for user berth:agent:NODE of
-# group berth:agents. Renewing it is the same call again. Needs the rights to make, approve and delete
-# CertificateSigningRequests for signer kubernetes.io/kube-apiserver-client, and openssl.
+# Prints a kubeconfig for the agent that systemd runs on one node, with a client certificate for user berth:agent:NODE in
+# group berth:agents. To renew it, run the same command again. Requires openssl, and the permissions to create, approve and
+# delete CertificateSigningRequests for signer kubernetes.io/kube-apiserver-client.
 # usage: deploy/agent-kubeconfig.sh NODE [DAYS] >kubeconfig
 set -eu
 
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 umask 077
 
-# The holder of the name has the Node: none is made for one that is not there.
+# The certificate gives access to the Node of this name, so do not create one for a Node that does not exist.
 kubectl get node "$node" >/dev/null
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$work/key" -out "$work/csr" \
     -subj "/O=berth:agents/CN=berth:agent:$node" 2>"$work/log" || {
@@ -21,7 +21,7 @@ openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$wo
     exit 1
 }
 kubectl delete csr "$request" --ignore-not-found >/dev/null
-# A server before 1.22 does not know expirationSeconds, and signs for a year; its kubectl would refuse it.
+# A server before 1.22 does not know expirationSeconds and signs for a year; its kubectl would reject the field.
 kubectl create --validate=false -f - >/dev/null <<END
 apiVersion: certificates.k8s.io/v1
 kind: CertificateSigningRequest
@@ -38,7 +38,7 @@ tries=0
 until certificate=$(kubectl get csr "$request" -o 'jsonpath={.status.certificate}') && [ "$certificate" ]; do
     tries=$((tries + 1))
     [ $tries -lt 60 ] || {
-        echo "agent-kubeconfig.sh: CertificateSigningRequest $request is approved, but was not signed for a minute" >&2
+        echo "agent-kubeconfig.sh: CertificateSigningRequest $request is approved, but was not signed within a minute" >&2
         exit 1
     }
     sleep 1

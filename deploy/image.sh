@@ -1,8 +1,8 @@
 #!/bin/sh
-# Writes a container image as an archive, without a container engine: one static program and nothing else, as
-# Containerfile has it. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
-# take it. With BERTH_LIBRARIES=1 a program that needs libraries gets this machine's: for tests.
-# usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER] (where the program is in it; / if not given)
+# Writes a container image as an archive, without a container engine. The image contains only one static program, as the
+# image of Containerfile does. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
+# accept it. With BERTH_LIBRARIES=1 a program that needs libraries gets those of this machine: for tests.
+# usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER] (FOLDER: path of the program in the image; default /)
 set -eu
 [ $# -eq 3 ] || [ $# -eq 4 ] || {
     echo "usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER]" >&2
@@ -28,7 +28,7 @@ install -D -m 755 "$program" "$work/layer$folder/$name"
 for library in $libraries; do
     install -D -m 755 "$library" "$work/layer$library"
 done
-# The same program gives the same image.
+# The same program produces the same image.
 pack() {
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$1" -cf "$2" .
 }
