@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the Debian package from target/PROFILE/berth-agent, which prints its own manual page and completion script.
-# Further arguments go to cargo-deb.
+# Passes further arguments to cargo-deb.
 set -eu
 cd "$(dirname "$0")/.."
 profile=$1
