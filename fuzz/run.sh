@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes every parser for a while and leaves a dated result. usage: fuzz/run.sh SECONDS RESULTS
+# Fuzzes every parser and writes a dated result. usage: fuzz/run.sh SECONDS RESULTS
 set -eu
 seconds=$1
 results=$2
@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 
 command -v cargo-fuzz >/dev/null 2>&1 || cargo install cargo-fuzz --locked
-# The sanitizers need unstable compiler flags: a nightly compiler, or the stable one told to allow them.
+# The sanitizers require unstable compiler flags: use a nightly compiler, or permit the flags in the stable one.
 if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
     fuzz() { cargo +nightly fuzz "$@"; }
 else
@@ -27,7 +27,7 @@ out="$results/$date-fuzz.md"
 failed=0
 for target in $(fuzz list); do
     log=$(mktemp)
-    # New inputs go beside the corpus; what is worth keeping is merged into it by hand (CONTRIBUTING.md).
+    # New inputs are written beside the corpus; merge useful ones into it by hand (CONTRIBUTING.md).
     grown="fuzz/target/grown/$target"
     mkdir -p "$grown"
     if fuzz run "$target" "$grown" "fuzz/corpus/$target" -- \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Captures what `berth-agent --root` reads of this host into an archive. usage: tests/capture.sh FILE.tgz
-# As root it is more complete. /proc and /sys files have no true size, so they are read, not archived.
+# Captures the files of this host that `berth-agent --root` reads into an archive. usage: tests/capture.sh FILE.tgz
+# Run it as root for a more complete capture. Files of /proc and /sys have no true size, so the script copies their content.
 set -eu
 out=${1:?usage: tests/capture.sh FILE.tgz}
 tree=$(mktemp -d)
@@ -10,14 +10,14 @@ export LC_ALL=C
 copy() { # one file
     mkdir -p "$tree${1%/*}"
     timeout 2 cat "$1" >"$tree$1" 2>/dev/null || rm -f "$tree$1"
-    # The age of its files shows what a kubelet was started with.
+    # The modification times of its files show which configuration a kubelet was started with.
     touch -cr "$1" "$tree$1" 2>/dev/null || true
 }
-link() { # one symbolic link, as it is
+link() { # one symbolic link, unchanged
     mkdir -p "$tree${1%/*}"
     cp -dn "$1" "$tree$1" 2>/dev/null || true
 }
-# The readable attributes of a folder of sysfs, and its links; deeper as the second argument says.
+# Copies the readable attributes of a folder of sysfs, and its links. The second argument is the depth (default 1).
 attributes() {
     find "$1" -maxdepth "${2:-1}" \( -type f -perm /444 -size -64k \) 2>/dev/null |
         grep -vE '/(uevent_helper|trace|rom|config|resource[0-9_wc]*|vpd|statistics|power)(/|$)' |
@@ -55,7 +55,7 @@ attributes /sys/kernel/mm 4
 attributes /sys/class/dmi/id/
 copy /sys/fs/cgroup/cgroup.controllers
 for unit in cpu_core cpu_atom; do copy "/sys/devices/$unit/cpus"; done
-# An empty folder says that there is no IOMMU, a missing one that it was not captured.
+# An empty folder means that the host has no IOMMU; a missing folder means that it was not captured.
 mkdir -p "$tree/sys/kernel/iommu_groups"
 for group in /sys/kernel/iommu_groups/*; do [ -d "$group" ] && mkdir -p "$tree$group"; done
 for module in /sys/module/*; do mkdir -p "$tree$module"; done

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds what tests run against and this machine lacks: the Kubernetes control plane and the image of emulated hosts. Each
-# says how far it is. usage: tests/prepare.sh
+# Builds the Kubernetes control plane and the image of emulated hosts for the tests, if this machine does not have them. Both
+# report their progress. usage: tests/prepare.sh
 set -u
 cd "$(dirname "$0")"
 begin=$(date +%s)

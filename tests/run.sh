@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests, as `make test` does, when all is built. The tests of emulated hosts mostly wait, so they run beside all
-# others; their output follows at the end. The last lines count what passed, failed and was skipped.
+# Runs all tests for `make test`, after the build. The tests of emulated hosts mostly wait, so they run in parallel with
+# all other tests; their output follows at the end. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
 cd "$(dirname "$0")/.."
@@ -9,18 +9,18 @@ log=target/tests.log
 hosts_log=target/tests-hosts.log
 BERTH_SKIPS=$PWD/target/tests-skipped.log
 export BERTH_SKIPS
-# Random cases are the same ones in every run; PROPTEST_RNG_SEED and PROPTEST_CASES ask for others, and for more.
+# Random cases are the same in every run; PROPTEST_RNG_SEED selects other cases, PROPTEST_CASES their number.
 : "${PROPTEST_RNG_SEED:=20}"
 export PROPTEST_RNG_SEED
 : >"$BERTH_SKIPS"
 cargo=${CARGO:-cargo}
 begin=$(date +%s)
 
-# Selected by name; one that is renamed runs twice, and is not lost.
+# Selects tests by name; a renamed test runs twice and is not lost.
 $cargo test "$@" --no-fail-fast --test shape --test networks >"$hosts_log" 2>&1 &
 hosts=$!
 trap 'kill "$hosts" 2>/dev/null; exit 1' HUP INT TERM
-echo "shape and networks run beside the others; they write to $hosts_log"
+echo "shape and networks run in parallel with the others; they write to $hosts_log"
 {
     $cargo test "$@" --no-fail-fast -- --skip a_host_is_shaped_as_asked_and_put_back --skip tenants_have_networks_of_their_own
     echo $? >target/tests.code
@@ -31,16 +31,16 @@ wait "$hosts"
 code=$?
 cat "$hosts_log"
 
-sum() { # of a word in the result lines of both runs
+sum() { # adds the numbers before a word in the result lines of both runs
     sed -n "s/^test result: .* \([0-9]*\) $1.*/\1/p" "$log" "$hosts_log" | awk '{ n += $1 } END { print n + 0 }'
 }
-listed() { # heading, lines from standard input
+listed() { # prints a heading and the lines of standard input
     lines=$(sort -u)
     [ -z "$lines" ] || printf '\n%s\n%s\n' "$1" "$(echo "$lines" | sed 's/^/  /')"
 }
 grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests that this Kubernetes cannot run:"
-grep -v '^part: ' "$BERTH_SKIPS" | listed "Skipped, as this machine cannot run them:"
-sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Skipped, to be run by another command:"
+grep -v '^part: ' "$BERTH_SKIPS" | listed "Skipped, because this machine cannot run them:"
+sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Skipped, because another command runs them:"
 skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
 [ "$others" = 0 ] && [ "$code" = 0 ] || {
     printf '\n' >&2

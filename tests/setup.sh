@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests and benchmarks need and the machine lacks. Debian and Ubuntu; needs root only
-# if something is missing. Further programs come as arguments: PROGRAM=PACKAGE, or PROGRAM=cargo:CRATE.
+# Installs the missing requirements of the tests and benchmarks on Debian and Ubuntu. Requires root only
+# if a program is missing. Arguments name additional programs: PROGRAM=PACKAGE, or PROGRAM=cargo:CRATE.
 set -eu
 
 missing=
@@ -36,7 +36,7 @@ fi
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "setup: install these yourself, this is no Debian or Ubuntu:$missing" >&2
+    echo "setup: this is not Debian or Ubuntu, install these yourself:$missing" >&2
     exit 1
 fi
 if [ "$(id -u)" -ne 0 ]; then

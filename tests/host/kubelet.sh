@@ -1,11 +1,12 @@
 #!/bin/bash
-# On an emulated host: containerd and the real kubelet, which joins the control plane of the tests.
-# usage: kubelet NAME HOST:PORT (as root, once a boot; files in /etc/kubelet are there already: kubelet, kubeconfig, and
-# more flags in `flags` where a test wants some)
+# Starts containerd and the real kubelet on an emulated host; the kubelet joins the control plane of the tests.
+# usage: kubelet NAME HOST:PORT (as root, once per boot; requires these files in /etc/kubelet: kubelet, kubeconfig, and
+# optionally `flags` with additional flags)
 set -eu
 name=$1 server=$2
 
-# To this machine's loopback, for the kubelet; and for pods by the address of the first service, as no kube-proxy runs.
+# Routes the kubelet to this machine's loopback, and pods to it through the address of the first service, because no kube-proxy
+# runs.
 link=$(ip -o link | awk '/52:54:00:12:34:56/ { sub(":", "", $2); print $2; exit }')
 ip link set "$link" up
 ip addr replace 10.0.2.15/24 dev "$link"
@@ -30,11 +31,11 @@ table ip berth_tests {
 }
 NFT
 grep -q " $name\$" /etc/hosts || echo "10.0.2.15 $name" >>/etc/hosts
-# Pods are given the host's resolver.
+# Pods get the host's resolver.
 [ -e /etc/resolv.conf ] || echo "nameserver 10.0.2.3" >/etc/resolv.conf
 modprobe -a overlay br_netfilter
 
-# An image with busybox alone: the sandboxes' and the tests' own pods'.
+# An image with only busybox, for the sandboxes and the pods of the tests.
 if [ ! -e /var/lib/kubelet-tests/image.tar ]; then
     work=$(mktemp -d)
     mkdir -p "$work/layer/bin" "$work/image" /var/lib/kubelet-tests
@@ -61,8 +62,8 @@ cat >/etc/cni/net.d/10-tests.conflist <<'JSON'
 {"cniVersion": "0.4.0", "name": "tests", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]]}}]}
 JSON
-# What the agent's cgroup driver is does not matter to it; cgroupfs is the one that every kubelet knows.
-# Where kubeadm has it.
+# The cgroup driver does not matter to the agent; every kubelet supports cgroupfs.
+# The file has the same path as with kubeadm.
 mkdir -p /var/lib/kubelet
 [ -e /var/lib/kubelet/config.yaml ] || cat >/var/lib/kubelet/config.yaml <<'YAML'
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -90,11 +91,11 @@ ExecStart=/etc/kubelet/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfi
 Restart=always
 RestartSec=2
 UNIT
-# The image keeps it from starting by itself.
+# The image masks containerd, so that it does not start by itself.
 rm -f /etc/systemd/system/containerd.service
 systemctl daemon-reload
 systemctl restart containerd
 timeout 60 sh -c "until ctr version >/dev/null 2>&1; do sleep 1; done"
-# And those of a test's own, if it has put any there.
+# Imports this image, and the images that a test has put there.
 for image in /var/lib/kubelet-tests/*.tar; do ctr -n k8s.io images import "$image"; done
 systemctl restart kubelet

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints everything that Berth may change on a host, and what lies around it, one value to a line: two
-# printouts of an unchanged host are the same.
+# Prints all settings that Berth may change on a host, and related settings, one value per line. Two
+# outputs of an unchanged host are the same.
 set -u
 show() { for file in "$@"; do [ -r "$file" ] && printf '%s: %s\n' "$file" "$(tr '\n' ' ' <"$file" 2>&1)"; done; }
 
@@ -15,7 +15,7 @@ find /sys/fs/cgroup -maxdepth 2 \( -name 'cpuset.cpus' -o -name 'cpuset.cpus.par
 for unit in init.scope system.slice user.slice; do
     systemctl show "$unit" -p AllowedCPUs -p AllowedMemoryNodes -p CPUWeight -p MemoryMax | sed "s/^/$unit /"
 done
-# Counters and what the kernel changes by itself are left out.
+# Omits counters and values that the kernel changes by itself.
 sysctl -a 2>/dev/null | grep -vE \
     '^(kernel\.(random|ns_last_pid|pty\.nr)|fs\.(dentry|inode|file-nr|aio-nr|quota)|net\.netfilter|vm\.(stat|compact)|kernel\.sched_domain|net\.ipv[46]\.(neigh|route)|fs\.binfmt)'
 find /etc -type f -not -path '/etc/berth/*' -exec cksum {} + 2>/dev/null | sort -k3

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Stands in for tenants' VMs on an emulated host: network namespaces that the real CNI `bridge` plugin attaches
-# by the NetworkAttachmentDefinition's configuration, as Multus would. Debian's version 1.1.1 of the plugin silently
-# ignores preserveDefaultVlan, disableContainerInterface and portIsolation: a port stays in the bridge's default VLAN
-# too, if the bridge has one.
+# Simulates tenants' VMs on an emulated host with network namespaces. The real CNI `bridge` plugin attaches them
+# with the NetworkAttachmentDefinition's configuration, as Multus does. Debian's version 1.1.1 of the plugin silently
+# ignores preserveDefaultVlan, disableContainerInterface and portIsolation: a port also stays in the bridge's default
+# VLAN, if the bridge has one.
 #
-#   tenants add NAME BRIDGE ADDRESS [VLAN]   a VM with this address
+#   tenants add NAME BRIDGE ADDRESS [VLAN]   creates a VM with this address
 #   tenants delete NAME BRIDGE [VLAN]
-#   tenants attach NAME ADDRESS MAC FILE     a VM with these addresses, by the configuration in a file
+#   tenants attach NAME ADDRESS MAC FILE     creates a VM with these addresses and the configuration in a file
 #   tenants detach NAME FILE
-#   tenants ping NAME ADDRESS                0 if it answers
-#   tenants shout NAME [TAG...]              a VM sends two frames to all, with these 802.1Q tags, outermost first
-#   tenants listen FILTER NAME...            from now on these VMs listen for frames of a tcpdump filter
-#   tenants heard NAME...                    prints which of them got one
+#   tenants ping NAME ADDRESS                exits with 0 if the address responds
+#   tenants shout NAME [TAG...]              a VM sends two broadcast frames with these 802.1Q tags, outermost first
+#   tenants listen FILTER NAME...            starts to capture, in these VMs, frames that match a tcpdump filter
+#   tenants heard NAME...                    prints the VMs that received such a frame
 #   tenants watch NAME ADDRESS FILE          pings five times a second until `tenants unwatch FILE`
-#   tenants unwatch FILE                     prints how many were sent and how many were lost
-#   tenants links                            the host's links and Berth's nftables table, without counters and timers
+#   tenants unwatch FILE                     prints the number of sent and of lost pings
+#   tenants links                            prints the host's links and Berth's nftables table, without counters and timers
 set -eu
 export CNI_PATH=/usr/lib/cni CNI_IFNAME=net1
 
@@ -31,7 +31,7 @@ cni() { # COMMAND NAME [MAC], with the configuration on standard input
         { cat /run/cni.log && exit 1; }
 }
 
-# The guest's part: the plugin gives no address.
+# Does the guest's part: the plugin assigns no address.
 raise() { # NAME ADDRESS
     ip -n "$1" address add "$2/24" dev net1
     ip -n "$1" link set net1 up
@@ -65,7 +65,7 @@ shout)
         link=$link.$tag
         ip -n "$name" link set "$link" up
     done
-    # A broadcast is not answered, so this never succeeds; that it sends is seen by those who must hear it.
+    # A broadcast has no reply, so this never succeeds; the receivers show that the frames were sent.
     ip netns exec "$name" ping -b -q -c 2 -i 0.2 -W 0.2 -I "$link" 255.255.255.255 >/dev/null 2>&1 || true
     [ $# = 0 ] || ip -n "$name" link delete "net1.$1"
     ;;
@@ -85,7 +85,7 @@ heard)
     sleep 1
     for name; do
         kill "$(cat "/run/listen.$name.pid")" 2>/dev/null || true
-        # It ends with an empty line in any case.
+        # The file always ends with an empty line.
         if grep -q . "/run/heard.$name"; then echo "$name"; fi
     done
     ;;
@@ -99,7 +99,7 @@ unwatch)
     tail -2 "$2" | head -1
     ;;
 links)
-    # What the kernel says of carriers follows a little later (`link_watch`).
+    # The kernel updates the state of carriers a little later (`link_watch`).
     for _ in $(seq 30); do
         { ip -o link show group 48679 type bridge; ip -o link show group 48679 type vlan; } | grep -q 'state UNKNOWN' || break
         sleep 0.5
