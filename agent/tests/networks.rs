@@ -323,7 +323,7 @@ fn a_vlan_that_a_link_steals_is_told_and_the_others_are_made() {
         let lines = sentences(&plan);
         assert!(
             lines.iter().any(|line| line.contains("99")
-                && line.contains("BLOCKED eth1.99, which Berth did not make")),
+                && line.contains("BLOCKED eth1.99, which was not created by Berth")),
             "{lines:#?}"
         );
         assert!(

@@ -144,7 +144,7 @@ fn the_host_keeps_memory_for_itself() {
         "Node 1 MemTotal: 264241152 kB\nNode 1 MemFree: 1000 kB\n",
     );
     assert!(
-        grow(200).only().contains("no room: zone 1 has 1000 KiB to give"),
+        grow(200).only().contains("insufficient memory: zone 1 has 1000 KiB to give"),
         "{}",
         grow(200).only()
     );
@@ -253,7 +253,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
             "{cpus: '0'}",
             "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0,48",
         ),
-        ("{cpus: '0-95'}", "spec.cpu.reserved.cpus: `0-95`: these are all CPUs"),
+        ("{cpus: '0-95'}", "spec.cpu.reserved.cpus: `0-95`: all CPUs are reserved"),
         ("{cpus: '0,200'}", "spec.cpu.reserved.cpus: `0,200`: CPUs 200 are not online"),
         ("{cpus: ''}", "spec.cpu.reserved.cpus: ``: names no CPU"),
         ("{coresPerZone: 1, cpus: '0,48'}", "spec.cpu.reserved: "),
@@ -312,7 +312,7 @@ fn housekeeping_says_what_would_undo_it() {
     tree.file("sys/fs/cgroup/cgroup.controllers", "").file("proc/self/mountinfo", "");
     let alone = plan(&tree, "  cpu: {housekeeping: true}");
     assert!(
-        alone.stderr.contains("spec.cpu.housekeeping: `true`: needs spec.cpu.reserved"),
+        alone.stderr.contains("spec.cpu.housekeeping: `true`: requires spec.cpu.reserved"),
         "{}",
         alone.stderr
     );

@@ -243,7 +243,7 @@ fn one_vlan_on_one_wire_is_one_tenants() {
     let plan = planned(&facts, &two("eth1", &asked));
     assert!(
         faults(&plan)[0]
-            .starts_with("spec.tenantNetworks[a].vlan: `120`: is already that of b on network n2"),
+            .starts_with("spec.tenantNetworks[a].vlan: `120`: is already used by b on network n2"),
         "{:?}",
         faults(&plan)
     );

@@ -149,7 +149,7 @@ mod tests {
                 "VirtualMachine s/w: apiVersion: there is none (of this kind: of group kubevirt.io)",
             ),
             (json!({"kind": "Thing"}), "f: Thing: apiVersion: there is none; left out"),
-            (json!({"kind": "Node", "apiVersion": 1}), "apiVersion: `1`: is no text"),
+            (json!({"kind": "Node", "apiVersion": 1}), "apiVersion: `1`: is not a string"),
             (
                 json!({"kind": "VirtualMachine", "apiVersion": "v1"}),
                 "kind: `VirtualMachine`: there is no such kind in v1",
@@ -160,13 +160,13 @@ mod tests {
             ),
             (
                 json!({"kind": "VirtualMachine", "apiVersion": "kubevirt/v1"}),
-                "apiVersion: `kubevirt/v1`: is no group",
+                "apiVersion: `kubevirt/v1`: is not a group",
             ),
             (
                 json!({"kind": "Pod", "apiVersion": "a.b/v1/x"}),
-                "`a.b/v1/x`: is no group and version",
+                "`a.b/v1/x`: is not a group and version",
             ),
-            (json!({"kind": "Pod", "apiVersion": "/v1"}), "`/v1`: is no group and version"),
+            (json!({"kind": "Pod", "apiVersion": "/v1"}), "`/v1`: is not a group and version"),
         ] {
             let problem = check("f", &object).unwrap_err();
             assert!(problem.is_fatal && problem.to_string().contains(words), "{problem}");

@@ -218,7 +218,7 @@ fn what_is_wrong_with_a_node_is_named() {
         (
             format!("{allocatable}/cpu"),
             json!("many"),
-            Reported(&["Node rack1-a: status.allocatable.cpu: `many`: is no quantity"]),
+            Reported(&["Node rack1-a: status.allocatable.cpu: `many`: is not a quantity"]),
         ),
         (
             format!("{allocatable}/memory"),

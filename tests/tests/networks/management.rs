@@ -167,7 +167,7 @@ fn undone_when_the_control_group_is_killed(host: &mut Host) {
     host.must("! ip link show trunk0 | grep -q master").unwrap();
     let said = host.run("berth-agent revert").unwrap();
     assert!(
-        unwrapped(&said.output).contains("was on trial when berth-agent ended"),
+        unwrapped(&said.output).contains("was on trial when berth-agent exited"),
         "{}",
         said.output
     );

@@ -190,7 +190,7 @@ mod tests {
                 config("static", "0", &[]),
                 Some("reserved CPUs 0 are not"),
             ),
-            (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are pod uid's")),
+            (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are allocated to pod uid")),
             (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
             (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
@@ -234,7 +234,7 @@ mod tests {
             KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
         assert_eq!(
             memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
-            Some("zone 0: of memory 1Ki was kept for the system, reservedMemory says 2Ki")
+            Some("zone 0: 1Ki of memory was reserved for the system, reservedMemory has 2Ki")
         );
     }
 }

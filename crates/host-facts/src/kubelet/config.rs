@@ -457,7 +457,7 @@ mod tests {
         let (config, _) = config("cpuManagerPolicy: Static");
         assert_eq!(
             config.invalid["cpuManagerPolicy"],
-            "cpuManagerPolicy: `Static` is none of none, static"
+            "cpuManagerPolicy: `Static` must be one of none, static"
         );
     }
 
