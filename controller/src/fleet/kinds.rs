@@ -142,13 +142,13 @@ mod tests {
         for (object, words) in [
             (
                 json!({"kind": "Node", "metadata": {"name": "a"}}),
-                "f: Node a: apiVersion: there is none (of this kind: v1)",
+                "f: Node a: apiVersion: is missing (of this kind: v1)",
             ),
             (
                 json!({"kind": "VirtualMachine", "metadata": {"namespace": "s", "name": "w"}}),
-                "VirtualMachine s/w: apiVersion: there is none (of this kind: of group kubevirt.io)",
+                "VirtualMachine s/w: apiVersion: is missing (of this kind: of group kubevirt.io)",
             ),
-            (json!({"kind": "Thing"}), "f: Thing: apiVersion: there is none; left out"),
+            (json!({"kind": "Thing"}), "f: Thing: apiVersion: is missing; left out"),
             (json!({"kind": "Node", "apiVersion": 1}), "apiVersion: `1`: is not a string"),
             (
                 json!({"kind": "VirtualMachine", "apiVersion": "v1"}),

@@ -207,8 +207,8 @@ mod tests {
     fn unsupported_bindings_are_refused() {
         for (scenario, asked, words) in [
             (NetworkScenario::SriovVf, json!({}), "spec.network.sriovResource"),
-            (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "has no bridges"),
-            (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "has no VLANs"),
+            (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "and no bridges"),
+            (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "and no VLANs"),
         ] {
             let fault = made(scenario, asked, 1).unwrap_err();
             assert!(fault.message.contains(words), "{fault}");
