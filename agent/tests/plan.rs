@@ -255,7 +255,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
         ),
         ("{cpus: '0-95'}", "spec.cpu.reserved.cpus: `0-95`: all CPUs are reserved"),
         ("{cpus: '0,200'}", "spec.cpu.reserved.cpus: `0,200`: CPUs 200 are not online"),
-        ("{cpus: ''}", "spec.cpu.reserved.cpus: ``: names no CPU"),
+        ("{cpus: ''}", "spec.cpu.reserved.cpus: ``: is empty"),
         ("{coresPerZone: 1, cpus: '0,48'}", "spec.cpu.reserved: "),
         ("{}", "spec.cpu.reserved: "),
     ] {

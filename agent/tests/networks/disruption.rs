@@ -257,7 +257,7 @@ fn one_vlan_on_one_wire_is_one_tenants() {
     let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
     let plan = planned(&host(), &overlays.replace("PORT", "4790"));
     assert!(
-        faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already that of a")
+        faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already used by a")
     );
     assert!(planned(&host(), &overlays.replace("PORT", "4791")).faults.is_empty());
     // A VLAN within a VLAN is another VLAN.
