@@ -34,7 +34,7 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 0}"], "spec.tenantNetworks[2].vlan: `0`: "),
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 4095}"], "spec.tenantNetworks[2].vlan: `4095`: "),
         (bridge(", mtu: 9000"), vec![a], "spec.networks[bad].mtu: `9000`: trunk0 takes 2000 bytes at most"),
-        ("{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}}".to_owned(), vec![a], "spec.networks[bad].uplink.name: `eth99`: is not there"),
+        ("{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}}".to_owned(), vec![a], "spec.networks[bad].uplink.name: `eth99`: does not exist"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: port0}}".to_owned(), vec![a], "`port0`: is a port of br-foreign"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: a-name-that-is-too-long}".to_owned(), vec![a], "spec.networks[1].bridge: `a-name-that-is-too-long`: "),
         ("{name: bad, scenario: BridgePerTenant, uplink: {name: trunk0}, bridge: br-of-tenants}".to_owned(), vec![a], "spec.networks[bad].bridge: `br-of-tenants`: a link's name has at most 15 bytes"),
@@ -84,7 +84,7 @@ fn the_daemon_makes_the_others(host: &mut Host, good: &str, tenant: &str) {
     host.must("ip link show ok300 && ! ip link show br-bad").unwrap();
     let status = crate::daemon::status(host);
     let said = status.to_string();
-    assert!(said.contains("spec.networks[bad].uplink.name: `eth99`: is not there"), "{said}");
+    assert!(said.contains("spec.networks[bad].uplink.name: `eth99`: does not exist"), "{said}");
     let counts = |name: &str, what: &str| {
         let networks = status["status"]["networks"].as_array().unwrap();
         networks.iter().find(|network| network["name"] == name).unwrap()[what].clone()
