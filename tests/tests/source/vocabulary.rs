@@ -5,7 +5,7 @@ use proc_macro2::TokenTree;
 use crate::tree::{File, Rust as _, files, rust, walk};
 
 /// Words and phrases, in lower case, each matched as whole words.
-const REFUSED: [&str; 37] = [
+const REFUSED: [&str; 52] = [
     "anew",
     "nobody",
     "somebody",
@@ -43,6 +43,21 @@ const REFUSED: [&str; 37] = [
     "make so",
     "makes it so",
     "as asked",
+    "tell",
+    "tells",
+    "told",
+    "asked for",
+    "is asked",
+    "asked to be",
+    "as it should be",
+    "bears",
+    "lures",
+    "lean on",
+    "looked over",
+    "carried out",
+    "of one s own",
+    "who asks",
+    "takes away",
 ];
 
 /// Returns the refused words of a text.
@@ -98,7 +113,10 @@ fn refused_words_are_nowhere() {
     );
     documents.extend(["deploy", "examples", "systemd"].iter().flat_map(|folder| files(folder, "")));
     for file in documents {
-        let exempt = file.path.ends_with("docs/glossary.md") || file.path.contains("docs/results/");
+        // Measured results stay as they were written.
+        let exempt =
+            ["docs/glossary.md", "docs/benchmarks.md"].iter().any(|name| file.path.ends_with(name))
+                || file.path.contains("docs/results/");
         if exempt || file.path.contains("/target/") {
             continue;
         }

@@ -190,7 +190,11 @@ mod tests {
                 config("static", "0", &[]),
                 Some("reserved CPUs 0 are not"),
             ),
-            (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are allocated to pod uid")),
+            (
+                state("static", "0-7", "4"),
+                config("static", "0", &[]),
+                Some("CPUs 4 are allocated to pod uid"),
+            ),
             (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
             (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
