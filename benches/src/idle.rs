@@ -4,16 +4,15 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::host::{Host, Kernel, Machine, Options};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
+use crate::output::Output;
 use crate::program::Program;
+use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the resident memory of the idle agent, in MiB.
@@ -22,6 +21,7 @@ const MEMORY_GOAL: f64 = 15.0;
 const CPU_GOAL: f64 = 0.1;
 /// Number of plans that measure how much slower the emulated host is.
 const PLANS: u32 = 20;
+const AGENT: &str = "berth-agent";
 /// Daemons for comparison. Every systemd host runs these daemons.
 const PEERS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
 
@@ -40,12 +40,8 @@ pub(crate) struct Args {
     /// Changes of the manifest
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Usage of a daemon since the start of the daemon.
@@ -56,7 +52,7 @@ struct Taken {
     wake_ups: f64,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let options = Options {
         agent: Some(&args.agent),
@@ -79,57 +75,75 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let slower = slower(&mut host, args)?;
 
     let minutes = f64::from(args.minutes);
-    let ours = *after.get("berth-agent").context("the agent is gone")?;
-    let mut rows = String::new();
-    for (name, end) in &after {
-        let start = before.get(name).copied().unwrap_or_default();
-        rows.push_str(&format!(
-            "| {name} | {:.1} | {:.3} | {:.1} | {:.2} |\n",
-            end.resident_mib,
-            (end.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0,
-            (end.wake_ups - start.wake_ups) / minutes,
-            ours.resident_mib / end.resident_mib,
-        ));
-    }
-    let start = before.get("berth-agent").copied().unwrap_or_default();
+    let ours = *after.get(AGENT).context("the agent does not run")?;
+    let start = before.get(AGENT).copied().unwrap_or_default();
     let percent = (ours.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0;
     let here = percent / slower;
-    let met = ours.resident_mib < MEMORY_GOAL && here < CPU_GOAL;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let (agent, tree) = (args.agent.display(), args.tree.display());
     let text = format!(
-        "# The idle daemon, {date}
-
-- on an emulated two-socket host (QEMU without KVM), kernel 6.12, with the sample manifest applied
-- agent: `{agent}`
-- `berth-agent run --standalone`, timer at its default of 60 s; {minutes} minutes without a change
-- peers: daemons that every systemd host runs, on the same host in the same minutes
-
-| daemon | resident MiB | % of a core | wake-ups a minute | agent's memory to its |
-|---|---|---|---|---|
-{rows}
-Wake-ups: voluntary and involuntary context switches of all threads.
-
-The emulated host takes {slower:.1} times the CPU time of the machine it runs on for the same work: {PLANS} plans of the captured
-tree `{tree}`, user and system time. So {percent:.3} % of a core there are {here:.4} % of a core of this machine.
-
-From a renamed manifest to a changed host (seen by polling every 2 ms there), {} changes: median {:.0} ms, \
-90th percentile {:.0} ms. 100 ms of it is waiting whether more changes come.
-
-Goals: under {MEMORY_GOAL} MiB, under {CPU_GOAL} % of a core of this machine: {}.
-
-Command: `make bench`.
-",
+        "Wake-ups: voluntary and involuntary context switches of all threads.\n\n\
+         The emulated host needs {slower:.1} times the CPU time of this machine for the same work: user and system time of {PLANS} \
+         plans of the captured tree `{tree}`. {percent:.3} % of a core there correspond to {here:.4} % of a core of this machine.\n\n\
+         Time from the rename of the manifest to the changed host, polled every 2 ms on the host, for {} changes: median {:.0} ms, \
+         90th percentile {:.0} ms. 100 ms of this time are the debounce interval of the agent.",
         millis.len(),
         median(&millis),
         percentile(&millis, 90),
-        if met { "met" } else { "missed" },
-        agent = args.agent.display(),
-        tree = args.tree.display(),
     );
-    write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-idle.md"));
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(met)
+    args.output.publish(&BenchResult {
+        name: "idle".to_owned(),
+        title: "The idle daemon".to_owned(),
+        date: args.output.date(),
+        conditions: vec![
+            "measured on: an emulated two-socket host (QEMU without KVM), kernel 6.12, with the sample manifest applied".to_owned(),
+            format!("agent: `{agent}`"),
+            format!(
+                "`berth-agent run --standalone` with the default timer of 60 s; {} minutes without a change",
+                args.minutes
+            ),
+            "peers: daemons of every systemd host, on the same host in the same minutes".to_owned(),
+        ],
+        sections: vec![Section::untitled(text, vec![table(&before, &after, minutes, ours)])],
+        goals: vec![
+            Goal::new(
+                format!("less than {MEMORY_GOAL} MiB resident"),
+                ours.resident_mib < MEMORY_GOAL,
+                format!("{:.1} MiB", ours.resident_mib),
+            ),
+            Goal::new(
+                format!("less than {CPU_GOAL} % of a core of this machine"),
+                here < CPU_GOAL,
+                format!("{here:.4} %"),
+            ),
+        ],
+        command: format!(
+            "berth-benches idle --agent {agent} --tree {tree} --minutes {} --rounds {}",
+            args.minutes, args.rounds
+        ),
+    })
+}
+
+fn table(
+    before: &BTreeMap<String, Taken>,
+    after: &BTreeMap<String, Taken>,
+    minutes: f64,
+    ours: Taken,
+) -> Table {
+    let mut table = Table::new(
+        &["daemon"],
+        &["resident MiB", "% of a core", "wake-ups per minute", "ratio of the agent's memory"],
+    );
+    for (name, end) in after {
+        let start = before.get(name).copied().unwrap_or_default();
+        table.push([
+            name.clone(),
+            format!("{:.1}", end.resident_mib),
+            format!("{:.3}", (end.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0),
+            format!("{:.1}", (end.wake_ups - start.wake_ups) / minutes),
+            format!("{:.2}", ours.resident_mib / end.resident_mib),
+        ]);
+    }
+    table
 }
 
 /// Starts the daemon with the sample manifest and waits until the daemon is idle.

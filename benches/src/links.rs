@@ -1,8 +1,6 @@
 //! Measures tenant networks on an emulated host, compared with the tools of an administrator: `bridge vlan add`, and
 //! an `ip -batch` script that ends in the same state.
 
-use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,9 +10,9 @@ use berth_agent::plan::network::LinkOp;
 use berth_api::{LinkName, VlanSet};
 use berth_host_facts::root::Root;
 use berth_tests::host::{Host, Kernel, Machine, Options};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
+use crate::output::Output;
+use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goals: the time of the agent divided by the time of the peer.
@@ -35,12 +33,8 @@ pub(crate) struct Args {
     /// Rounds of each
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Runs on the emulated host: adds VLANs to a port with one netlink message.
@@ -60,7 +54,7 @@ pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut host = Host::boot(&Options {
         agent: Some(&args.agent),
@@ -75,47 +69,80 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let tenants = tenants(&mut host, args.rounds)?;
     let (repairs, resident) = daemon(&mut host, args.rounds * 4)?;
 
-    let ratio = |pair: &(Vec<f64>, Vec<f64>)| median(&pair.0) / median(&pair.1);
-    let met = ratio(&vlans) <= VLANS_GOAL
-        && ratio(&tenants) <= TENANTS_GOAL
-        && percentile(&repairs, 90) < REPAIR_GOAL;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let (agent, repair) = (args.agent.display(), percentile(&repairs, 90));
     let text = format!(
-        "# Tenant networks, {date}
-
-- on an emulated two-socket host (QEMU without KVM), kernel 6.1; both sides there, in turns, {rounds} rounds; no udev beside the tenants, as its work \
-  would be the same for both
-- agent: `{agent}`
-
-| what | berth-agent ms | peer | peer ms | ratio | goal |
-|---|---|---|---|---|---|
-| 4,000 VLANs on a VLAN-aware bridge, from nothing, one message each; less what the same program takes for one VLAN | {:.0} | `bridge vlan add vid 2-4001` | {:.0} | {:.2} | {VLANS_GOAL} |
-| {TENANTS} tenants with a VLAN link and a bridge each, from nothing: the whole of `apply`, read back | {:.0} | `ip -batch` and `sysctl -p` to the same state | {:.0} | {:.2} | {TENANTS_GOAL} |
-
-A bridge of {TENANTS} tenants that is deleted is back, by the kernel's event, after {:.0} ms (median of {}), 90th percentile \
-{:.0} ms; goal {REPAIR_GOAL:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.
-
-Goals: {}.
-
-Command: `make bench`.
-",
-        median(&vlans.0),
-        median(&vlans.1),
-        ratio(&vlans),
-        median(&tenants.0),
-        median(&tenants.1),
-        ratio(&tenants),
-        median(&repairs),
+        "After the deletion of one of {TENANTS} tenant bridges, the agent restores the bridge by the event of the kernel: median of {} \
+         repairs {:.0} ms, 90th percentile {repair:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.",
         repairs.len(),
-        percentile(&repairs, 90),
-        if met { "met" } else { "missed" },
-        rounds = args.rounds,
-        agent = args.agent.display(),
+        median(&repairs),
     );
-    write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-links.md"));
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(met)
+    args.output.publish(&BenchResult {
+        name: "links".to_owned(),
+        title: "Tenant networks".to_owned(),
+        date: args.output.date(),
+        conditions: vec![
+            format!(
+                "measured on: an emulated two-socket host (QEMU without KVM), kernel 6.1; both sides on this host, in turn, {} rounds; \
+                 udev is stopped for the tenants, because its work is the same for both sides",
+                args.rounds
+            ),
+            format!("agent: `{agent}`"),
+        ],
+        sections: vec![Section::untitled(text, vec![table(&vlans, &tenants)])],
+        goals: vec![
+            Goal::new(
+                format!("4,000 VLANs in at most {VLANS_GOAL} times the time of the peer"),
+                ratio(&vlans) <= VLANS_GOAL,
+                format!("{:.2}", ratio(&vlans)),
+            ),
+            Goal::new(
+                format!("{TENANTS} tenants in at most {TENANTS_GOAL} times the time of the peer"),
+                ratio(&tenants) <= TENANTS_GOAL,
+                format!("{:.2}", ratio(&tenants)),
+            ),
+            Goal::new(
+                format!("90th percentile of the repairs below {REPAIR_GOAL:.0} ms"),
+                repair < REPAIR_GOAL,
+                format!("{repair:.0} ms"),
+            ),
+        ],
+        command: format!("berth-benches links --agent {agent} --rounds {}", args.rounds),
+    })
+}
+
+/// Returns the median of the agent divided by the median of the peer.
+fn ratio((ours, theirs): &(Vec<f64>, Vec<f64>)) -> f64 {
+    median(ours) / median(theirs)
+}
+
+fn table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table {
+    let columns = ["berth-agent ms", "peer ms", "ratio", "goal"];
+    let mut table = Table::new(&["what", "peer"], &columns);
+    let mut row = |what: String, peer: &str, pair: &(Vec<f64>, Vec<f64>), goal: f64| {
+        table.push([
+            what,
+            peer.to_owned(),
+            format!("{:.0}", median(&pair.0)),
+            format!("{:.0}", median(&pair.1)),
+            format!("{:.2}", ratio(pair)),
+            goal.to_string(),
+        ]);
+    };
+    row(
+        "add 4,000 VLANs to a VLAN-aware bridge with one message, minus the time of the same program for one VLAN".to_owned(),
+        "`bridge vlan add vid 2-4001`",
+        vlans,
+        VLANS_GOAL,
+    );
+    row(
+        format!(
+            "create {TENANTS} tenants, each with a VLAN link and a bridge: a complete `apply` with verification"
+        ),
+        "`ip -batch` and `sysctl -p` to the same state",
+        tenants,
+        TENANTS_GOAL,
+    );
+    table
 }
 
 /// Returns the milliseconds of a command, measured with the clock of the host.

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
+use crate::output::Output;
 use crate::program::{Program, floor_mib};
+use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, median_ratio, percentile};
 
 /// Goal for the wall time of the agent, as a part of the wall time of the peer.
@@ -37,12 +36,8 @@ pub(crate) struct Args {
     /// Rounds of measuring the wall time
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Cost of all runs of one program.
@@ -54,7 +49,7 @@ struct Cost {
     peak: f64,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = fs::canonicalize(&args.root).with_context(|| format!("{}", args.root.display()))?;
     let programs = programs(args, &root);
@@ -65,45 +60,39 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let costs = measure(&programs, args.rounds)?;
     let floor = floor_mib()?;
 
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (goals, met) = goals(&costs);
+    let conditions = vec![
+        format!("measured on: {}", host()?),
+        format!("programs: {}", versions.join(", ")),
+        format!("tree: `{}` ({machine})", shown(&root)),
+        format!(
+            "rounds: {} for the wall time after {WARM_UP} warm-up rounds, then {MEMORY_ROUNDS} for the memory; the order is \
+             reversed after every round",
+            args.rounds
+        ),
+    ];
     let text = format!(
-        "# `berth-agent report` against `lstopo`, {date}
-
-- measured on: {host}
-- programs: {versions}
-- tree: `{tree}` ({machine})
-- rounds: {rounds} of wall time after {WARM_UP} of warm-up, then {MEMORY_ROUNDS} of memory; \
-the order turns around every round
-
-{table}
-Wall time in milliseconds from spawn to exit, output to `/dev/null`; ratio: the agent's median by \
-the row's, and the median of the ratios of every round. Peak is resident memory in MiB, the \
-largest of its rounds; below {floor:.1} MiB it would not show. `lstopo` runs with \
-`HWLOC_COMPONENTS=linux,stop`, or it would mix this host's CPUID into the tree; the row without \
-plugins also has `HWLOC_PLUGINS_PATH=/dev/null` and is what a host without `libhwloc-plugins` \
-would see. The goals are about `lstopo` as it is installed.
-
-    cargo run --profile dist -p berth-benches -- report --agent {agent} --root {root} --peer {peer} \
---rounds {rounds}
-
-{goals}",
-        host = host()?,
-        versions = versions.join(", "),
-        tree = shown(&root),
-        rounds = args.rounds,
-        table = table(&programs, &costs),
-        agent = shown(&args.agent),
-        root = shown(&args.root),
-        peer = shown(&args.peer),
+        "Wall time in milliseconds from spawn to exit, with the output to `/dev/null`. Ratio: the agent's median divided by the \
+         row's median. Ratio per round: the median of the ratios of all rounds. Peak: resident memory in MiB, the maximum of all \
+         memory rounds. The method cannot measure values below {floor:.1} MiB.\n\n\
+         `lstopo` runs with `HWLOC_COMPONENTS=linux,stop`, because otherwise hwloc mixes the CPUID of this host into the tree. \
+         The row without plugins also sets `HWLOC_PLUGINS_PATH=/dev/null`, which corresponds to a host without \
+         `libhwloc-plugins`. The goals refer to `lstopo` with plugins."
     );
-
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("create {}", args.results.display()))?;
-    let file = args.results.join(format!("{date}-report.md"));
-    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(met)
+    args.output.publish(&BenchResult {
+        name: "report".to_owned(),
+        title: "`berth-agent report` compared with `lstopo`".to_owned(),
+        date: args.output.date(),
+        conditions,
+        sections: vec![Section::untitled(text, vec![table(&programs, &costs)])],
+        goals: goals(&costs),
+        command: format!(
+            "cargo run --profile dist -p berth-benches -- report --agent {} --root {} --peer {} --rounds {}",
+            shown(&args.agent),
+            shown(&root),
+            shown(&args.peer),
+            args.rounds
+        ),
+    })
 }
 
 /// Returns the agent, the peer, and the peer without plugins.
@@ -201,38 +190,43 @@ fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
 }
 
 /// Returns a table with a row for each program.
-fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> String {
-    let mut table = "| program | median | p10 | p90 | min | ratio | per round | peak |\n\
-                     |---|--:|--:|--:|--:|--:|--:|--:|\n"
-        .to_owned();
+fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> Table {
+    let mut table = Table::new(
+        &["program"],
+        &["median", "p10", "p90", "min", "ratio", "ratio per round", "peak"],
+    );
     let [agent, ..] = costs;
     for (program, cost) in programs.iter().zip(costs) {
         let [min, p10, median, p90] = [0, 10, 50, 90].map(|at| percentile(&cost.wall, at));
-        table += &format!(
-            "| {} | {median:.2} | {p10:.2} | {p90:.2} | {min:.2} | {:.2} | {:.2} | {:.1} |\n",
-            program.label,
-            ratio(agent, cost),
-            median_ratio(&agent.wall, &cost.wall),
-            cost.peak,
-        );
+        table.push([
+            program.label.clone(),
+            format!("{median:.2}"),
+            format!("{p10:.2}"),
+            format!("{p90:.2}"),
+            format!("{min:.2}"),
+            format!("{:.2}", ratio(agent, cost)),
+            format!("{:.2}", median_ratio(&agent.wall, &cost.wall)),
+            format!("{:.1}", cost.peak),
+        ]);
     }
     table
 }
 
-/// Returns the lines of the goals, and true if all goals are met.
-fn goals(costs: &[Cost; 3]) -> (String, bool) {
+fn goals(costs: &[Cost; 3]) -> Vec<Goal> {
     let [agent, peer, _] = costs;
     let ratio = ratio(agent, peer);
-    let (fast, small) = (ratio <= WALL_GOAL, agent.peak <= MEMORY_GOAL);
-    let verdict = |met| if met { "met" } else { "MISSED" };
-    let lines = format!(
-        "goal: at most {WALL_GOAL} of lstopo's wall time: {} ({ratio:.2})\n\
-         goal: peak memory at most {MEMORY_GOAL} MiB: {} ({:.1} MiB)\n",
-        verdict(fast),
-        verdict(small),
-        agent.peak,
-    );
-    (lines, fast && small)
+    vec![
+        Goal::new(
+            format!("at most {WALL_GOAL} of the wall time of `lstopo`"),
+            ratio <= WALL_GOAL,
+            format!("{ratio:.2}"),
+        ),
+        Goal::new(
+            format!("peak memory at most {MEMORY_GOAL} MiB"),
+            agent.peak <= MEMORY_GOAL,
+            format!("{:.1} MiB", agent.peak),
+        ),
+    ]
 }
 
 /// Returns the median wall time of `ours` divided by the median wall time of `theirs`.

@@ -8,6 +8,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use jiff::civil::Date;
+
+use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
 const ALL: [&str; 9] =
@@ -33,37 +36,41 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         names.extend(entry?.file_name().into_string());
     }
     let mut page = String::from(
-        "# Benchmarks\n\nWritten by `make bench`: of each benchmark its newest result, shortened. Every one has its peer beside it, in the same run.\n",
+        "# Benchmarks\n\nThis page is written by `make bench`. It shows the newest result of each benchmark, shortened. \
+         Each result includes a peer that is measured in the same run.\n",
     );
     for name in ALL {
-        let Some(newest) = newest(&names, name) else {
+        let result = newest(&names, name, "json");
+        let Some(newest) = result.or_else(|| newest(&names, name, "md")) else {
             writeln!(page, "\n## {name}\n\nNot measured yet.")?;
             continue;
         };
         let path = folder.join(newest);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let short = shorten(&text);
+        let (short, document) = if result.is_some() {
+            let result = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+            (render::summary(&result), newest.replace(".json", ".md"))
+        } else {
+            (shorten(&text), newest.clone())
+        };
         ensure!(!short.is_empty(), "{}: no title", path.display());
-        write!(page, "\n{short}\nAll of it: [{newest}](results/{newest})\n")?;
+        write!(page, "\n{short}\nComplete result: [{document}](results/{document})\n")?;
     }
     fs::write(&args.output, page).with_context(|| args.output.display().to_string())?;
     Ok(true)
 }
 
-/// Returns the newest file name with the form `<year>-<month>-<day>-<name>.md`.
-fn newest<'a>(names: &'a [String], name: &str) -> Option<&'a String> {
-    let is_date = |date: &str| {
-        date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+/// Returns the newest file name with the form `<year>-<month>-<day>-<name>.<extension>`.
+fn newest<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&'a String> {
+    let ending = format!("-{name}.{extension}");
+    let is_of = |file: &&String| {
+        file.strip_suffix(&ending).is_some_and(|date| date.parse::<Date>().is_ok())
     };
-    let of = |file: &&String| {
-        let rest = file.strip_suffix(".md").and_then(|file| file.strip_suffix(name));
-        rest.and_then(|rest| rest.strip_suffix('-')).is_some_and(is_date)
-    };
-    names.iter().filter(of).max()
+    names.iter().filter(is_of).max()
 }
 
-/// Returns the title one level lower, the list of conditions, the first table, and the goals. Returns an empty string
-/// if the text has no title.
+/// Shortens a result from before results were written as JSON: the title one level lower, the list of conditions, the
+/// first table, and the goals. Returns an empty string if the text has no title.
 fn shorten(text: &str) -> String {
     let mut lines = text.lines();
     let Some(title) = lines.next().and_then(|line| line.strip_prefix("# ")) else {
@@ -99,8 +106,8 @@ mod tests {
         let names =
             ["2026-01-02-plan.md", "2026-01-10-plan.md", "2026-02-01-no-plan.md", "plan.md"]
                 .map(str::to_owned);
-        assert_eq!(newest(&names, "plan").unwrap(), "2026-01-10-plan.md");
-        assert!(newest(&names, "engine").is_none());
+        assert_eq!(newest(&names, "plan", "md").unwrap(), "2026-01-10-plan.md");
+        assert!(newest(&names, "engine", "md").is_none());
     }
 
     #[test]
@@ -111,5 +118,28 @@ mod tests {
             "## A, 2026\n\n- on this\n  machine\n\n| a |\n|---|\n| 1 |\n\n* goal: 1: met (2)\n"
         );
         assert!(shorten("no title").is_empty());
+    }
+
+    #[test]
+    fn the_page_shows_results_as_json_before_old_documents() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("2026-01-01-plan.md", "# An old plan, 2026\n\n- on this\n");
+        write("2026-01-01-engine.md", "# An old engine, 2026\n\n- on that\n");
+        let json = r#"{"name":"plan","title":"A plan","date":"2026-01-02","conditions":["here"],"sections":[],
+            "goals":[{"text":"at most 1 s","value":"2 s","met":false}],"command":"benches"}"#;
+        write("2026-01-02-plan.json", json);
+        let output = folder.path().join("page.md");
+        assert!(run(&Args { results: folder.path().into(), output: output.clone() }).unwrap());
+        let page = fs::read_to_string(output).unwrap();
+        for part in [
+            "## idle\n\nNot measured yet.\n",
+            "## An old engine, 2026\n\n- on that\n\nComplete result: [2026-01-01-engine.md](results/2026-01-01-engine.md)\n",
+            "## A plan, 2026-01-02\n\n- here\n\n- goal: at most 1 s: missed (2 s)\n\nComplete result: \
+             [2026-01-02-plan.md](results/2026-01-02-plan.md)\n",
+        ] {
+            assert!(page.contains(part), "{page}");
+        }
+        assert!(!page.contains("An old plan"), "{page}");
     }
 }

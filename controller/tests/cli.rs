@@ -298,7 +298,7 @@ fn bad_usage_names_the_remedy() {
     for (arguments, code, words) in [
         (&["plan"][..], 2, "specify -f DIR|FILE|-"),
         (&["plan", "-f", "/nowhere"], 2, "/nowhere"),
-        (&["plan", "-f", "docs/results"], 2, "no .yaml"),
+        (&["plan", "-f", "controller/src"], 2, "no .yaml"),
         (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
         (&["plan", "-f", "examples/machines.yaml"], 2, "no InfraNode"),
         (&["plan", "--kubeconfig", "/nowhere"], 2, "/nowhere"),

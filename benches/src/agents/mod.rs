@@ -5,20 +5,17 @@
 mod audit;
 mod fleet;
 mod peers;
+mod result;
 mod server;
-mod text;
 mod watch;
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use berth_api::names::AGENT;
 use berth_tests::cluster::{ControlPlane, Version};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Value, json};
 
 use audit::Requests;
@@ -28,6 +25,7 @@ use server::Sizes;
 use watch::Watch;
 
 use crate::memory::Taken;
+use crate::output::Output;
 
 /// User name of the agents at the API server.
 const AGENTS: &str = "system:serviceaccount:berth-system:berth-agent";
@@ -54,12 +52,8 @@ pub(crate) struct Args {
     /// Specs applied to one InfraNode
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// All measured values.
@@ -111,15 +105,11 @@ struct All {
     agents: Vec<f64>,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let measured = measure(args)?;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
-    write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-agents.md"));
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(met)
+    let host = crate::report::host()?;
+    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
 }
 
 fn measure(args: &Args) -> Result<Measured> {

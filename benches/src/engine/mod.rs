@@ -8,19 +8,18 @@ mod workload;
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
 use run::{Speed, speed};
 
 use crate::fleet::PINNABLE;
+use crate::output::Output;
 use crate::program::Program;
 use crate::report;
+use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
 /// Part of the CPUs that is allocated before the measurement starts.
@@ -42,18 +41,14 @@ pub(crate) struct Args {
     /// Decisions that are measured, at each number of hosts
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(100..))]
     pairs: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
     /// Rebuild only, once, and print what it cost: seconds, of them for hosts, MiB, pods
     #[arg(long, hide = true)]
     rebuild: bool,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.rebuild {
         let cost = rebuild::rebuild(REBUILD_HOSTS)?;
@@ -65,14 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let pairs = usize::try_from(args.pairs)?;
     let speeds = GOALS.iter().map(|(hosts, _)| speed(*hosts, pairs));
     let speeds = speeds.collect::<Result<Vec<_>>>()?;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (text, met) = write(date, &report::host()?, &speeds, &rebuilt);
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("create {}", args.results.display()))?;
-    let file = args.results.join(format!("{date}-engine.md"));
-    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(met)
+    args.output.publish(&result(args.output.date(), &report::host()?, &speeds, &rebuilt))
 }
 
 /// Runs a rebuild in a separate process, so that the resident memory contains nothing else.
@@ -93,89 +81,146 @@ fn rebuilt() -> Result<rebuild::Cost> {
     Ok(rebuild::Cost { pods, seconds, hosts_seconds, resident })
 }
 
-fn write(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -> (String, bool) {
-    let verdict = |met: bool| if met { "met" } else { "missed" };
-    let (mut table, mut parts, mut goals, mut all) =
-        (String::new(), String::new(), String::new(), true);
-    for (speed, (_, goal)) in speeds.iter().zip(GOALS) {
-        let decisions = speed.decisions();
-        let [middle, slow, worst] = [50, 99, 100].map(|at| percentile(&decisions, at));
-        let [peer, peer_slow] = [50, 99].map(|at| percentile(&speed.peer, at));
-        let (rate, pairs_rate) = (speed.rate(), speed.pairs_rate());
-        let peer_rate = speed.peer_rate();
-        table += &format!(
-            "| {} | {} | {:.1} | {rate:.0} | {middle:.2} | {slow:.2} | {worst:.0} | {pairs_rate:.0} | {peer_rate:.0} | {peer:.0} | {peer_slow:.0} | {:.0} |\n",
-            speed.hosts,
-            speed.pods,
-            100.0 * speed.fullness,
-            pairs_rate / peer_rate,
-        );
-        let both = |values: &[f64]| {
-            format!("{:.2} / {:.2}", percentile(values, 50), percentile(values, 99))
-        };
-        parts += &format!(
-            "| {} | {} | {} | {} | {} | {:016x} |\n",
-            speed.hosts,
-            both(&speed.request),
-            both(&speed.place),
-            both(&speed.remove),
-            speed.unplaced,
-            speed.checksum,
-        );
-        let met = [rate >= goal, slow < SLOW_GOAL];
-        goals += &format!(
-            "goal at {} hosts: at least {goal:.0} decisions a second: {} ({rate:.0})\n\
-             goal at {} hosts: 99 of 100 decisions under {SLOW_GOAL} us: {} ({slow:.1})\n",
-            speed.hosts,
-            verdict(met[0]),
-            speed.hosts,
-            verdict(met[1]),
-        );
-        all &= met.iter().all(|met| *met);
-    }
+fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -> BenchResult {
     let of = |what: fn(&rebuild::Cost) -> f64| {
         percentile(&rebuilt.iter().map(what).collect::<Vec<_>>(), 50)
     };
     let (seconds, resident) = (of(|cost| cost.seconds), of(|cost| cost.resident));
-    let met = [seconds < REBUILD_GOAL, resident < RESIDENT_GOAL];
-    all &= met.iter().all(|met| *met);
-    goals += &format!(
-        "goal: rebuilt in less than {REBUILD_GOAL} s: {} ({seconds:.2})\n\
-         goal: less than {RESIDENT_GOAL} MiB resident then: {} ({resident:.0})\n",
-        verdict(met[0]),
-        verdict(met[1]),
+    let mut goals = Vec::new();
+    for (speed, (_, goal)) in speeds.iter().zip(GOALS) {
+        let (hosts, rate, slow) = (speed.hosts, speed.rate(), percentile(&speed.decisions(), 99));
+        goals.push(Goal::new(
+            format!("at least {goal:.0} decisions per second with {hosts} hosts"),
+            rate >= goal,
+            format!("{rate:.0}"),
+        ));
+        goals.push(Goal::new(
+            format!("99th percentile of the decision time below {SLOW_GOAL} us with {hosts} hosts"),
+            slow < SLOW_GOAL,
+            format!("{slow:.1} us"),
+        ));
+    }
+    goals.push(Goal::new(
+        format!("rebuild in less than {REBUILD_GOAL} s"),
+        seconds < REBUILD_GOAL,
+        format!("{seconds:.2} s"),
+    ));
+    goals.push(Goal::new(
+        format!("less than {RESIDENT_GOAL} MiB resident after the rebuild"),
+        resident < RESIDENT_GOAL,
+        format!("{resident:.0} MiB"),
+    ));
+    let rebuild = format!(
+        "{REBUILD_HOSTS} hosts with {} pods, median of {} rebuilds in separate processes: {seconds:.2} s from InfraNodes as JSON \
+         and typed Nodes and Pods to the engine, including {:.2} s for the hosts. {resident:.0} MiB are resident afterwards.",
+        rebuilt.first().map_or(0, |cost| cost.pods),
+        rebuilt.len(),
+        of(|cost| cost.hosts_seconds),
     );
-    let text = format!(
-        "# The assignment engine, {date}
+    BenchResult {
+        name: "engine".to_owned(),
+        title: "The assignment engine".to_owned(),
+        date,
+        conditions: conditions(host),
+        sections: vec![
+            Section::untitled("", vec![rates(speeds), parts(speeds)]),
+            Section::new("Rebuild", rebuild, Vec::new()),
+        ],
+        goals,
+        command: "berth-benches engine".to_owned(),
+    }
+}
 
-- measured on: {host}; one thread
-- hosts: two zones, {PINNABLE} CPUs that can be pinned, single-numa-node, Memory Manager Static; two pools and ten failure domains; \
-7.5 % of them tainted
-- VMs: 40 shapes (8 sizes by 5 kinds of rules: none, node selector, toleration, required and preferred node affinity); 25 to a \
-MachineDeployment, each spread `ScheduleAnyway` by its label over hosts, every tenth with required anti-affinity; 10 MachineDeployments to a \
-tenant's namespace. The next VM is of the same MachineDeployment with a probability of 0.91
-- a decision: the pod's rules are read, the best host is chosen and booked. A pair: a decision, and a VM that goes, drawn from all, so that hosts stay as full
-- the engine works alone; afterwards every decision is judged, in the same order, by the rules and by the kubelet's admission on a \
-second set of books, which must be the same as the engine's in the end
-- peer: every host is queried for every VM, by the same rules (`berth_placement::rules`) and preferences, the winner by the same admission; it works alone too
+fn conditions(host: &str) -> Vec<String> {
+    vec![
+        format!("measured on: {host}; one thread"),
+        format!(
+            "hosts: two NUMA zones, {PINNABLE} pinnable CPUs, single-numa-node, Memory Manager Static; two pools and ten failure \
+             domains; 7.5 % of the hosts are tainted"
+        ),
+        "VMs: 40 request classes (8 sizes, each with 5 kinds of rules: none, node selector, toleration, required and preferred \
+         node affinity); 25 VMs in each MachineDeployment, spread over hosts with `ScheduleAnyway` by its label, and with required \
+         anti-affinity in every tenth MachineDeployment; 10 MachineDeployments in the namespace of each tenant. The next VM \
+         belongs to the same MachineDeployment with a probability of 0.91"
+            .to_owned(),
+        "decision: the engine reads the rules of the pod, chooses the best host and reserves the CPUs. Pair: a decision, and the \
+         removal of a random VM, so that the hosts stay equally full"
+            .to_owned(),
+        "check: the engine runs alone. Afterwards the rules and the kubelet's admission check all decisions in the same order with \
+         a second reservation table, which must be equal to the engine's table at the end"
+            .to_owned(),
+        "peer: checks every host for every VM with the same rules (`berth_placement::rules`) and preferences, and chooses with the \
+         same admission; runs alone too"
+            .to_owned(),
+    ]
+}
 
-| hosts | VMs | full % | decisions a second | decision us, median | 99th percentile | most | pairs a second | peer: pairs a second | median us | 99th percentile | ratio of pairs |
-|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
-{table}
-| hosts | reading rules us, median / 99th percentile | choosing and booking | going | found no host | checksum of all decisions |
-|--:|--:|--:|--:|--:|--:|
-{parts}
-Rebuild of {REBUILD_HOSTS} hosts with {pods} pods, median of {rounds}, in a process of its own: {seconds:.2} s from InfraNodes as JSON, typed \
-Nodes and typed Pods to the engine, of which hosts {of_hosts:.2} s; {resident:.0} MiB resident afterwards.
-
-{goals}
-Command: `make bench`, or `berth-benches engine`.
-",
-        pods = rebuilt.first().map_or(0, |cost| cost.pods),
-        rounds = rebuilt.len(),
-        of_hosts = of(|cost| cost.hosts_seconds),
+fn rates(speeds: &[Speed]) -> Table {
+    let mut table = Table::new(
+        &[],
+        &[
+            "hosts",
+            "VMs",
+            "full %",
+            "decisions per second",
+            "decision us, median",
+            "99th percentile",
+            "max",
+            "pairs per second",
+            "peer: pairs per second",
+            "median us",
+            "99th percentile",
+            "ratio of pairs",
+        ],
     );
-    (text, all)
+    for speed in speeds {
+        let decisions = speed.decisions();
+        let [middle, slow, worst] = [50, 99, 100].map(|at| percentile(&decisions, at));
+        let [peer, peer_slow] = [50, 99].map(|at| percentile(&speed.peer, at));
+        let (pairs_rate, peer_rate) = (speed.pairs_rate(), speed.peer_rate());
+        table.push([
+            speed.hosts.to_string(),
+            speed.pods.to_string(),
+            format!("{:.1}", 100.0 * speed.fullness),
+            format!("{:.0}", speed.rate()),
+            format!("{middle:.2}"),
+            format!("{slow:.2}"),
+            format!("{worst:.0}"),
+            format!("{pairs_rate:.0}"),
+            format!("{peer_rate:.0}"),
+            format!("{peer:.0}"),
+            format!("{peer_slow:.0}"),
+            format!("{:.0}", pairs_rate / peer_rate),
+        ]);
+    }
+    table
+}
+
+fn parts(speeds: &[Speed]) -> Table {
+    let mut table = Table::new(
+        &[],
+        &[
+            "hosts",
+            "read rules us, median / 99th percentile",
+            "choose and reserve",
+            "remove",
+            "unplaced VMs",
+            "checksum of all decisions",
+        ],
+    );
+    let both =
+        |values: &[f64]| format!("{:.2} / {:.2}", percentile(values, 50), percentile(values, 99));
+    for speed in speeds {
+        table.push([
+            speed.hosts.to_string(),
+            both(&speed.request),
+            both(&speed.place),
+            both(&speed.remove),
+            speed.unplaced.to_string(),
+            format!("{:016x}", speed.checksum),
+        ]);
+    }
+    table
 }
 
 #[cfg(test)]

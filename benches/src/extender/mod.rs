@@ -6,18 +6,14 @@ mod connection;
 mod filter;
 mod peer;
 mod process;
+mod result;
 mod start;
-mod text;
 mod world;
 
-use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::cluster::Version;
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
 use bound::{Bed, Rates};
 use filter::{Question, Times};
@@ -27,6 +23,7 @@ use start::Start;
 
 use crate::cluster::Cluster;
 use crate::memory::Taken;
+use crate::output::Output;
 use crate::program::must_be_there;
 
 /// Number of parallel requests while the benchmark creates objects.
@@ -53,12 +50,8 @@ pub(crate) struct Args {
     /// Pods of each such run
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
     pods: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// All measured values.
@@ -74,16 +67,12 @@ struct Measured {
     taken: Taken,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     must_be_there(&args.controller)?;
     let measured = measure(args)?;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
-    write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-extender.md"));
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(met)
+    let host = crate::report::host()?;
+    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
 }
 
 fn measure(args: &Args) -> Result<Measured> {

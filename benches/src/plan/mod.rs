@@ -8,17 +8,16 @@
 mod files;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
+use crate::output::Output;
 use crate::report;
+use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the seconds of a plan.
@@ -39,12 +38,8 @@ pub(crate) struct Args {
     /// Rounds that are measured, after one that fills the caches
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Seconds of each round.
@@ -56,7 +51,7 @@ struct Times {
     plain_json: Vec<f64>,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if the goal is met.
+/// Runs the benchmark and publishes the result. Returns true if the goal is met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let (yaml, json) = (folder.path().join("yaml"), folder.path().join("json"));
@@ -87,57 +82,51 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         times.plain_json.push(now[3]);
     }
 
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let seconds = median(&times.yaml);
-    let met = seconds < GOAL;
-    let text = format!(
-        "# `berth-controller plan`, {date}
-
-- measured on: {host}
-- fleet: {hosts} InfraNodes and {vms} VirtualMachines in two files, {yaml:.1} MB as YAML documents, {json:.1} MB as JSON \
-lists; {placed} VMs are placed, {unplaced} are wider than any zone and explained
-- rounds: {rounds} after one of warm-up; seconds from spawn to exit, output to `/dev/null`, in the table's order
-
-| what | median | least | most | plan takes |
-|---|--:|--:|--:|--:|
-{table}
-There is no other program that says this of files. The rows below are the floor: the same files read in one thread by \
-serde-saphyr and by serde_json into values, nothing made of them; the ratio is the plan's median by theirs.
-
-goal: under {GOAL} s with {hosts} hosts and {vms} VMs from YAML: {verdict} ({seconds:.2})
-
-Command: `make bench`, or `berth-benches plan --controller target/dist/berth-controller`.
-",
-        host = report::host()?,
-        hosts = args.hosts,
-        vms = args.vms,
-        yaml = sizes.yaml as f64 / 1e6,
-        json = sizes.json as f64 / 1e6,
-        rounds = args.rounds,
-        table = table(&times),
-        verdict = if met { "met" } else { "MISSED" },
-    );
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("create {}", args.results.display()))?;
-    let file = args.results.join(format!("{date}-plan.md"));
-    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(met)
+    let (hosts, vms, seconds) = (args.hosts, args.vms, median(&times.yaml));
+    let conditions = vec![
+        format!("measured on: {}", report::host()?),
+        format!(
+            "fleet: {hosts} InfraNodes and {vms} VirtualMachines in two files, {:.1} MB as YAML documents, {:.1} MB as JSON lists; \
+             {placed} VMs are placed, {unplaced} VMs are larger than any NUMA zone and are explained",
+            sizes.yaml as f64 / 1e6,
+            sizes.json as f64 / 1e6,
+        ),
+        format!(
+            "rounds: {} after one warm-up round; seconds from spawn to exit, with the output to `/dev/null`, in the order of the table",
+            args.rounds
+        ),
+    ];
+    let text = "No other program computes a plan from files. The last two rows are a lower bound: serde-saphyr and serde_json \
+                read the same files into values in one thread. The ratio is the plan's median divided by the row's median.";
+    args.output.publish(&BenchResult {
+        name: "plan".to_owned(),
+        title: "`berth-controller plan`".to_owned(),
+        date: args.output.date(),
+        conditions,
+        sections: vec![Section::untitled(text, vec![table(&times)])],
+        goals: vec![Goal::new(
+            format!("less than {GOAL} s with {hosts} hosts and {vms} VMs from YAML"),
+            seconds < GOAL,
+            format!("{seconds:.2} s"),
+        )],
+        command: "berth-benches plan --controller target/dist/berth-controller".to_owned(),
+    })
 }
 
-fn table(times: &Times) -> String {
-    let row = |what: &str, values: &[f64], plan: &[f64]| {
+fn table(times: &Times) -> Table {
+    let mut table = Table::new(&["what"], &["median", "min", "max", "ratio"]);
+    for (what, values, plan) in [
+        ("plan, YAML", &times.yaml, &times.yaml),
+        ("plan, JSON", &times.json, &times.json),
+        ("only read, serde-saphyr", &times.plain_yaml, &times.yaml),
+        ("only read, serde_json", &times.plain_json, &times.json),
+    ] {
         let [least, middle, most] = [0, 50, 100].map(|at| percentile(values, at));
         let ratio = median(plan) / middle;
-        format!("| {what} | {middle:.2} | {least:.2} | {most:.2} | {ratio:.2} |\n")
-    };
-    [
-        row("plan, YAML", &times.yaml, &times.yaml),
-        row("plan, JSON", &times.json, &times.json),
-        row("reading alone, serde-saphyr", &times.plain_yaml, &times.yaml),
-        row("reading alone, serde_json", &times.plain_json, &times.json),
-    ]
-    .concat()
+        let numbers = [middle, least, most, ratio].map(|number| format!("{number:.2}"));
+        table.push([what.to_owned()].into_iter().chain(numbers));
+    }
+    table
 }
 
 fn command(controller: &Path, folder: &Path) -> Command {

@@ -6,19 +6,15 @@ mod controller;
 mod machines;
 mod peer;
 mod render;
-mod text;
+mod result;
 mod world;
 
-use std::fs;
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use berth_tests::cluster::{ControlPlane, Version};
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -28,6 +24,7 @@ use peer::Made;
 use render::Rendered;
 
 use crate::memory::Taken;
+use crate::output::Output;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -62,12 +59,8 @@ pub(crate) struct Args {
     /// Runs of `render` and its peers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// All measured values.
@@ -116,16 +109,12 @@ struct Phase {
     taken: Taken,
 }
 
-/// Runs the benchmark, then prints and writes the report. Returns true if all goals are met.
+/// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     crate::program::must_be_there(&args.controller)?;
     let measured = measure(args)?;
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
-    write!(std::io::stdout(), "{text}")?;
-    let path = args.results.join(format!("{date}-tenants.md"));
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    Ok(met)
+    let host = crate::report::host()?;
+    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
 }
 
 /// The control plane, the client and the controller under test.

@@ -6,24 +6,22 @@ mod cluster;
 mod plot;
 mod policy;
 mod replay;
+mod result;
 mod synthetic;
-mod text;
 
 use std::env;
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::PageSize;
-use jiff::civil::Date;
-use jiff::{Timestamp, tz::TimeZone};
 
 use arrivals::{Trace, Vm};
 use cluster::Cluster;
 use policy::{NAMES, policy};
 use replay::{Outcome, inflate, replay};
 
+use crate::output::Output;
 use crate::report;
 
 /// Replays VM arrivals on hosts with two NUMA zones, with kube-scheduler's policies, with full information, and with Berth.
@@ -43,15 +41,11 @@ pub(crate) struct Args {
     /// Size of the huge pages
     #[arg(long, default_value = "1Gi")]
     page: PageSize,
-    /// The directory to write the report to
-    #[arg(long, value_name = "DIR", default_value = "docs/results")]
-    results: PathBuf,
+    #[command(flatten)]
+    output: Output,
     /// The file to write the plot to
     #[arg(long, value_name = "FILE", default_value = "docs/packing.svg")]
     plot: PathBuf,
-    /// The date of the report, instead of today in UTC
-    #[arg(long)]
-    date: Option<Date>,
 }
 
 fn load(text: &str) -> Result<f64> {
@@ -82,7 +76,7 @@ struct Replayed {
 const LOST: f64 = 0.01;
 const STEPS: u32 = 7;
 
-/// Replays the traces, then prints and writes the report and the plot. Returns true if all goals are met.
+/// Replays the traces, publishes the result and draws the plot. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let empty = Cluster::new(usize::from(args.hosts), args.page)?;
     let mut all = Vec::new();
@@ -102,12 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let full = (0..NAMES.len()).map(|at| full(at, &empty, &trace)).collect::<Result<_>>()?;
         all.push(Replayed { trace, full, runs });
     }
-    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
-    let (text, met) = text::write(args, date, &report::host()?, &all);
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("create {}", args.results.display()))?;
-    let file = args.results.join(format!("{date}-trace.md"));
-    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    let met = args.output.publish(&result::of(args, args.output.date(), &report::host()?, &all))?;
     // Plots the run with the middle load of the first trace.
     if let Some((trace, run)) =
         all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
@@ -115,7 +104,6 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let svg = plot::draw(&trace.name, run, trace.days);
         fs::write(&args.plot, svg).with_context(|| format!("write {}", args.plot.display()))?;
     }
-    std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(met)
 }
 

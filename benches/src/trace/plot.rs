@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::Run;
 use super::policy::NAMES;
-use super::text::SOURCE;
+use super::result::SOURCE;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;

@@ -1,0 +1,312 @@
+//! Builds the result from the measured values, without I/O.
+
+use jiff::civil::Date;
+
+use super::peers::PEERS;
+use super::{All, Args, Measured, One};
+use crate::memory::Taken;
+use crate::result::{BenchResult, Goal, Section, Table};
+use crate::stats::{median, percentile};
+
+/// Goal for the resident memory of an agent, in MiB.
+const MEMORY_GOAL: f64 = 15.0;
+/// Seconds between two renewals of a Lease, and the allowed factor above the resulting request rate.
+const RENEWAL: f64 = 30.0;
+const SLACK: f64 = 1.2;
+
+/// Returns the result with all tables and goals.
+pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+    let (count, version, agent) = (args.agents, &measured.version, args.agent.display());
+    let agents = f64::from(count);
+    let conditions = vec![
+        format!("measured on: {host}; everything runs on this one machine"),
+        format!(
+            "control plane: kube-apiserver {version} with an audit log of all requests, one etcd without fsync; no controllers"
+        ),
+        format!(
+            "agents: {count} processes of `{agent}`, each with a generated host of 96 CPUs in separate files (`run --root`) and a \
+             separate Node, with the permissions of `deploy/base` and the default timer of 60 s"
+        ),
+        format!(
+            "peer: {PEERS} Nodes with a common practice: a loop of `kubectl label` (two labels) and `kubectl annotate` (one \
+             annotation) once per minute with unchanged values, with the credential of the kubelet and a filled discovery cache. The \
+             loop publishes three values of a host, the agent publishes all of its InfraNode and Node. The loop applies nothing"
+        ),
+    ];
+    BenchResult {
+        name: "agents".to_owned(),
+        title: format!("{count} agents with one API server"),
+        date,
+        conditions,
+        sections: vec![
+            quiet(measured, agents),
+            Section::new("Memory", "", vec![memory(measured), servers(measured, agents)]),
+            Section::new("Objects", "", vec![sizes(measured)]),
+            Section::new(
+                "From a spec to Ready",
+                "Ready: the condition is True, and the condition and the status have the new generation, as seen by a `kubectl get \
+                 --watch`. The spec sets KSM and the huge pages of a NUMA zone. The benchmark then checks the files of the host.",
+                vec![one(&measured.one), all(count, &measured.all)],
+            ),
+        ],
+        goals: goals(measured, agents),
+        command: format!("berth-benches agents --agent {agent}"),
+    }
+}
+
+fn of_each(taken: &[Taken], part: impl Fn(&Taken) -> f64) -> Vec<f64> {
+    taken.iter().map(part).collect()
+}
+
+/// Returns the requests and the usage while nothing changes.
+fn quiet(measured: &Measured, agents: f64) -> Section {
+    let quiet = &measured.quiet;
+    let (peers, minutes) = (f64::from(PEERS), quiet.seconds / 60.0);
+    let per_node = |requests: u32, nodes: f64| f64::from(requests) / nodes / minutes;
+    let cpu = |seconds: f64, nodes: f64| seconds * 1e3 / nodes / minutes;
+    let (ours, theirs) = (&quiet.agents, &quiet.peers);
+    let idle = of_each(&quiet.taken, |taken| taken.resident);
+    let mut sides = Table::new(&["what"], &["berth-agent", "`kubectl` every minute", "ratio"]);
+    for (what, ours, theirs) in [
+        (
+            "requests per minute and node",
+            per_node(ours.total(), agents),
+            per_node(theirs.total(), peers),
+        ),
+        (
+            "write requests per minute and node",
+            per_node(ours.writes(), agents),
+            per_node(theirs.writes(), peers),
+        ),
+        (
+            "CPU ms per minute and node",
+            cpu(quiet.cpu_seconds, agents),
+            cpu(quiet.peers_took.cpu_seconds, peers),
+        ),
+        (
+            "resident MiB: agent, always (median); `kubectl`, while it runs (median of the peaks)",
+            median(&idle),
+            median(&measured.peaks),
+        ),
+    ] {
+        let numbers = [ours, theirs, ours / theirs].map(|number| format!("{number:.2}"));
+        sides.push([what.to_owned()].into_iter().chain(numbers));
+    }
+    let mut kinds =
+        Table::new(&["requests of", "verb", "resource"], &["number", "per minute and node"]);
+    for (whose, requests, nodes) in [("agents", ours, agents), ("loops", theirs, peers)] {
+        for (verb, resource, count) in requests.kinds() {
+            kinds.push([
+                whose.to_owned(),
+                verb.to_owned(),
+                resource.to_owned(),
+                count.to_string(),
+                format!("{:.2}", per_node(count, nodes)),
+            ]);
+        }
+    }
+    let rounds = &quiet.peers_took.millis;
+    let text = format!(
+        "{:.0} s, agents and loops in the same minutes. A round of a loop takes {:.0} ms (median of {}; 90th percentile {:.0} ms).",
+        quiet.seconds,
+        median(rounds),
+        rounds.len(),
+        percentile(rounds, 90),
+    );
+    Section::new("While nothing changes", text, vec![sides, kinds])
+}
+
+fn memory(measured: &Measured) -> Table {
+    let mut table = Table::new(&["MiB"], &["median", "max"]);
+    for (when, taken) in
+        [("after the quiet phase", &measured.quiet.taken), ("at the end", &measured.at_the_end)]
+    {
+        for (what, values) in [
+            ("resident", of_each(taken, |one| one.resident)),
+            ("anonymous", of_each(taken, |one| one.anonymous)),
+        ] {
+            table.push([
+                format!("one agent {when}, {what}"),
+                format!("{:.1}", median(&values)),
+                format!("{:.1}", percentile(&values, 100)),
+            ]);
+        }
+    }
+    table
+}
+
+fn servers(measured: &Measured, agents: f64) -> Table {
+    let before = format!("with the Nodes of {PEERS} loops and all agents, without agents");
+    let columns =
+        [before.as_str(), "after the quiet phase", "at the end", "per agent until the quiet phase"];
+    let mut table = Table::new(&["MiB resident"], &columns);
+    let [before, quiet, end] = &measured.servers;
+    for (((name, before), quiet), end) in
+        ["kube-apiserver", "etcd"].iter().zip(before).zip(quiet).zip(end)
+    {
+        let (before, quiet, end) = (before.resident, quiet.resident, end.resident);
+        table.push([
+            (*name).to_owned(),
+            format!("{before:.0}"),
+            format!("{quiet:.0}"),
+            format!("{end:.0}"),
+            format!("{:.2}", (quiet - before) / agents),
+        ]);
+    }
+    table
+}
+
+fn sizes(measured: &Measured) -> Table {
+    let sizes = &measured.sizes;
+    let mut table = Table::new(&["bytes of JSON"], &["min", "median", "max"]);
+    for (what, values) in [
+        ("InfraNode", &sizes.infra_node),
+        ("InfraNode without `managedFields`", &sizes.without_managed),
+        ("the agent's part of its Node: labels, conditions, resources", &sizes.of_node),
+        ("the agent's entry in the Node's `managedFields`", &sizes.managed_of_node),
+    ] {
+        let numbers = [0, 50, 100].map(|at| format!("{:.0}", percentile(values, at)));
+        table.push([what.to_owned()].into_iter().chain(numbers));
+    }
+    table
+}
+
+fn one(rounds: &[One]) -> Table {
+    let title = format!("`kubectl apply --server-side` for one agent, {} times", rounds.len());
+    let mut table = Table::new(&[&title], &["median ms", "90th percentile ms"]);
+    let values =
+        |part: fn(&One) -> Option<f64>| -> Vec<f64> { rounds.iter().filter_map(part).collect() };
+    for (what, values) in [
+        ("from the start of `kubectl` to Ready", values(|one| Some(one.ready))),
+        ("`kubectl` itself", values(|one| Some(one.kubectl))),
+        ("agent: from the changed spec to Ready", values(|one| one.agent)),
+    ] {
+        table.push([
+            what.to_owned(),
+            format!("{:.0}", median(&values)),
+            format!("{:.0}", percentile(&values, 90)),
+        ]);
+    }
+    table
+}
+
+fn all(agents: u32, rounds: &[All]) -> Table {
+    let mut table = Table::new(
+        &[&format!("round with a new spec for all {agents} agents at once")],
+        &[
+            "all requests sent (`curl`, 50 in parallel) after ms",
+            "last Ready after ms",
+            "one agent, median ms",
+            "90th percentile ms",
+            "agents with both times",
+        ],
+    );
+    for (round, number) in rounds.iter().zip(1..) {
+        table.push([
+            format!("{number}"),
+            format!("{:.0}", round.asked),
+            format!("{:.0}", round.last),
+            format!("{:.0}", median(&round.agents)),
+            format!("{:.0}", percentile(&round.agents, 90)),
+            round.agents.len().to_string(),
+        ]);
+    }
+    table
+}
+
+fn goals(measured: &Measured, agents: f64) -> Vec<Goal> {
+    let quiet = &measured.quiet;
+    let per_second = f64::from(quiet.agents.writes()) / quiet.seconds;
+    let writes_goal = agents / RENEWAL * SLACK;
+    let other = quiet.agents.total() - quiet.agents.renewals() - quiet.agents.watches();
+    let taken = quiet.taken.iter().chain(&measured.at_the_end);
+    let most = percentile(&taken.map(|one| one.resident).collect::<Vec<_>>(), 100);
+    vec![
+        Goal::new(
+            format!("at most {writes_goal:.2} writes per second while nothing changes"),
+            per_second <= writes_goal,
+            format!("{per_second:.2}"),
+        ),
+        Goal::new(
+            "only Lease renewals and restarted watches while nothing changes",
+            other == 0 && quiet.agents.renewals() > 0,
+            format!("{other} other requests"),
+        ),
+        Goal::new(
+            format!("at most {MEMORY_GOAL:.0} MiB resident for each agent until the end"),
+            most <= MEMORY_GOAL,
+            format!("{most:.1} MiB"),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_tests::cluster::Version;
+    use clap::Parser;
+
+    use super::super::Quiet;
+    use super::super::audit::Requests;
+    use super::super::peers::Peers;
+    use super::super::server::Sizes;
+    use super::*;
+    use crate::render::document;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Returns the result for an agent that renews the Lease twice in one minute and sends the additional requests
+    /// `more`.
+    fn report(resident: f64, more: &str) -> BenchResult {
+        let line = Line::parse_from(["benches", "--agent=berth-agent", "--agents=1"]);
+        let renewal =
+            r#"{"verb":"patch","user":{"username":"a"},"objectRef":{"resource":"leases"}}"#;
+        let log = [renewal, renewal, more].join("\n");
+        let taken = vec![Taken { resident, anonymous: 2.0, most: resident, cpu_seconds: 0.0 }];
+        let measured = Measured {
+            version: Version(1, 36),
+            servers: [1.0, 2.0, 3.0].map(|resident| {
+                vec![Taken { resident, anonymous: 0.0, most: resident, cpu_seconds: 0.0 }; 2]
+            }),
+            quiet: Quiet {
+                seconds: Duration::from_secs(60).as_secs_f64(),
+                agents: Requests::count(&log, |user| user == "a").unwrap(),
+                peers: Requests::count(&log, |user| user == "a").unwrap(),
+                peers_took: Peers { millis: vec![1.0], cpu_seconds: 1.0 },
+                taken: taken.clone(),
+                cpu_seconds: 0.1,
+            },
+            at_the_end: taken,
+            sizes: Sizes::default(),
+            one: Vec::new(),
+            all: Vec::new(),
+            peaks: vec![20.0],
+        };
+        of(&line.args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+    }
+
+    #[test]
+    fn goals_are_met_or_missed_one_by_one() {
+        let result = report(10.0, "");
+        assert!(result.met() && result.goals.len() == 3, "{result:?}");
+        let text = document(&result);
+        assert!(text.contains("| requests per minute and node | 2.00 | 0.10 | 20.00 |"), "{text}");
+        let get = r#"{"verb":"get","user":{"username":"a"},"objectRef":{"resource":"nodes"}}"#;
+        let update =
+            r#"{"verb":"update","user":{"username":"a"},"objectRef":{"resource":"nodes"}}"#;
+        for (resident, more, at, value) in [
+            (16.0, "", 2, "16.0 MiB"),
+            (10.0, get, 1, "1 other requests"),
+            (10.0, update, 0, "0.05"),
+        ] {
+            let result = report(resident, more);
+            assert!(!result.goals[at].met, "{result:?}");
+            assert_eq!(result.goals[at].value, value);
+        }
+    }
+}

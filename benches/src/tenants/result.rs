@@ -1,0 +1,269 @@
+//! Builds the result from the measured values, without I/O.
+
+use jiff::civil::Date;
+
+use super::{Args, Measured, Phase};
+use crate::result::{BenchResult, Goal, Section, Table};
+use crate::stats::{median, percentile};
+
+/// Goal for the milliseconds of `render`, including the spawn.
+const RENDER_GOAL: f64 = 10.0;
+/// Goal for the peak resident memory of the controller in MiB.
+const MEMORY_GOAL: f64 = 200.0;
+/// Number of kinds of requests that the report shows for a phase.
+const SHOWN: usize = 16;
+
+/// Returns the result with all tables and goals.
+pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+    let machines = u64::from(args.tenants) * u64::from(args.replicas);
+    let controller = args.controller.file_name().unwrap_or_default().display();
+    let conditions = vec![
+        format!("measured on: {host}; everything runs on this one machine"),
+        format!(
+            "control plane: kube-apiserver {}, one etcd without fsync, no controllers; the CustomResourceDefinitions of KubeVirt",
+            measured.version
+        ),
+        format!(
+            "controller: the process `{controller} run`, with the permissions of `deploy/base`; {} hosts with one VLAN-aware \
+             network, whose agents update the status once per second; machines are created and never run, because there is no \
+             KubeVirt",
+            args.hosts
+        ),
+        format!(
+            "each tenant: a VLAN, namespace, NetworkPolicies, RBAC, instance types; one MachineDeployment with {} replicas and user \
+             data from a Secret",
+            args.replicas
+        ),
+        format!(
+            "peer: a plain client that knows all objects beforehand and creates them with one request each, {} in parallel, on a new \
+             server without other watches",
+            args.at_once
+        ),
+    ];
+    BenchResult {
+        name: "tenants".to_owned(),
+        title: format!("{} tenants and {machines} machines", args.tenants),
+        date,
+        conditions,
+        sections: vec![
+            Section::new("Creation", objects(args, measured), vec![creation(measured)]),
+            Section::new(
+                "Requests",
+                "A phase ends when the controller is idle. After the second start, the controller resyncs all objects every 20 s, \
+                 three times in that minute. The number of requests is from the metrics of the API server and includes the requests \
+                 that the API server sends to itself.",
+                vec![phases(measured), kinds(measured)],
+            ),
+            Section::new(
+                "One MachineDeployment",
+                format!(
+                    "From spawn to exit, {} runs of each program in turn, milliseconds.",
+                    args.runs
+                ),
+                vec![rendered(measured)],
+            ),
+        ],
+        goals: goals(measured),
+        command: "berth-benches tenants --controller target/dist/berth-controller".to_owned(),
+    }
+}
+
+fn creation(measured: &Measured) -> Table {
+    let mut table = Table::new(&["seconds until"], &["berth-controller", "plain client", "ratio"]);
+    let (tenants, machines) = measured.peer;
+    let at = &measured.tenants;
+    for (what, ours, theirs) in [
+        ("all TenantClusters are created", at.asked, None),
+        ("all tenants have their VLAN and their objects", at.objects, Some(tenants)),
+        ("all tenants are on all hosts", at.hosts, None),
+        ("all machines and their Secrets exist", measured.machines, Some(machines)),
+    ] {
+        let cell =
+            |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
+        let ratio = theirs.map(|theirs| ours / theirs);
+        table.push([what.to_owned(), format!("{ours:.1}"), cell(theirs), cell(ratio)]);
+    }
+    table
+}
+
+fn objects(args: &Args, measured: &Measured) -> String {
+    let (of_tenants, of_machines) = measured.made;
+    let each = |phase: &Phase, made: u64| phase.sent.all / (made + u64::from(args.tenants)) as f64;
+    format!(
+        "Requests for each object: {:.2} for tenants ({of_tenants} objects created for {tenants} TenantClusters), {:.2} for machines \
+         ({of_machines} objects for {tenants} MachineDeployments).",
+        each(&measured.of_tenants, of_tenants),
+        each(&measured.of_machines, of_machines),
+        tenants = args.tenants,
+    )
+}
+
+fn named(measured: &Measured) -> [(&'static str, &Phase); 5] {
+    [
+        ("tenants", &measured.of_tenants),
+        ("machines", &measured.of_machines),
+        ("a quiet minute", &measured.quiet),
+        ("a second start", &measured.again),
+        ("a minute with three resyncs", &measured.resync),
+    ]
+}
+
+fn phases(measured: &Measured) -> Table {
+    let mut table = Table::new(
+        &["phase"],
+        &[
+            "seconds",
+            "requests",
+            "POST, PATCH and DELETE",
+            "CPU s",
+            "resident MiB at the end",
+            "peak so far",
+        ],
+    );
+    for (name, phase) in named(measured) {
+        table.push([
+            name.to_owned(),
+            format!("{:.1}", phase.seconds),
+            phase.sent.all.to_string(),
+            phase.sent.changes.to_string(),
+            format!("{:.2}", phase.cpu_seconds),
+            format!("{:.1}", phase.taken.resident),
+            format!("{:.1}", phase.taken.most),
+        ]);
+    }
+    table
+}
+
+fn kinds(measured: &Measured) -> Table {
+    let mut table = Table::new(&["phase", "verb", "resource"], &["requests"]);
+    for (name, phase) in named(measured) {
+        for (verb, resource, count) in phase.requests.kinds().into_iter().take(SHOWN) {
+            table.push(
+                [name, verb, resource].map(str::to_owned).into_iter().chain([count.to_string()]),
+            );
+        }
+    }
+    table
+}
+
+/// Returns the median milliseconds of `render`.
+fn render_median(measured: &Measured) -> f64 {
+    measured.rendered.rows.first().map_or(f64::NAN, |(_, times)| median(times))
+}
+
+fn rendered(measured: &Measured) -> Table {
+    let columns = ["median", "99th percentile", "min", "ratio of `render`"];
+    let mut table = Table::new(&["program"], &columns);
+    for (name, times) in &measured.rendered.rows {
+        let [least, middle, most] = [0, 50, 99].map(|at| percentile(times, at));
+        let ratio = render_median(measured) / middle;
+        let numbers = [middle, most, least, ratio].map(|number| format!("{number:.2}"));
+        table.push([name.clone()].into_iter().chain(numbers));
+    }
+    table
+}
+
+fn goals(measured: &Measured) -> Vec<Goal> {
+    let (quiet, resync) = (measured.quiet.sent, measured.resync.sent);
+    let most = named(measured).iter().map(|(_, phase)| phase.taken.most).fold(0.0, f64::max);
+    let render = render_median(measured);
+    vec![
+        Goal::new(
+            "no writes but Lease renewals in a quiet minute",
+            quiet.changes < 1.0,
+            format!("{} writes", quiet.changes),
+        ),
+        Goal::new(
+            "no writes but Lease renewals in a minute with three resyncs, and at most one request per second",
+            resync.changes < 1.0 && resync.all <= 60.0,
+            format!("{} writes in {} requests", resync.changes, resync.all),
+        ),
+        Goal::new(
+            format!("at most {MEMORY_GOAL:.0} MiB resident at any time"),
+            most <= MEMORY_GOAL,
+            format!("{most:.1} MiB"),
+        ),
+        Goal::new(
+            format!("`render` of one MachineDeployment in less than {RENDER_GOAL:.0} ms"),
+            render < RENDER_GOAL,
+            format!("{render:.2} ms"),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_tests::cluster::Version;
+    use clap::Parser;
+
+    use super::super::Tenants;
+    use super::super::controller::Sent;
+    use super::super::render::Rendered;
+    use super::*;
+    use crate::counts::Counts;
+    use crate::memory::Taken;
+    use crate::render::document;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn phase(requests: &[(&str, &str, f64)], most: f64) -> Phase {
+        let mut counts = Counts::default();
+        for (verb, resource, count) in requests {
+            counts.add(verb, resource, *count);
+        }
+        let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 1.0 };
+        let all: f64 = requests.iter().map(|(.., count)| count).sum();
+        let changes = requests
+            .iter()
+            .filter(|(verb, ..)| *verb != "PUT" && *verb != "LIST" && *verb != "WATCH");
+        let sent = Sent { all, changes: changes.map(|(.., count)| count).sum() };
+        Phase { seconds: 60.0, sent, requests: counts, cpu_seconds: 1.0, taken }
+    }
+
+    fn report(most: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
+        let line = Line::parse_from(["benches", "--controller=/x/berth-controller", "--tenants=2"]);
+        let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
+        let measured = Measured {
+            version: Version(1, 20),
+            tenants: Tenants { asked: 1.0, objects: 4.0, hosts: 5.0 },
+            machines: 30.0,
+            of_tenants: phase(&[("POST", "namespaces", 10.0)], most),
+            of_machines: phase(&[("POST", "virtualmachines", 44.0)], most),
+            quiet: phase(&quiet, most),
+            again: phase(&[("LIST", "nodes", 1.0)], most),
+            resync: phase(resync, most),
+            made: (18, 40),
+            peer: (2.0, 10.0),
+            rendered: Rendered {
+                rows: vec![("ours".to_owned(), vec![4.0]), ("theirs".to_owned(), vec![80.0])],
+            },
+        };
+        of(&line.args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+    }
+
+    #[test]
+    fn goals_are_met_or_missed_one_by_one() {
+        let result = report(100.0, &[("PUT", "leases", 16.0)]);
+        assert!(result.met() && result.goals.len() == 4, "{result:?}");
+        let text = document(&result);
+        assert!(
+            text.contains("| all tenants have their VLAN and their objects | 4.0 | 2.00 | 2.00 |"),
+            "{text}"
+        );
+        assert!(text.contains("0.50 for tenants") && text.contains("1.05 for machines"), "{text}");
+        assert!(text.contains("| theirs | 80.00 | 80.00 | 80.00 | 0.05 |"), "{text}");
+        for (most, resync, at, value) in [
+            (201.0, ("PUT", "leases", 16.0), 2, "201.0 MiB"),
+            (100.0, ("PATCH", "secrets", 3.0), 1, "3 writes in 3 requests"),
+        ] {
+            let result = report(most, &[resync]);
+            let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
+            assert_eq!(missed, [&result.goals[at]]);
+            assert_eq!(missed[0].value, value);
+        }
+    }
+}

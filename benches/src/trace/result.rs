@@ -1,0 +1,201 @@
+//! Builds the result from the replayed traces, without I/O.
+
+use jiff::civil::Date;
+
+use super::policy::{BERTH, BEST_FIT, DEFAULT, NAMES};
+use super::replay::{CLASSES, Outcome};
+use super::{Args, LOST, Replayed, Run};
+use crate::fleet::{PINNABLE, ZONE_CPUS, ZONE_GIB};
+use crate::result::{BenchResult, Goal, Section, Table};
+use crate::stats::percentile;
+
+/// Goals in percentage points of the pinnable CPUs: minimum lead of Berth over the default policy, and maximum lag of
+/// Berth behind full information.
+const AHEAD_GOAL: f64 = 10.0;
+const BEHIND_GOAL: f64 = 3.0;
+
+/// Source of the VMs.
+pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., Protean, OSDI'20), sampled and with cores \
+     and memory reconstructed by CoSpot (SoCC'22); CC-BY 4.0";
+
+/// Explanation of the columns of all tables.
+const COLUMNS: &str = "Packed: pinned CPUs, time-weighted mean. Rejected: VMs that did not run. Refused: rejected VMs that the kubelet \
+     refused. Empty: hosts without VMs, mean. Free at the first miss, and stranded: at the end, VMs of the mix are added where they fit \
+     best; the CPUs that are free when the first VM is unplaced, and when no VM can be placed. Decision: the choice of a host, without \
+     the kubelet.";
+
+/// Returns the result with the sections and goals of all traces.
+pub(super) fn of(args: &Args, date: Date, host: &str, all: &[Replayed]) -> BenchResult {
+    let (mut sections, mut goals) = (vec![Section::untitled(COLUMNS, Vec::new())], Vec::new());
+    for replayed in all {
+        sections.push(summary(replayed));
+        goals.extend(summary_goals(replayed));
+        for run in &replayed.runs {
+            sections.push(load(&replayed.trace.name, run));
+            goals.extend(load_goals(&replayed.trace.name, run));
+        }
+    }
+    BenchResult {
+        name: "trace".to_owned(),
+        title: "VM arrivals replayed on NUMA hosts".to_owned(),
+        date,
+        conditions: conditions(args, host, all),
+        sections,
+        goals,
+        command: "berth-benches trace".to_owned(),
+    }
+}
+
+fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
+    let source = if all.iter().any(|one| one.trace.name != "synthetic") {
+        SOURCE.to_owned()
+    } else {
+        format!("generated with the quantiles of: {SOURCE}")
+    };
+    vec![
+        format!("measured on: {host}; one thread"),
+        format!(
+            "hosts: {}, each with two NUMA zones of 24 cores with two threads; {PINNABLE} pinnable CPUs ({} in zone 0, {ZONE_CPUS} \
+             in zone 1); {ZONE_GIB} GiB of {} pages in each zone; kubelet 1.36: static, full-pcpus-only, Memory Manager Static, \
+             single-numa-node",
+            args.hosts,
+            PINNABLE - ZONE_CPUS,
+            args.page,
+        ),
+        format!("VMs: {source}"),
+        "sizes: a core of the trace is a physical core here, which is two CPUs, because smaller parts are not allocated; a unit of \
+         the trace's memory is 0.25 GiB (3.5 GiB beside most cores), in whole pages; fractions are rounded up. The VMs of every \
+         tenth tenant have a small sidecar without exclusive CPUs"
+            .to_owned(),
+        "nominal load: average requested CPUs over the days of the trace, as a part of all pinnable CPUs. To reach the load, tenants \
+         are left out, or repeated with new ids and at other times. VMs that exist before day 0 arrive first"
+            .to_owned(),
+        "admission: the kubelet's admission (`berth_kubelet_admission`, which is tested against the kubelet's code) checks every \
+         policy. A VM is lost if no host is found or if the kubelet refuses it, as with `runStrategy: Once`; it is not retried"
+            .to_owned(),
+        "kube-scheduler: NodeResourcesFit and NodeResourcesBalancedAllocation with their default weights and the default sampling; \
+         the NUMA filter is exact and never stale, which is better than any existing filter"
+            .to_owned(),
+        "full information: the kubelet of every host is queried for every VM; like the NUMA filter, the policy caches the answers \
+         until something changes on the host"
+            .to_owned(),
+    ]
+}
+
+/// Returns the usable part of the hosts, and the pinned CPUs at each load.
+fn summary(replayed: &Replayed) -> Section {
+    let Replayed { trace, full, runs } = replayed;
+    let lost = 100.0 * LOST;
+    let text = format!(
+        "{} VMs of the whole trace are larger than any NUMA zone ({:.1} % of the CPU time) and are left out for every policy. Full: \
+         average pinned CPUs, as a part of all pinnable CPUs, at the highest load at which at most {lost} % of the VMs are lost.",
+        trace.wide,
+        100.0 * trace.wide_part,
+    );
+    let mut names = vec![format!("full at {lost} % lost, %")];
+    names.extend(runs.iter().map(|run| format!("packed at load {:.2}, %", run.load)));
+    let mut table = Table::new(&["policy"], &names.iter().map(String::as_str).collect::<Vec<_>>());
+    for (at, name) in NAMES.iter().enumerate() {
+        let full = full.get(at).copied().unwrap_or(f64::NAN);
+        let packed = runs.iter().map(|run| packed(run, at));
+        let numbers = [100.0 * full].into_iter().chain(packed);
+        table.push(
+            [(*name).to_owned()].into_iter().chain(numbers.map(|number| format!("{number:.1}"))),
+        );
+    }
+    Section::new(&format!("Trace {}", trace.name), text, vec![table])
+}
+
+fn summary_goals(replayed: &Replayed) -> [Goal; 2] {
+    let Replayed { trace, full, .. } = replayed;
+    let full = |at: usize| full.get(at).map_or(f64::NAN, |full| 100.0 * full);
+    let (ahead, behind) = (full(BERTH) - full(DEFAULT), full(BEST_FIT) - full(BERTH));
+    let at = format!("trace {}, {} % of the VMs lost", trace.name, 100.0 * LOST);
+    [
+        Goal::new(
+            format!("{at}: hosts at least {AHEAD_GOAL} points fuller than with the default policy"),
+            ahead >= AHEAD_GOAL,
+            format!("{ahead:.1}"),
+        ),
+        Goal::new(
+            format!(
+                "{at}: hosts at most {BEHIND_GOAL} points less full than with full information"
+            ),
+            behind <= BEHIND_GOAL,
+            format!("{behind:.1}"),
+        ),
+    ]
+}
+
+/// Returns the pinned CPUs in percent with the policy at `at` of [`NAMES`].
+fn packed(run: &Run, at: usize) -> f64 {
+    run.outcomes.get(at).map_or(f64::NAN, |one| 100.0 * one.mean_packed)
+}
+
+/// Returns the results of a trace at one load.
+fn load(trace: &str, run: &Run) -> Section {
+    let classes = CLASSES.iter().map(|most| match *most {
+        u32::MAX => "more".to_owned(),
+        most => most.to_string(),
+    });
+    let classes = classes.collect::<Vec<_>>().join(" / ");
+    let mut table = Table::new(
+        &["policy"],
+        &[
+            "packed %",
+            "rejected %",
+            &format!("rejected with up to {classes} CPUs, %"),
+            "refused",
+            "empty %",
+            "free at the first miss %",
+            "stranded %",
+            "decision us, median",
+            "99th percentile",
+        ],
+    );
+    for (name, outcome) in NAMES.iter().zip(&run.outcomes) {
+        let [middle, slow] = [50, 99].map(|at| percentile(&outcome.nanos, at) / 1e3);
+        table.push([
+            (*name).to_owned(),
+            format!("{:.1}", 100.0 * outcome.mean_packed),
+            format!("{:.2}", 100.0 * outcome.rejected()),
+            by_class(outcome),
+            outcome.refused.to_string(),
+            format!("{:.1}", 100.0 * outcome.empty),
+            format!("{:.1}", 100.0 * outcome.at_first_miss),
+            format!("{:.1}", 100.0 * outcome.stranded),
+            format!("{middle:.1}"),
+            format!("{slow:.1}"),
+        ]);
+    }
+    let text = format!(
+        "{} VMs request {:.1} % of all CPUs on average. Berth is {:.1} points ahead of the default policy.",
+        run.vms,
+        run.outcomes.first().map_or(f64::NAN, |one| 100.0 * one.mean_wanted),
+        packed(run, BERTH) - packed(run, DEFAULT),
+    );
+    Section::new(&format!("Trace {trace}, nominal load {:.2}", run.load), text, vec![table])
+}
+
+fn load_goals(trace: &str, run: &Run) -> [Goal; 2] {
+    let behind = packed(run, BEST_FIT) - packed(run, BERTH);
+    let refused = run.outcomes.get(BERTH).map_or(usize::MAX, |one| one.refused);
+    let at = format!("trace {trace}, load {:.2}", run.load);
+    [
+        Goal::new(
+            format!("{at}: at most {BEHIND_GOAL} points less packed than with full information"),
+            behind <= BEHIND_GOAL,
+            format!("{behind:.1}"),
+        ),
+        Goal::new(format!("{at}: the kubelet refuses no VM"), refused == 0, refused.to_string()),
+    ]
+}
+
+fn by_class(outcome: &Outcome) -> String {
+    let classes = outcome.rejected.iter().zip(&outcome.vms);
+    let parts = classes.map(|(rejected, vms)| match vms {
+        0 => "-".to_owned(),
+        vms => format!("{:.1}", 100.0 * *rejected as f64 / *vms as f64),
+    });
+    parts.collect::<Vec<_>>().join(" / ")
+}
