@@ -193,7 +193,7 @@ fn captured_vlans(input: &Input) -> Outcome {
             }
         }
     }
-    Outcome::pass("no link captures a VLAN of a tenant")
+    Outcome::pass("no other link receives the frames of a tenant's VLAN")
 }
 
 fn manager(input: &Input) -> Outcome {

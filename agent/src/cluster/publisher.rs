@@ -295,7 +295,7 @@ impl Publisher {
         self.store.update_node(Some(written));
         let Observed::Present(kept) = self.store.node() else { return Ok(()) };
         if desired.differs(&kept.published) {
-            tracing::warn!(kind = "Node", name = %name, "the API server dropped fields of the apply");
+            tracing::warn!(kind = "Node", name = %name, "the API server dropped fields that the agent applied");
             self.dropped.insert("Node", Dropped::new(&node.uid, sent));
         } else {
             self.dropped.remove("Node");

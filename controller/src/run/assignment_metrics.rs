@@ -101,7 +101,7 @@ impl Assignment {
         );
         r.register(
             "berth_assignment_seconds",
-            "Duration of calls, including the time for which they were delayed",
+            "Duration of kube-scheduler's calls to the extender, including the time for which Berth delayed them",
             this.seconds.clone(),
         );
         r.register(

@@ -145,7 +145,7 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/allocations/1/zones".to_owned(),
             json!([7]),
-            Reported(&["status.allocations[1].zones: `7`: is no zone of this host"]),
+            Reported(&["status.allocations[1].zones: `7`: is not a zone of this host"]),
         ),
         (
             "/status/allocations/1/podUID".to_owned(),
@@ -183,7 +183,7 @@ fn what_is_wrong_with_a_report_is_named() {
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "memory": [{"size": "15Ei", "zones": [0, 7]}]}]),
             Reported(&[
-                "status.allocations[0].containers[0].memory.zones: `7`: is no zone of this host",
+                "status.allocations[0].containers[0].memory.zones: `7`: is not a zone of this host",
                 "status.allocations[0].containers[0].memory.size: `15Ei`: is more than the host has",
             ]),
         ),
@@ -195,7 +195,7 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/devices".to_owned(),
             json!([{"resource": "intel.com/vf", "zone": 9, "total": 1, "free": 1}]),
-            Reported(&["status.devices[0].zone: `9`: is no zone of this host"]),
+            Reported(&["status.devices[0].zone: `9`: is not a zone of this host"]),
         ),
         (
             "/status/devices".to_owned(),

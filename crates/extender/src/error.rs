@@ -143,7 +143,7 @@ pub enum PodError {
     #[error("{0}; the pod is not counted")]
     NotCounted(#[source] InvalidField),
     /// The pod's resources are counted, its rules are not.
-    #[error("{0}; the pod is counted without its rules")]
+    #[error("{0}; the pod's resources are counted, its affinity and spread rules are ignored")]
     CountedWithoutRules(#[source] InvalidField),
 }
 

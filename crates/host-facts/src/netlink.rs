@@ -207,7 +207,9 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Resul
         datagram.clear();
         match socket.recv(datagram, MsgFlags::MSG_TRUNC.bits()) {
             Ok(length) if length > datagram.len() => {
-                let message = format!("{from} answered with {length} bytes at once");
+                let message = format!(
+                    "{from} sent a message of {length} bytes, which is longer than the buffer"
+                );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Ok(_) => return Ok(()),

@@ -171,7 +171,7 @@ impl Reason {
                 let (error, plain) = match reason {
                     MemoryReason::NoDefault => (
                         "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
-                        "no zones with enough memory and huge pages that are free to be used together",
+                        "no combination of zones that can be allocated together has enough memory and huge pages",
                     ),
                     MemoryReason::DefaultNotPreferred => (
                         "failed to find the default preferred hint",

@@ -17,7 +17,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkNa
     spec.shared_bridge().map_err(|_| {
         let name = format!("br-{}", spec.name);
         let message =
-            format!("is missing, and `{name}` is longer than a link's 15 bytes; name a bridge");
+            format!("is missing, and `{name}` exceeds the 15 bytes of a link's name; set spec.networks[].bridge");
         path.fault("", message)
     })
 }

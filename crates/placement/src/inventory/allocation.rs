@@ -249,7 +249,7 @@ impl Reader<'_> {
         let is_there = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
         let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(is_there);
         for zone in unknown {
-            self.report_problem(at, field, &zone, "is no zone of this host");
+            self.report_problem(at, field, &zone, "is not a zone of this host");
         }
         known
     }

@@ -39,7 +39,8 @@ pub(super) fn devices(
             Some(zone) if is_there(zone) => pool.zones.entry(zone).or_default(),
             Some(zone) => {
                 let field = format!("status.devices[{at}].zone");
-                let message = "is no zone of this host; the zones of this resource are not known";
+                let message =
+                    "is not a zone of this host; the zones of this resource are not known";
                 problems.push(Problem::new(object, field, zone, message));
                 unplaced.insert(name.to_owned());
                 continue;
