@@ -23,7 +23,7 @@ pub struct PublishedNode {
     pub capacity: BTreeMap<String, Quantity>,
     /// Allocatable amount of all resources.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Fields that the agent applied.
+    /// Fields that the agent owns, because it applied them.
     owned: BTreeSet<Field>,
 }
 

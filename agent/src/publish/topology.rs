@@ -3,7 +3,7 @@
 //!
 //! The plugin filters by `available`, and regards a resource that is in no zone as absent from all zones. Three
 //! facts are not published:
-//! * Devices of device plugins: the status has no count by zone. The plugin then counts them by host.
+//! * Devices of device plugins. The scheduler plugin then counts them by host.
 //! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with
 //!   exclusive resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
 //! * `topologyPolicies`, which the attributes replace.
