@@ -36,7 +36,7 @@ pub enum LockError {
     Impossible(WriteError),
 }
 
-/// The acquired lock, which is held until this is dropped. The kernel releases it when the process ends for any reason.
+/// The acquired lock, which is held until this value is dropped. If the process ends, the kernel releases the lock.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 

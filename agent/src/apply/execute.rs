@@ -15,8 +15,8 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 /// Outcomes of the changes of one plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// One outcome for each change, in order. The last changes have no outcome if there was no time
-    /// for them.
+    /// One outcome for each change, in order. The last changes have no outcome if the time limit for removals ended
+    /// before them.
     pub outcomes: Vec<Outcome>,
     /// Outcome for the rollback ledger, if it could not be saved after the changes.
     pub state: Option<Outcome>,

@@ -93,7 +93,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the tenant networks that the change removes.
+    /// Returns the tenant networks that the change removes, for the field `removes` of the status.
     fn removes(&self) -> Option<Removal> {
         match &self.id {
             ChangeId::Links(LinkChangeId::RemoveVlans { vlans, .. }) => {

@@ -27,7 +27,7 @@ pub use publisher::Report;
 pub use settings::Settings;
 pub use store::{DesiredState, Generation, Store};
 
-/// Tasks that communicate with the cluster; they are aborted when this is dropped.
+/// Tasks that communicate with the cluster; they are aborted when this value is dropped.
 #[derive(Debug)]
 pub struct ClusterTasks(Vec<JoinHandle<()>>);
 

@@ -35,7 +35,7 @@ struct Inner {
     node: Observed<ObservedNode>,
 }
 
-/// Observation of one object.
+/// State of one object, as the watches last observed it.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Observed<T> {
     /// The API server has not answered yet.
@@ -203,7 +203,7 @@ impl Store {
         let mut inner = self.lock();
         let changed = match object {
             None => {
-                // If the object was deleted or never existed, the host keeps its last valid state.
+                // The object was deleted or never existed. The host keeps its last valid state.
                 inner.infra_node = Observed::Absent;
                 let was_unknown = inner.desired.is_none();
                 inner.desired.get_or_insert(DesiredState { document: None, generation: None });

@@ -137,8 +137,8 @@ impl DesiredReader {
         self.store = Some(store);
     }
 
-    /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as an
-    /// error, in the latter case with the reason.
+    /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as
+    /// an error, in the latter case with the reason.
     pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
         let (place, document, generation) = match self.document(root) {
             Ok((place, Some(document), generation)) => (place, document, generation),

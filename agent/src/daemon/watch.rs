@@ -19,7 +19,7 @@ use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
 
-/// Tasks that watch for events; they are aborted when this is dropped.
+/// Tasks that watch for events; they are aborted when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Watches(Vec<JoinHandle<()>>);
 

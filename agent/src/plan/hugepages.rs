@@ -306,8 +306,8 @@ fn larger(
 fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
     let here = pool(facts, zone, size).map_or(0, in_use);
-    // The kernel reserves pages for the whole host; pages that other zones cannot provide must come
-    // from this zone.
+    // The kernel reserves pages for the whole host. Reserved pages that the free pages of other zones do not cover must
+    // come from this zone.
     let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
     let promised = host.and_then(|pool| pool.reserved).unwrap_or(0);
     let elsewhere: u64 = facts

@@ -104,8 +104,8 @@ fn stop_all(transactions: &mut [Transaction], error: &Arc<io::Error>) {
     }
 }
 
-/// Reads the links again right before steps that remove something: a VM may have been attached since the plan was
-/// made.
+/// Reads the links again right before steps that may disconnect links, because a VM may have been attached since the
+/// plan was made.
 fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     if transactions.iter().any(Transaction::needs_check) {
         let links = kernel.links()?;

@@ -202,7 +202,7 @@ pub enum RollbackResult {
         /// The process that would have undone the trial without the agent.
         guard: Guard,
     },
-    /// The port could not be removed from its bridge, or this is unknown.
+    /// The port could not be removed from its bridge, or it is unknown whether it was removed.
     #[error("{cause}; the rollback failed: {source}")]
     Impossible {
         /// The reason for the rollback.

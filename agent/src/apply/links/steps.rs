@@ -174,7 +174,7 @@ fn add_vlans_individually(
     })
 }
 
-/// Applies one step, with the current indexes of links.
+/// Applies one step, with the current indexes of the links.
 ///
 /// # Errors
 /// If the kernel does not answer, or if it refuses the step.

@@ -94,8 +94,8 @@ pub enum LinkChangeId {
     SetTenant {
         /// The tenant.
         tenant: String,
-        /// Links of the tenant that differ, with the properties that differ. The list of properties is empty if the
-        /// link is removed and created again because of its id, parent or tunnel.
+        /// Links of the tenant that differ, with the properties that can be changed. If a link has no such property, it
+        /// is removed and created again.
         links: Vec<(LinkName, Vec<Difference>)>,
     },
     /// Removes the links of a tenant or a network.

@@ -39,8 +39,7 @@ pub(super) fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // FNV-1a spreads the last bytes over few bits; the last step of Murmur spreads them over all
-    // bits.
+    // FNV-1a spreads the last bytes of its input over few bits; the last step of MurmurHash spreads them over all bits.
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let [a, b, c, d, e, ..] = (hash ^ (hash >> 33)).to_be_bytes();
     MacAddress([0x02, a, b, c, d, e])

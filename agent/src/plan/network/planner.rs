@@ -219,8 +219,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the reason why the uplink is in use: it belongs to another bridge of Berth, with VMs that
-    /// would lose their network.
+    /// Returns the reason why the uplink cannot be used: it is a port of another bridge, whose VMs would lose their
+    /// network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
@@ -315,7 +315,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the work of the last change.
+    /// Returns the steps of the last change, with their data.
     pub(super) fn last_work(&mut self) -> Option<&mut LinkWork> {
         match &mut self.changes.last_mut()?.action {
             Action::Links(work) => Some(work),

@@ -111,7 +111,8 @@ fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Re
 }
 
 /// Checks that no other network has the same uplink if one of both networks makes it a port of its shared bridge: VLAN
-/// links on a port of a bridge would receive the frames of the bridge.
+/// links on a port of a bridge would receive the frames of the bridge. Networks of scenario Vxlan do not count, because
+/// they have no VLAN links.
 fn check_uplink_is_free(
     spec: &NetworkSpec,
     uplink: &Link,

@@ -194,7 +194,7 @@ pub(super) fn counted(users: &BTreeSet<String>) -> String {
 }
 
 /// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
-/// that leaves the host counts as one, because it does not belong to a VM.
+/// that leaves the host counts as an uplink, because it does not belong to a VM.
 pub(super) fn is_uplink(made: Option<&NetworkRecord>, port: &Link) -> bool {
     let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
     known.map_or_else(
