@@ -16,7 +16,7 @@ use crate::plan::{Change, Plan};
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::StartedWith;
 
-/// Input of the conditions.
+/// Input of the conditions, from one cycle.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     /// Facts of the host.
@@ -25,13 +25,13 @@ pub struct Input<'a> {
     pub plan: &'a Plan,
     /// Faults of the spec.
     pub faults: &'a [Fault],
-    /// Reason why the spec is not applied.
+    /// Reason why no part of the spec is applied, such as a missing manifest.
     pub waiting: Option<&'a str>,
     /// Reason why no change can be applied.
     pub stopped: Option<&'a str>,
-    /// KVM facts, as in the report.
+    /// Facts about KVM, as in the report.
     pub kvm: &'a Kvm,
-    /// Desired state, without the parts that have faults.
+    /// Desired state, without the parts of the spec that have faults.
     pub spec: &'a InfraNodeSpec,
     /// Client certificate of the agent, if it has one.
     pub certificate: Option<Validity>,
@@ -81,7 +81,8 @@ impl History {
         let kubelet = kubelet_aligned(input);
         let credential =
             input.certificate.map(|validity| credential_valid(&validity, SystemTime::now()));
-        // `Ready` is the first condition that is not true.
+        // `Ready` copies the first of HostTuned and TenantNetworksReady that is not true, or HostTuned if both are
+        // true.
         let parts = [Some(&tuned), networks.as_ref()];
         let ready =
             parts.into_iter().flatten().find(|verdict| verdict.status != "True").unwrap_or(&tuned);
@@ -103,7 +104,8 @@ impl History {
 
     fn condition(&mut self, name: &'static str, verdict: ConditionState) -> Condition {
         let ConditionState { status, reason, message } = verdict;
-        // Objects store times in seconds; with a fraction the object would always differ.
+        // Kubernetes stores these times in whole seconds. With a fraction, the condition would always differ from the
+        // stored condition.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let last = self.0.entry(name).or_insert((status, now));
         if last.0 != status {
@@ -288,8 +290,8 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
     })
 }
 
-/// Returns the condition of a client certificate. The message contains the expiration time and not the remaining
-/// time, so that the message does not change with time.
+/// Returns the condition CredentialValid for a client certificate. The message contains the expiration time and not the
+/// remaining time, so that the message does not change with time.
 fn credential_valid(certificate: &Validity, now: SystemTime) -> ConditionState {
     let end = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());

@@ -12,16 +12,16 @@ use berth_host_facts::root::Root;
 /// Path of the kubeconfig, as in deploy/README.md.
 pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
 
-/// A client certificate.
+/// A client certificate that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// End of its validity, as text.
+    /// Time at which the certificate expires, as text.
     pub end: String,
-    /// Remaining validity; `None` in a captured tree, which has no clock.
+    /// Whether the certificate expires soon or has expired; `None` in a captured tree, which has no clock.
     pub expiry: Option<Expiry>,
 }
 
-/// A client certificate that cannot be read.
+/// Error of a client certificate that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnreadableCertificate(String);
@@ -32,7 +32,7 @@ impl From<String> for UnreadableCertificate {
     }
 }
 
-/// Reads the client certificate; `None` if there is no kubeconfig, or if the kubeconfig has no
+/// Reads the client certificate of the kubeconfig; `None` if the kubeconfig cannot be read, or if it has no
 /// certificate.
 pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertificate>> {
     let text = root.read(KUBECONFIG).ok()?;

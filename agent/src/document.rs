@@ -1,5 +1,5 @@
-//! A manifest with its text. It is parsed once, because parsing thousands of tenants takes long, and most cycles
-//! change no tenant.
+//! A manifest together with its text. The text is parsed only once, because parsing thousands of tenants takes long,
+//! and most cycles change no tenant.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ impl PartialEq for Document {
 impl Eq for Document {}
 
 impl Document {
-    /// Parses YAML or JSON.
+    /// Parses the text of a manifest, which is YAML or JSON.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         Self { text: text.into(), manifest: Arc::new(Manifest::parse(text)) }
     }
 
-    /// Reads an object of the API server.
+    /// Converts an object of the API server.
     #[must_use]
     pub fn from_object(tree: &Value) -> Self {
         Self { text: tree.to_string().into(), manifest: Arc::new(Manifest::from_tree(tree)) }
@@ -41,7 +41,7 @@ impl Document {
         &self.text
     }
 
-    /// Returns the manifest.
+    /// Returns the parsed manifest.
     ///
     /// # Errors
     /// If the text is not a single InfraNode.

@@ -25,10 +25,10 @@ pub struct WriteError {
     pub errno: Errno,
 }
 
-/// Error of taking the lock of the state folder.
+/// Reason why the lock of the state folder was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Another process holds the lock.
+    /// Another process holds the lock; its process ID, if the lock file contains it.
     #[error("another berth-agent{} is running on this host; wait until it ends, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
     /// The lock file cannot be created.
@@ -36,15 +36,14 @@ pub enum LockError {
     Impossible(WriteError),
 }
 
-/// Lock that is held until it is dropped; the kernel releases it when the process ends for any
-/// reason.
+/// The acquired lock, which is held until this value is dropped. If the process ends, the kernel releases the lock.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 
 /// Writes to files below a root.
 pub trait HostWrite {
-    /// Writes an attribute of the kernel in one call, because the kernel reads the value of one
-    /// call as a whole.
+    /// Writes a value to a file of the kernel (sysfs, procfs) with one system call, because the kernel takes the data
+    /// of one call as the whole value.
     ///
     /// # Errors
     /// Returns the error of the kernel, also if the file does not exist. The file is never created.
@@ -76,8 +75,8 @@ pub trait HostWrite {
     /// Returns the error of the kernel.
     fn create_folder(&self, path: &str) -> Result<(), WriteError>;
 
-    /// Takes the lock, which at most one process of the host holds. The file contains the process ID
-    /// of its holder.
+    /// Acquires the lock, which at most one process of the host can hold. The lock file contains the process ID of the
+    /// process that holds the lock.
     ///
     /// # Errors
     /// If another process holds the lock, or the file cannot be created.
@@ -179,7 +178,7 @@ fn folder_of<'a>(root: &Root, path: &'a str) -> Result<(OwnedFd, &'a str), Write
     Ok((fd, name))
 }
 
-/// Opens a folder to change its files, one path component at a time; `..` and absolute links are
+/// Opens a folder in which files are changed, one path component at a time. `..` and absolute symbolic links are
 /// relative to this root.
 fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
     let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -215,13 +214,14 @@ fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
 /// The kernel's limit of symbolic links in a path.
 const LINKS: usize = 40;
 
-/// Returns the target of a symbolic link that root created, in a folder that only root can change.
+/// Returns the target of a symbolic link that root (or the user of this process) owns, in a folder that no other user
+/// can change.
 fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
     let link = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     if link.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
         return Err(Errno::ENOTDIR);
     }
-    // The files of a captured tree belong to the user who reads it.
+    // In a captured tree, the files belong to the user of this process and not to root.
     let of_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
     let around = fstat(folder)?;
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
@@ -324,7 +324,8 @@ mod tests {
         ] {
             assert_eq!(error.errno, Errno::ELOOP, "{error}");
         }
-        // The last component is never followed: if it is a link, the link itself is removed.
+        // The last component of a path is never followed: if it is a symbolic link, a write fails, and a removal
+        // removes the link itself.
         link("../etc/b", "var/b");
         assert_eq!(root.write("var/b", "2").unwrap_err().errno, Errno::ELOOP);
         root.remove("var/b").unwrap();

@@ -1,4 +1,4 @@
-//! The InfraNode manifest of an administrator, which is read part by part.
+//! The InfraNode manifest that an administrator writes. It is read part by part.
 //!
 //! Parsing is strict: an unknown field is a fault, because it is probably misspelt. But the parts
 //! are independent, so that the daemon can apply the parts without faults. A part with a fault is
@@ -11,7 +11,7 @@ use berth_api::InfraNodeSpec;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A manifest, as far as it could be parsed.
+/// A parsed manifest, with the faults of the parts that could not be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// Name of the InfraNode (`metadata.name`).
@@ -20,17 +20,16 @@ pub struct Manifest {
     pub spec: InfraNodeSpec,
     /// All faults in the manifest.
     pub faults: Vec<Fault>,
-    /// The parts and networks that have faults.
+    /// The parts and networks that have faults, and are neither changed nor restored.
     pub unparsed: UnparsedParts,
 }
 
 /// Parts and networks that could not be parsed, which are neither changed nor restored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnparsedParts {
-    /// Whole parts.
+    /// Parts that have a fault as a whole.
     pub parts: BTreeSet<Part>,
-    /// Host networks, by name, in which only one field or one tenant has a fault, so that the other networks
-    /// are applied.
+    /// Names of host networks that have a fault themselves or in one of their tenants. The other networks are applied.
     pub networks: BTreeSet<String>,
 }
 
@@ -63,7 +62,7 @@ impl Part {
     pub const ALL: [Self; 5] =
         [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
 
-    /// Returns the field of the manifest.
+    /// Returns the path of the part's field in the manifest.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -81,14 +80,14 @@ impl Part {
 pub struct Fault {
     /// Path of the field: `spec.hugepages[0].zone`.
     pub field: String,
-    /// The value, shortened.
+    /// The faulty value, shortened to 60 characters.
     pub value: String,
     /// The problem and the remedy.
     pub message: String,
 }
 
 impl Fault {
-    /// Returns a fault of a field with this value.
+    /// Returns a fault of a field that has this value.
     pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
         let value = value.to_string();
         let mut shown: String = value.chars().take(60).collect();
@@ -131,7 +130,7 @@ impl Manifest {
         Self::from_tree(&tree)
     }
 
-    /// Reads the parts of a parsed document.
+    /// Reads the parts of a document that was parsed as YAML or JSON.
     ///
     /// # Errors
     /// If the document is not a single InfraNode; see [`Self::parse`].
@@ -175,7 +174,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns a fault if the manifest is meant for another node.
+    /// Returns a fault if the name in the manifest is not the name of this node.
     #[must_use]
     pub fn node_mismatch(&self, node: Option<&str>) -> Option<Fault> {
         let (name, node) = (self.name.as_deref()?, node?);
@@ -187,7 +186,7 @@ impl Manifest {
         })
     }
 
-    /// Limits the manifest to some parts: the others count as unparsed, and their faults are
+    /// Removes all parts except these from the manifest. The other parts count as unparsed, and their faults are
     /// dropped.
     pub fn restrict_to(&mut self, parts: &[Part]) {
         let spec = std::mem::take(&mut self.spec);
@@ -239,7 +238,8 @@ impl Manifest {
         for (field, value) in fields {
             match field.as_str() {
                 "profile" => self.spec.profile = self.part(field, value, None),
-                // A faulty value does not mean the default, which is to correct drift.
+                // If the value has a fault, drift is not corrected. The default for an absent value would be to correct
+                // drift.
                 "enforce" => {
                     let meant = self.part(field, value, None);
                     self.spec.enforce = meant.or_else(|| (!value.is_null()).then_some(false));
@@ -260,7 +260,7 @@ impl Manifest {
         }
     }
 
-    /// Reads one field; returns `None` if it is null or has a fault.
+    /// Reads the value of one field. Returns `None` if it is null, or if it has a fault, which is recorded.
     fn part<T: DeserializeOwned>(
         &mut self,
         field: &str,
@@ -280,7 +280,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the items of a list that have no faults.
+    /// Reads the items of a list. Items with faults are left out, and their faults are recorded.
     fn list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
         let items = match value {
             Value::Array(items) => items.as_slice(),
@@ -299,7 +299,7 @@ impl Manifest {
                 Ok(item) => sound.push(item),
                 Err(faults) => {
                     self.faults.extend(faults);
-                    // A tenant with a fault affects only its network, if its network is known.
+                    // A fault of a tenant affects only the tenant's network, if the item names that network.
                     let network = match field {
                         "networks" => item.get("name"),
                         "tenantNetworks" => item.get("network"),
@@ -316,7 +316,7 @@ impl Manifest {
     }
 }
 
-/// Reads a value in which every field is known, or returns all its faults.
+/// Deserializes a value. Returns all faults if the value has unknown fields or cannot be deserialized.
 fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>> {
     let mut ignored = Vec::new();
     let mut note = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
@@ -325,7 +325,7 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
     let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));
     let faults: Vec<Fault> = ignored
         .iter()
-        // An option appears as `?` in the path.
+        // `serde_ignored` writes an `Option` as `?` in the path.
         .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
         .map(|path| unknown(&format!("{place}.{path}"), at(value, &path)))
         .collect();
@@ -350,7 +350,7 @@ fn unknown(field: &str, value: &Value) -> Fault {
     )
 }
 
-/// Returns the value at a path of names and indices.
+/// Returns the value at a path that consists of names and indices.
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     let step = |value: &'a Value, name: &str| match value {
         Value::Array(items) => {
@@ -361,7 +361,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
 }
 
-/// Formats a value as a user would write it.
+/// Formats a value as a user would write it in YAML.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -394,7 +394,7 @@ mod tests {
         let shown: Vec<String> = manifest.faults.iter().map(ToString::to_string).collect();
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
-        // `colour` may also be the misspelt name of a part that is absent, such as the networks.
+        // `colour` may also be the misspelt name of a part that is absent from the manifest, such as the networks.
         let unparsed = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
         assert_eq!(manifest.unparsed.parts, unparsed.into());
         for start in [

@@ -1,8 +1,8 @@
 //! Sends changes of links to the kernel, many at a time.
 //!
-//! Changes in one datagram cost one system call and one acknowledgement, which is for the last change. The
-//! kernel processes the changes in order, and reports each change that it refuses, even if that change did
-//! not request an acknowledgement.
+//! Many changes are sent in one datagram, which costs one system call and one acknowledgement, that of the last change.
+//! The kernel processes the changes in order, and reports each change that it refuses, even if that change did not
+//! request an acknowledgement.
 
 use std::io;
 
@@ -16,9 +16,9 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 
-/// A socket for changes, and another socket to read links between the changes.
+/// A socket for changes, and another socket that reads links between the changes.
 pub struct Netlink {
-    /// Socket that reads the current state.
+    /// Socket that reads the current state of links.
     pub reader: NetlinkReader,
     socket: Socket,
     sequence: u32,
@@ -32,31 +32,31 @@ impl std::fmt::Debug for Netlink {
     }
 }
 
-/// A change that the kernel refused.
+/// Error of the kernel for a change that it refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", .errno.desc(), .words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
 pub struct Refused {
-    /// Error number.
+    /// Error number of the kernel.
     pub errno: Errno,
     /// Text of the extended acknowledgement, if the kernel sends one.
     pub words: Option<String>,
 }
 
-/// Effect of a change on an existing object.
+/// Effect that a change is to have on an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeMode {
     /// Creates an object that must not exist.
     Create,
-    /// Adds to an object, or creates the object.
+    /// Adds an entry to an existing object, or creates the object.
     Append,
     /// Changes or removes an object.
     Change,
 }
 
-/// Number of changes in one datagram. In the kernel's smallest receive buffer (212,992 bytes) there is room
-/// for 256 refusals, but not for 512.
+/// Maximum number of changes in one datagram. In the kernel's smallest receive buffer (212,992 bytes) there is room for
+/// 256 refusals, but not for 512.
 const BATCH: usize = 64;
-/// Limit of the bytes of requests in one datagram.
+/// Maximum size of the requests in one datagram, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
 impl Netlink {
@@ -69,7 +69,8 @@ impl Netlink {
         Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Sends changes. The kernel applies them in this order, and continues after a change that it refuses.
+    /// Sends changes, and returns one result for each. The kernel applies the changes in this order, and continues
+    /// after a change that it refuses.
     ///
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown which changes were applied.
@@ -93,7 +94,7 @@ impl Netlink {
         Ok(outcomes)
     }
 
-    /// Sends one change.
+    /// Sends one change, and returns its result.
     ///
     /// # Errors
     /// If the kernel does not answer; see [`Netlink::change`].
@@ -150,7 +151,7 @@ struct Batch {
     /// Sequence number of the first request; the other requests have the next numbers.
     first: u32,
     count: usize,
-    /// Offset of the last request.
+    /// Offset of the last request in `bytes`.
     last: usize,
 }
 

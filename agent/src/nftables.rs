@@ -24,12 +24,12 @@ pub(crate) mod message {
     pub(crate) const NEW_ELEMENTS: u8 = 12;
 }
 
-/// Verdict that drops a frame.
+/// Verdict that drops a frame (`NF_DROP`).
 pub(crate) const NF_DROP: u32 = 0;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
-/// A socket for transactions.
+/// A netlink socket for transactions of nf_tables.
 pub(crate) struct Transactions {
     socket: Socket,
     sequence: u32,
@@ -46,7 +46,7 @@ impl Transactions {
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Applies changes as one transaction.
+    /// Applies the changes as one transaction.
     ///
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown if the changes were applied.
@@ -82,7 +82,7 @@ impl Transactions {
                     let errno = Errno::from_raw(errno);
                     result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
                 }
-                // The kernel reports a refusal of the whole batch for its first message.
+                // If the kernel refuses the whole batch, it reports the error for the first message of the batch.
                 if place == 0 || sequence(part) == last {
                     return Ok(result);
                 }
@@ -110,7 +110,7 @@ impl Request {
         Self { kind, flags: NLM_F_CREATE, attributes }
     }
 
-    /// Appends to the existing objects.
+    /// Creates an object after the existing objects of its kind, such as a rule at the end of a chain.
     pub const fn append(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE | NLM_F_APPEND, attributes }
     }
@@ -121,7 +121,7 @@ impl Request {
     }
 }
 
-/// Returns the `nfgenmsg` of a batch, with its subsystem.
+/// Returns the header (`nfgenmsg`) of a message that begins or ends a batch, with the number of the subsystem.
 const fn batch_header() -> [u8; 4] {
     [0, 0, 0, SUBSYSTEM]
 }

@@ -1,4 +1,4 @@
-//! Observes the host, with the clients of systemd and the kubelet.
+//! Observes the host by its files, and by the clients of systemd and of the kubelet.
 
 mod pod_resources;
 
@@ -31,13 +31,13 @@ impl HostServices for RunningServices {
     }
 }
 
-/// Reads the whole host once.
+/// Reads the facts of the host once.
 #[must_use]
 pub fn observe(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     berth_host_facts::observe(root, wanted, &RunningServices::default())
 }
 
-/// Reads the current values of settings, and the limits for changes.
+/// Reads the current values of settings, and the facts that limit their changes.
 #[must_use]
 pub fn settings(root: &Root, facts: &HostFacts) -> HostSettings {
     berth_host_facts::host_settings::observe(root, facts, &RunningServices::default())

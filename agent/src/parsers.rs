@@ -1,7 +1,8 @@
 //! List of all parsers of host files and kernel messages, for the fuzz targets in `fuzz/` and for the test that replays
 //! their corpus.
 //!
-//! A parser must return for any input: no panic, no endless loop, and memory of at most a small multiple of the input.
+//! A parser must return for any input: no panic, no endless loop, and memory of at most a small multiple of the input's
+//! size.
 
 use std::hint::black_box;
 
@@ -22,7 +23,7 @@ use berth_host_facts::{cgroup, hugepages, identity, machine, memory, mounts, nvm
 use rtnetlink::packet_core::NetlinkMessage;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
-/// Name of a parser, and the parser.
+/// Name of a parser, and a function that calls the parser.
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All parsers.
@@ -132,7 +133,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Checks that an accepted text prints as a text that parses to the same value.
+/// Checks that the `Display` of a parsed value parses to the same value. A text that cannot be parsed is skipped.
 fn round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");

@@ -9,13 +9,13 @@ use crate::host_write::{HostWrite as _, WriteError};
 
 /// Path of the folder.
 pub const FOLDER: &str = "var/lib/berth";
-/// Path of the last desired state of the cluster, for a start while the API server is unreachable;
+/// Path of the InfraNode that the API server sent last, for a start of the agent while the API server is unreachable.
 /// `revert` removes the file.
 pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
-/// Path of the lock, which the process that changes the host holds.
+/// Path of the lock file. A process that changes the host holds the lock.
 pub const LOCK: &str = "var/lib/berth/lock";
 
-/// Saves the last manifest of the cluster.
+/// Saves the InfraNode that the API server sent last.
 ///
 /// # Errors
 /// If the state folder is full, read-only or missing; the file then has its previous content.
@@ -23,7 +23,7 @@ pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError>
     keep(root, LAST_MANIFEST_FILE, manifest)
 }
 
-/// Saves the last observed record of the kubelet.
+/// Saves the record of the configuration that the running kubelet was started with.
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].

@@ -1,4 +1,4 @@
-//! Client of the service manager, over D-Bus.
+//! Client of systemd, over D-Bus.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use berth_host_facts::setting::Unit;
 #[derive(Debug)]
 pub struct Systemd(Connection);
 
-/// A request to systemd that failed.
+/// Error of a request to systemd.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("systemd: {0}")]
 pub struct SystemdError(String);
@@ -23,8 +23,7 @@ impl SystemdError {
         Self("a captured tree has no systemd".to_owned())
     }
 
-    /// Returns the error for a container: the agent's program in a container is not a file of the
-    /// host, so systemd cannot run it.
+    /// Returns the error for an agent in a container: its program is not a file of the host, so systemd cannot run it.
     pub(crate) fn container() -> Self {
         Self("not available from a container".to_owned())
     }
@@ -40,10 +39,11 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PATH: &str = "/org/freedesktop/systemd1";
 /// systemd's private socket, which exists before the bus does, and which only root can use.
 const PRIVATE: &str = "unix:path=/run/systemd/private";
-/// The bit of `CAP_NET_ADMIN` in a set of capabilities.
+/// Number of the capability `CAP_NET_ADMIN` in a bit set.
 const CAP_NET_ADMIN: u32 = 12;
-/// Time limit for the start of a transient unit, and the interval between two checks.
+/// Time limit for the start of a transient unit.
 const START: Duration = Duration::from_secs(10);
+/// Interval between two checks of the state of a transient unit.
 const POLL: Duration = Duration::from_millis(50);
 
 impl Systemd {
@@ -92,10 +92,10 @@ impl Systemd {
             .map_err(systemd_error)
     }
 
-    /// Starts a program as a transient service, in a separate control group, and waits until it runs.
+    /// Starts a program as a transient service, which has a separate control group, and waits until the program runs.
     ///
     /// # Errors
-    /// Returns the error of systemd, also if the program does not run within seconds.
+    /// Returns the error of systemd, also if the program does not run within 10 seconds.
     pub fn start_transient(
         &self,
         unit: &str,
@@ -105,7 +105,7 @@ impl Systemd {
         let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
         let properties = vec![
             ("Description", Value::from("Undoes a change of Berth's that is on trial")),
-            // With type `exec` the unit is active after the program runs, so that a missing program
+            // With type `exec` the unit becomes active only after the program was executed, so that a missing program
             // is detected here.
             ("Type", Value::from("exec")),
             ("ExecStart", Value::from(vec![(program, argv, false)])),
@@ -129,8 +129,8 @@ impl Systemd {
             let service = self.proxy(path.as_str(), UNIT)?;
             let property = |name| service.get_property::<String>(name).map_err(systemd_error);
             let state = property("ActiveState")?;
-            // systemd unloads a failed unit at once (`CollectMode`). A unit is also inactive before its job
-            // begins.
+            // systemd unloads a failed unit at once (`CollectMode`), and then does not find it. A unit is also inactive
+            // before its job begins.
             let gone = property("LoadState")? == "not-found";
             match state.as_str() {
                 "active" => return Ok(()),
@@ -148,8 +148,7 @@ impl Systemd {
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
         let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
-        // A cache would read all properties and subscribe to changes, but only one request is
-        // needed.
+        // A property cache would read all properties and subscribe to their changes, but only one request is needed.
         let builder =
             builder.and_then(|builder| builder.interface(interface)).map_err(systemd_error)?;
         builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(systemd_error)

@@ -11,10 +11,10 @@ pub enum ApplyBlocked {
         "{0}; nothing is changed, as a rollback would be impossible. Repair the file, or move it away to start again from the host as it is now"
     )]
     Ledger(ReadError),
-    /// The rollback ledger could not be saved.
+    /// The rollback ledger could not be saved before the changes.
     #[error("{0}; original values must be saved before anything is changed")]
     State(WriteError),
-    /// An earlier process left a change on trial, and the change could not be undone.
+    /// An earlier agent process left a change on trial, and the change could not be rolled back.
     #[error("{0}; nothing is changed until it is undone")]
     Trial(ReadError),
     /// The ID of the boot that the original values belong to is not known.

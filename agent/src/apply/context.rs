@@ -9,7 +9,7 @@ use super::links::kernel::Kernel;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
 
-/// Access to the host that is changed, with the limits of the changes.
+/// Access to the host whose settings are changed, with the limits of the changes.
 pub struct ApplyContext<'a> {
     pub(super) root: &'a Root,
     /// ID of the boot that the original values belong to.
@@ -83,7 +83,8 @@ impl<'a> ApplyContext<'a> {
         self
     }
 
-    /// Sets the API server, whose connection a change on trial must not interrupt.
+    /// Sets the function that resolves the addresses of the API server. A change on trial must not make them
+    /// unreachable.
     #[must_use]
     pub const fn with_api_servers(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {
         self.api_servers = servers;

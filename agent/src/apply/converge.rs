@@ -25,11 +25,11 @@ const ROUNDS: usize = 4;
 /// Result of a convergence of the host.
 #[derive(Debug)]
 pub struct Converged {
-    /// Outcomes of all changes that were tried, in order, then of those that are blocked.
+    /// Outcomes of all changes that were tried, in order, and then outcomes of the changes that are blocked.
     pub outcomes: Vec<Outcome>,
-    /// Attempts of changes that failed or were applied only in part, by their desired values.
+    /// Attempts whose result is not `Done`, each with the desired values of its change.
     pub incomplete_attempts: Vec<AttemptId>,
-    /// True if there was not enough time for all removals.
+    /// True if the time limit ended before all links were removed.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
     pub stopped: Option<ApplyBlocked>,
@@ -50,8 +50,9 @@ pub fn observe_for_plan(root: &Root, wanted: &ObserveOptions) -> (HostFacts, Hos
     (facts, shape)
 }
 
-/// Converges the host to `spec`. Parts in `unparsed`, and changes whose attempt is in `waits`, are not applied. If
-/// a rollback would not be safe, no change is applied, but the plan is made.
+/// Converges the host to `spec`. Parts in `unparsed` are not changed. Changes whose attempt is in `waits` wait for
+/// their next retry, and are not applied now. If a rollback would not be safe, no change is applied, but the plan is
+/// made.
 pub fn converge(
     context: &ApplyContext,
     spec: &InfraNodeSpec,
@@ -141,8 +142,8 @@ pub fn converge(
     }
 }
 
-/// Records the configuration that the running kubelet was started with, before its files change. Without the
-/// record that configuration is unknown from then on, which is safe.
+/// Saves the configuration that the running kubelet was started with, before the agent changes the kubelet's files. If
+/// the record cannot be saved, that configuration counts as unknown after the change, which is safe.
 fn save_kubelet_record(context: &ApplyContext, facts: &HostFacts) {
     let Some(record) = facts.kubelet.record().filter(|_| !context.dry_run) else { return };
     if Record::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {

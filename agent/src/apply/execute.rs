@@ -15,10 +15,10 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 /// Outcomes of the changes of one plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// One outcome for each change, in order. The last changes have no outcome if there was no time
-    /// for them.
+    /// One outcome for each change, in order. The last changes have no outcome if the time limit for removals ended
+    /// before them.
     pub outcomes: Vec<Outcome>,
-    /// Outcome of the save of the rollback ledger after the changes, if it failed.
+    /// Outcome for the rollback ledger, if it could not be saved after the changes.
     pub state: Option<Outcome>,
 }
 
@@ -35,8 +35,8 @@ pub fn apply(
     let mut after = ledger.clone();
     record_original_values(plan, &mut after);
     if plan.changes.is_empty() {
-        // The ledger is saved once: after a crash between two saves, the other entries would stay
-        // in the ledger forever.
+        // The ledger is pruned before the first save, so that there is only one save: after a crash between two saves,
+        // the next plan would be empty too, and the other entries would stay in the ledger forever.
         prune_ledger(plan, &mut after);
     }
     if &after != ledger {
@@ -56,7 +56,7 @@ pub fn apply(
     prune_ledger(plan, &mut after);
     let mut state = None;
     if after != saved {
-        // The original values are saved already. The next cycle reads the lost entries from the host
+        // The original values were saved before the changes. The next cycle derives the other entries from the host
         // again.
         if let Err(error) = save_ledger(&after, context.root, context.boot_id) {
             let outcome = Outcome::ledger_failed(&error);
@@ -67,7 +67,7 @@ pub fn apply(
     Ok(Applied { outcomes, state })
 }
 
-/// Removes facts from the ledger that no change needs any longer.
+/// Removes data from the ledger that no change needs any longer.
 fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
         ledger.unmovable.clear();
@@ -96,7 +96,8 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(files::files_created_by(action));
         }
-        // For a link that was up, the drifted state is not the original state.
+        // `raised` has the links that were down originally. If the change corrects drift, the link was up before, and
+        // its current state is not the original state.
         if !change.drift {
             ledger
                 .raised

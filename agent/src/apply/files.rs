@@ -1,4 +1,4 @@
-//! The kubelet's drop-in and checkpoints.
+//! Applies changes of the kubelet's drop-in and checkpoints.
 
 use super::context::ApplyContext;
 use super::outcome::{ApplyResult, Result};
@@ -7,8 +7,7 @@ use crate::plan::kubelet::KubeletAction;
 use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
 use berth_host_facts::ledger::Ledger;
 
-/// Returns the files that belong to Berth once the action begins. They outlive a reboot, and
-/// `revert` removes them.
+/// Returns the files that the action may create. The files survive a reboot, and `revert` removes them.
 pub(super) fn files_created_by(action: &KubeletAction) -> Vec<String> {
     match action {
         KubeletAction::Stage { staged, .. } => vec![staged.clone()],
@@ -20,7 +19,7 @@ pub(super) fn files_created_by(action: &KubeletAction) -> Vec<String> {
     }
 }
 
-/// Carries out the action, and records in the ledger which files of Berth exist now.
+/// Applies the action, and records in the ledger which files of Berth exist now.
 pub(super) fn execute(
     context: &ApplyContext,
     action: &KubeletAction,

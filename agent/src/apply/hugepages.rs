@@ -12,33 +12,33 @@ use crate::plan::Step;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::Value;
 
-/// Number of tries without a new page after which the request ends.
+/// Number of consecutive tries without a new page after which no further try is made.
 const IDLE_TRIES: u32 = 3;
-/// Limit of all tries.
+/// Maximum number of tries.
 const TRIES: u32 = 20;
 /// Pause between tries: per-CPU caches are drained and freed pages merge in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns the folder of a zone's pool.
+/// Returns the sysfs folder of the huge pages of one size in a NUMA zone.
 pub(super) fn folder(zone: u32, size: PageSize) -> String {
     format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
 }
 
-/// Returns the same folder, also for a kernel without NUMA, which has one pool for the host.
+/// Returns the sysfs folder as [`folder`]. For a kernel without NUMA, it is the folder of the whole host.
 fn folder_on(root: &Root, zone: u32, size: PageSize) -> String {
     let of_zone = folder(zone, size);
     let of_host = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
     if zone == 0 && !root.exists(&of_zone) { of_host } else { of_zone }
 }
 
-/// Returns the pages of a zone's pool without surplus; `None` if there is no such pool.
+/// Returns the number of huge pages in a zone without surplus pages; `None` if the kernel has no such huge pages.
 pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
     let folder = folder_on(root, zone, size);
     let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();
     Some(number("nr_hugepages")?.saturating_sub(number("surplus_hugepages").unwrap_or(0)))
 }
 
-/// Changes the pool to the planned size, as far as possible.
+/// Changes the number of huge pages to the planned number, as far as possible.
 pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step) -> Result {
     let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
         return Err(ApplyResult::Failed("not a number of pages".to_owned()));
@@ -83,7 +83,7 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
     )))
 }
 
-/// Returns the remedy if pages cannot be reserved at runtime.
+/// Returns advice on how to reserve the pages at boot.
 fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
     let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
     let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
@@ -108,16 +108,16 @@ impl Pool<'_> {
         read.map_err(|error| ApplyResult::Failed(error.to_string()))
     }
 
-    /// Returns the pages without surplus. A write to the file sets the pages without surplus, but a
-    /// read returns the pages with surplus.
+    /// Returns the number of pages without surplus pages. A write to `nr_hugepages` sets the number without surplus
+    /// pages, but a read returns the number with surplus pages.
     fn persistent(&self) -> std::result::Result<u64, ApplyResult> {
         Ok(self
             .number("nr_hugepages")?
             .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
     }
 
-    /// Shrinks the pool. More pages may be in use than when the plan was made, so the used pages
-    /// are read again right before the write.
+    /// Reduces the number of pages. More pages may be in use than when the plan was made, so the number of used pages
+    /// is read again right before the write.
     fn shrink(&self, before: u64, target: u64) -> Result {
         let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
         if target < used {
@@ -128,7 +128,7 @@ impl Pool<'_> {
         let file = format!("{}/nr_hugepages", self.folder);
         self.context.root.write(&file, &target.to_string())?;
         if surplus() > surplus_before {
-            // More pages came into use in between, and the kernel turned used pages into surplus.
+            // More pages came into use after the read, and the kernel turned used pages into surplus pages.
             self.context.root.write(&file, &before.to_string())?;
             return Err(ApplyResult::Blocked("its pages are in use now".to_owned()));
         }

@@ -1,7 +1,7 @@
-//! Sets the affinity of interrupts. Only a try shows if an interrupt can be moved: for interrupts that are
-//! bound to a CPU or managed by their driver the kernel returns EIO, or EPERM since 6.10
-//! (`write_irq_affinity`). Since 6.10 the file of such an interrupt is also read-only, so that root without
-//! capabilities gets EACCES. The refusal is remembered until the next boot.
+//! Sets the affinity of interrupts. Only a write shows whether an interrupt can be moved: for interrupts that are bound
+//! to a CPU or managed by their driver, the kernel returns EIO, or EPERM since 6.10 (`write_irq_affinity`). Since 6.10
+//! the file of such an interrupt is also read-only, so that root without capabilities gets EACCES. The rollback ledger
+//! records the refusal until the next boot.
 
 use nix::errno::Errno;
 

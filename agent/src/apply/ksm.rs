@@ -28,8 +28,8 @@ pub(super) fn set_merge_across_nodes(context: &ApplyContext, step: &Step) -> Res
 
 fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
     let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM);
-    // The write returns after all pages are unmerged, or with an error. Pages that are shared
-    // afterwards are being unmerged.
+    // The write returns after all pages are unmerged, or with an error. Pages that are still shared after the write are
+    // being unmerged.
     context.root.write(&file("run"), "2")?;
     let begin = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! Applies a plan: one outcome for each change, and all settings are read after the change.
+//! Applies a plan. Each change has one outcome, and each setting is read again after it was written.
 //!
-//! Original values are saved durably before the first change. A change that fails does not stop the
-//! others. This module applies exactly the changes of the plan, and decides only the number of tries.
+//! Original values are saved durably before the first change. A change that fails does not stop the other changes. This
+//! module applies exactly the changes of the plan, and decides only the number of tries.
 
 mod apply_blocked;
 mod context;

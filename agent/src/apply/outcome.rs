@@ -19,7 +19,7 @@ pub struct Outcome {
     pub what: String,
     /// Result.
     pub result: ChangeResult,
-    /// True if the value was set by Berth before, and then changed by another program.
+    /// True if the change corrects drift: Berth set the value before, and another program changed it.
     pub drift: bool,
     /// Numbers, errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,15 +31,15 @@ pub struct Outcome {
 pub(super) enum ApplyResult {
     /// Applied, and confirmed by a read.
     Done(Option<String>),
-    /// Applied in part; the message has both numbers.
+    /// Applied in part; the message states the reached and the desired value, or what is missing.
     Partial(String),
-    /// Not tried.
+    /// Not tried; the message states the reason.
     Blocked(String),
-    /// Tried and refused.
+    /// Tried and failed; the message states the error.
     Failed(String),
 }
 
-/// Both variants are results of a change; `Err` allows the `?` operator.
+/// Result of a function that applies a change. `Err` is also a result of the change, and allows the `?` operator.
 pub(super) type Result = std::result::Result<ApplyResult, ApplyResult>;
 
 impl From<WriteError> for ApplyResult {
@@ -93,7 +93,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the tenant networks that the change removes.
+    /// Returns the tenant networks that the change removes, for the field `removes` of the status.
     fn removes(&self) -> Option<Removal> {
         match &self.id {
             ChangeId::Links(LinkChangeId::RemoveVlans { vlans, .. }) => {
@@ -107,7 +107,7 @@ impl Outcome {
     }
 }
 
-/// Returns the kernel's error, its meaning for this file, and advice on a retry.
+/// Returns the kernel's error, its meaning for this file, and a remedy.
 pub(super) fn error_with_hint(error: &WriteError) -> String {
     let hint = match error.errno {
         Errno::EACCES | Errno::EPERM => {

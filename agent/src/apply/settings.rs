@@ -1,4 +1,5 @@
-//! Settings that are one file or one property: each is written and then read.
+//! Settings that are one kernel file or one systemd property. Each setting is written, and then read to confirm the new
+//! value.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use berth_host_facts::kernel_files::kernel_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, Unit, Value};
 
-/// Time limit for the control group: systemd answers before the kernel has changed the group.
+/// Time limit for the control group to change: systemd answers before the kernel has changed the group.
 const CGROUP_UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes a setting, and reads it to confirm the new value.
@@ -118,7 +119,7 @@ fn text(setting: Setting, value: &Value) -> String {
     }
 }
 
-/// Returns the time since boot in hundredths of a second, from `12.34 ...`.
+/// Returns the first number of `/proc/uptime`, the time since boot, in hundredths of a second.
 pub(super) fn uptime(root: &Root) -> Option<u64> {
     let text = root.read("proc/uptime").ok()?;
     let (seconds, rest) = text.split_once('.')?;

@@ -4,8 +4,8 @@ use super::outcome::ApplyResult;
 use crate::plan::{ChangeReason, Step};
 use berth_host_facts::ledger::Ledger;
 
-/// Records the outcome of a setting: the entry of a restored setting is removed, and a set value counts as drift
-/// if it differs later.
+/// Records a successful outcome of a setting: removes the entry of a restored setting; for other settings, records the
+/// new value, so that a later difference counts as drift. Other outcomes are not recorded.
 pub(super) fn record_setting_outcome(
     why: ChangeReason,
     step: &Step,

@@ -79,13 +79,13 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the steps that replace a checkpoint that the kubelet would refuse.
+/// Returns the steps that remove a checkpoint that the kubelet would refuse.
 fn remove(input: &Input, file: &str) -> String {
     restart_procedure(input.facts, &[file.to_owned()])
 }
 
-/// Returns the outcome of a fault that prevents the kubelet from starting. It is only a warning if no kubelet runs, because
-/// the command line of its next start is then not certain.
+/// Returns the outcome of a fault that prevents the kubelet from starting. The outcome is only a warning if no kubelet
+/// runs, because the command line of its next start is then not certain.
 fn will_not_start(input: &Input, fault: &str) -> Outcome {
     if input.facts.kubelet.pid.is_some() {
         Outcome::fail(format!("the kubelet will not start again: {fault}"))
@@ -94,13 +94,14 @@ fn will_not_start(input: &Input, fault: &str) -> Outcome {
     }
 }
 
-/// Skips a check that needs the configuration.
+/// Returns the outcome of a check that is skipped, because the kubelet's configuration is unknown.
 fn no_config(input: &Input) -> Outcome {
     let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, why)| why.clone());
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
-/// Returns the configuration if it exists and the kubelet knows every value in it.
+/// Returns the configuration if it is known and the kubelet knows every value in it; otherwise the outcome of a skipped
+/// check.
 fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
         None => Err(no_config(input)),
@@ -166,8 +167,8 @@ fn started_with(input: &Input) -> Outcome {
     Outcome::warn(message).because(sources, evidence).remedy(remedy)
 }
 
-/// Returns the outcome for a checkpoint that could not be read: a damaged checkpoint prevents the kubelet from
-/// starting, and the check of an unreadable checkpoint is skipped.
+/// Returns the outcome of a check whose checkpoint could not be read. A damaged checkpoint prevents the kubelet from
+/// starting; without a readable checkpoint, the check is skipped.
 fn no_checkpoint(input: &Input, name: &str) -> Outcome {
     let file = format!("{}/{name}", input.facts.kubelet.folder);
     match input.facts.kubelet.state_faults.get(name) {

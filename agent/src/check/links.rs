@@ -56,7 +56,7 @@ fn uplink(input: &Input) -> Outcome {
         .map(|link| link.name.as_str())
         .collect();
     if up.is_empty() {
-        // Some virtual NICs work, but their state is unknown.
+        // Some virtual NICs work, although their state is unknown.
         let is_unknown = uplinks.iter().any(|link| link.state == Some(LinkState::Unknown));
         let name = uplinks.first().map_or("eth0", |link| link.name.as_str());
         let outcome = if is_unknown {
@@ -133,7 +133,7 @@ fn driver(input: &Input) -> Outcome {
                 "give this virtual machine a virtio or passed-through card, or use bare metal",
             );
     }
-    // A captured tree may have no driver link of any device: then no driver is known.
+    // A captured tree may contain no driver links, and then no driver is known.
     let unbound = functions.iter().find(|device| device.driver.is_none());
     if let Some(device) = unbound
         && functions.iter().any(|device| device.driver.is_some())

@@ -43,8 +43,8 @@ pub fn all() -> Vec<Check> {
     .concat()
 }
 
-/// Returns the checks with one of these ids or in a group of that name (`kvm` for `kvm.nested`); all checks if `names` is
-/// empty.
+/// Returns the checks that have one of these ids, or are in a group of that name (`kvm` for `kvm.nested`); all checks
+/// if `names` is empty.
 #[must_use]
 pub fn select(names: &[String]) -> Vec<Check> {
     let matches = |check: &Check, name: &str| {

@@ -40,7 +40,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns an outcome without a problem.
+    /// Returns the outcome of a check that found no problem.
     pub fn pass(message: impl Into<String>) -> Self {
         Self::new(Status::Pass, message)
     }
@@ -55,7 +55,7 @@ impl Outcome {
         Self::new(Status::Fail, message)
     }
 
-    /// Returns an outcome that was not checked.
+    /// Returns the outcome of a check that was skipped.
     pub fn skip(message: impl Into<String>) -> Self {
         Self::new(Status::Skip, message)
     }
@@ -73,7 +73,7 @@ impl Outcome {
         self
     }
 
-    /// Adds the remedy.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

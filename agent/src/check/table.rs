@@ -10,12 +10,12 @@ use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
-/// Column of the check id.
+/// Column in which the check id begins.
 const ID: usize = 6;
-/// Column of the message, after the longest id.
+/// Column in which the message begins, after the longest id.
 const MESSAGE: usize = 6 + 29;
 
-/// Renders all findings and their count.
+/// Renders all findings, and the number of findings by status.
 #[must_use]
 pub fn render(findings: &Findings, style: Style) -> String {
     let mut out = String::new();

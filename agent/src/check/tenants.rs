@@ -59,7 +59,8 @@ fn ours<'a>(input: &'a Input) -> Vec<&'a Link> {
 
 const NONE: &str = "this host has no tenant networks";
 
-/// Returns the bridges that tenants share; the alias of a bridge of a single tenant contains the tenant.
+/// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the
+/// tenant.
 fn shared<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
     let is_shared = |link: &&&Link| {
         let alias = link.alias.as_deref().unwrap_or_default();
@@ -110,7 +111,8 @@ fn isolation(input: &Input) -> Outcome {
     Outcome::pass(format!("{} links of tenant networks", ours.len()))
 }
 
-/// Returns the uplink of a bridge that Berth created.
+/// Returns the uplink of a bridge that Berth created: the port that leaves the host or, for the bridge of one tenant,
+/// the link below its VLAN link.
 fn uplink_of<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
     let links = &input.facts.links;
     let direct = links.ports(&bridge.name).find(|port| port.is_uplink());

@@ -82,20 +82,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = begin()?;
-    // Otherwise an agent that starts before the API server answers would apply the saved desired
-    // state again.
+    // With this file, an agent that starts before the API server answers would apply the saved desired state again.
     if root.exists(LAST_MANIFEST_FILE) {
         root.remove(LAST_MANIFEST_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
     }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
     let code =
         finish(&root, &facts, &nothing, arguments.output, "the host has its original state")?;
-    // The record of the kubelet is useless without an agent.
+    // The record of the kubelet's configuration is useless without an agent.
     root.remove(KUBELET).map_err(|error| unreachable_failure(&error.to_string()))?;
     Ok(code)
 }
 
-/// Forgets changes of links that were rolled back, because a user who runs `apply` wants to retry them.
+/// Removes the records of failed trials of links from the rollback ledger, because a user who runs `apply` wants to
+/// retry these changes.
 fn delete_rollback_ledger(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     let mut tried = false;
     for made in facts.ledger.networks.values_mut() {
@@ -108,7 +108,8 @@ fn delete_rollback_ledger(root: &Root, facts: &mut HostFacts) -> Result<(), Fail
     Ok(())
 }
 
-/// Opens the host for changes. The process must be root, and gets the lock.
+/// Opens the host for changes: requires root, acquires the lock, rolls back a change that is still on trial, and reads
+/// the facts of the host.
 fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable_failure(
@@ -126,7 +127,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     Ok((root, lock, facts))
 }
 
-/// Takes the lock of the state folder, so that only one agent changes the host.
+/// Acquires the lock of the state folder, so that only one agent changes the host.
 pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
     let made = root.create_folder(FOLDER);
     made.map_err(|error| {

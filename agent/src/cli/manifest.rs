@@ -50,11 +50,11 @@ impl OnlyPart {
     }
 }
 
-/// Largest size of a manifest.
+/// Maximum size of a manifest.
 const MAX_BYTES: u64 = 16 << 20;
 
 impl ManifestArguments {
-    /// Reads the manifest. Faults of its parts are in the `faults` field.
+    /// Reads the manifest. A part with a fault is no error; its faults are in the field `faults`.
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)

@@ -29,10 +29,10 @@ pub struct CycleEvent {
 }
 
 impl CycleEvent {
-    /// Returns as many sentences as an Event can hold, and the number of the others.
+    /// Returns the text of the Event: as many sentences as it can hold, and the number of the other sentences.
     #[must_use]
     pub fn note(&self) -> String {
-        // This is the space for the number of sentences that do not fit.
+        // The last 24 bytes are reserved for the number of the sentences that do not fit.
         let room = LONGEST - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
@@ -57,11 +57,12 @@ const fn event_type(reason: EventReason) -> EventType {
     }
 }
 
-/// Burst of Events, and interval of one more Event: another program that reverts each correction must not cost the
-/// cluster one write per second. The event correlator of client-go has the same limits for one object.
+/// Maximum burst of Events, and the interval after which one more Event is allowed: another program that reverts each
+/// correction must not cost the cluster one write per second. The event correlator of client-go has the same limits for
+/// one object.
 const RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
-/// Emits events until the channel closes.
+/// Emits the events of the channel until it closes.
 pub(super) async fn emit(
     client: Client,
     settings: Settings,
@@ -69,8 +70,8 @@ pub(super) async fn emit(
     mut events: Receiver<CycleEvent>,
 ) {
     let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
-    // A recorder counts repeated events even if their notes differ, so each note gets a new
-    // recorder.
+    // A recorder counts an event as a repetition even if its note differs, so a new recorder is created for each new
+    // note.
     let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
     let mut token_bucket = TokenBucket::new(RATE_LIMIT.0, RATE_LIMIT.1);

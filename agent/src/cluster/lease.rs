@@ -41,7 +41,7 @@ pub(super) async fn renew(
             continue;
         };
         if !alive() {
-            // /healthz reports it.
+            // `/healthz` reports that the daemon makes no progress; the Lease is not renewed.
             tokio::time::sleep(RETRY).await;
             continue;
         }

@@ -1,5 +1,5 @@
-//! The cluster: [`watch_object`] and [`store`] receive the desired state, [`publisher`] and [`events`] publish the actual state,
-//! [`lease`] sends heartbeats, and [`topology`] publishes the NodeResourceTopology if enabled.
+//! The cluster: [`watch_object`] and [`store`] receive the desired state, [`publisher`] and [`events`] publish the
+//! actual state, [`lease`] sends heartbeats, and [`topology`] publishes the NodeResourceTopology if enabled.
 //!
 //! The agent reads and writes only its InfraNode and its Node. It writes only differences, by server-side apply
 //! without force: a field of another manager is not changed, and the conflict is logged. While the API server is
@@ -27,7 +27,7 @@ pub use publisher::Report;
 pub use settings::Settings;
 pub use store::{DesiredState, Generation, Store};
 
-/// Tasks that communicate with the cluster; aborted when dropped.
+/// Tasks that communicate with the cluster; they are aborted when this value is dropped.
 #[derive(Debug)]
 pub struct ClusterTasks(Vec<JoinHandle<()>>);
 
@@ -37,8 +37,8 @@ impl Drop for ClusterTasks {
     }
 }
 
-/// Starts watching and publishing. Calls `wake` when the spec changed, and `alive` before each heartbeat; emits the events of
-/// the channel.
+/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `alive` before each
+/// heartbeat, and emit the events of the channel.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. An unreachable server is retried.

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
 
-/// Fields of a Node's status that the agent reads; the others (mainly images) are large.
+/// Fields of a Node's status that the agent reads; the other fields (mainly images) are large.
 #[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NodeStatus {
@@ -38,7 +38,7 @@ impl Objects {
     }
 }
 
-/// Returns an owner reference to the Node, for garbage collection.
+/// Returns an owner reference to the Node, so that an object is garbage-collected with the Node.
 pub(super) fn owner_reference(node: &str, uid: &str) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }

@@ -34,7 +34,7 @@ pub struct Report {
     pub memory: Option<MemoryManagerState>,
 }
 
-/// Debounce: changes within this time are one write.
+/// Debounce: all changes within this time are written together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Time after which fields that the server dropped are sent again, because the schema of the server
 /// may have been updated.
@@ -42,7 +42,7 @@ const RETRY_DROPPED: Duration = Duration::from_secs(600);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// State between writes.
+/// Publisher of the InfraNode and the Node, with the state that it has between writes.
 struct Publisher {
     objects: Objects,
     store: Arc<Store>,
@@ -96,7 +96,7 @@ pub(super) async fn publish(
         if failed.is_empty() {
             backoff.reset();
         } else {
-            // The retry publishes the state of that time.
+            // The retry writes the report that is the latest at that time.
             store.wake();
             backoff.wait(retry_after).await;
         }
@@ -129,7 +129,7 @@ impl Publisher {
         node: &Observed<ObservedNode>,
     ) -> Result<(), CallError> {
         match (self.store.infra_node(), node) {
-            // The watch reports the new object, and then its status is written.
+            // The watch reports the new object, and its status is written then.
             (Observed::Absent, Observed::Present(node)) => self.create(&node.uid).await,
             (Observed::Present(object), _) => self.status(report, &object).await,
             (Observed::Absent | Observed::Unknown, _) => Ok(()),
@@ -199,13 +199,13 @@ impl Publisher {
         let patch = Patch::Apply(&apply);
         let api = &self.objects.infra_nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // The controller sets conditions of unresponsive agents. This agent is responsive, so it takes the
-        // conditions over.
+        // The controller sets conditions of an agent that is unresponsive. This agent is responsive, so it takes
+        // ownership of these conditions by force.
         let by_controller = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
         if written.as_ref().is_err_and(|error| all_conflicts(error, by_controller)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
-        // The agent's body contains no nulls.
+        // The agent's body contains no nulls, so the server converted empty strings to nulls.
         let found_null = |error: &CallError| error.is_invalid("\"null\"");
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
             tracing::info!(
@@ -276,7 +276,8 @@ impl Publisher {
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // No other manager needs these fields, so the agent takes ownership of them again.
+        // Fields that `is_kubelet_reset` accepts are needed by no other manager, so the agent takes ownership of them
+        // again.
         let is_kubelet_reset =
             |path: &str, manager: &str| node.published.is_kubelet_reset(path, manager);
         if written.as_ref().is_err_and(|error| all_conflicts(error, is_kubelet_reset)) {
@@ -310,14 +311,15 @@ impl Publisher {
         dropped.is_some_and(|dropped| dropped.uid == uid && dropped.body == *body)
     }
 
-    /// Writes the object again, without the refused fields.
+    /// Wakes the publisher, so that it writes the object again, without the refused fields.
     fn retry(&self) -> Result<(), CallError> {
         self.store.wake();
         Ok(())
     }
 }
 
-/// Removes the observed generation, because it belongs to an earlier object of the same name.
+/// Removes the observed generation from a status, because this generation belongs to an earlier object of the same
+/// name.
 fn without_generation(body: &mut Value) {
     let conditions = body.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -339,15 +341,16 @@ fn without_empty_text(value: &mut Value) {
     }
 }
 
-/// Returns true if an apply had conflicts, all about fields (path, manager) that may be taken over.
+/// Returns true if an apply failed with conflicts, and `may_take` accepts the path and the manager of each conflict.
 fn all_conflicts(error: &CallError, may_take: impl Fn(&str, &str) -> bool) -> bool {
     let held =
         error.status().filter(|status| status.code == 409).map(conflicts).unwrap_or_default();
     !held.is_empty() && held.iter().all(|(path, manager)| may_take(path, manager))
 }
 
-/// Records the fields that another manager owns, except fields that may be taken over after the others are left
-/// out. Returns `None` if the error was such a conflict, otherwise the written object.
+/// Records the fields of a conflict that other managers own, and that are left out of later applies. Fields that
+/// `may_take` accepts are not recorded, because the agent can take ownership of them after the other fields are left
+/// out. Returns `None` if there was such a conflict, otherwise the written object.
 fn record_refusals<T>(
     refusals: &mut Refusals,
     written: Result<T, CallError>,

@@ -11,6 +11,6 @@ pub struct Settings {
     pub node: String,
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Enables the NodeResourceTopology.
+    /// True if the agent publishes a NodeResourceTopology.
     pub node_resource_topology: bool,
 }

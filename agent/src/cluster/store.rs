@@ -16,11 +16,11 @@ use super::objects::TrimmedNode;
 use crate::document::Document;
 use crate::{conditions, publish};
 
-/// State that the watches write and the cycle and publishers read.
+/// Last observed objects, which the watches write and the cycle and the publishers read.
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
-    /// Notified when an object changed, so that publishing may be necessary.
+    /// Notified when an object or a report changed, so that the publisher may have to write.
     pub(super) changed: Notify,
     /// Notified for the publisher of the NodeResourceTopology, which is a separate task.
     pub(super) topology: Notify,
@@ -35,7 +35,7 @@ struct Inner {
     node: Observed<ObservedNode>,
 }
 
-/// Observation of one object.
+/// State of one object, as the watches last observed it.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Observed<T> {
     /// The API server has not answered yet.
@@ -47,16 +47,16 @@ pub(super) enum Observed<T> {
     Present(T),
 }
 
-/// The InfraNode, apart from its spec.
+/// The last observed InfraNode, except its spec.
 #[derive(Debug, Clone)]
 pub(super) struct ObservedInfraNode {
     pub(super) uid: String,
-    /// The fields that the agent writes; `None` if there is no status, or the status does not
-    /// parse.
+    /// The status, with only the conditions that the agent writes; `None` if there is no status, or it cannot be
+    /// parsed.
     pub(super) status: Option<InfraNodeStatus>,
 }
 
-/// The Node.
+/// The last observed Node.
 #[derive(Debug, Clone)]
 pub(super) struct ObservedNode {
     pub(super) uid: String,
@@ -124,14 +124,14 @@ impl Store {
         self.lock().desired.get_or_insert(desired);
     }
 
-    /// Wakes the publishers.
+    /// Wakes the publishers of the InfraNode, the Node and the NodeResourceTopology.
     pub fn wake(&self) {
         self.changed.notify_one();
         self.topology.notify_one();
     }
 
-    /// Adds facts to a status that only the cluster has. A container cannot open `/dev/kvm`, but the device plugin
-    /// of KubeVirt can, and the plugin advertises the device if it exists.
+    /// Adds facts that only the cluster has to a status. A container cannot open `/dev/kvm`, but the device plugin of
+    /// KubeVirt can, and the plugin advertises the device if it exists.
     pub fn add_cluster_facts(&self, status: &mut InfraNodeStatus) {
         const STATE: &str = "capabilities.kvm.state";
         let inner = self.lock();
@@ -203,7 +203,7 @@ impl Store {
         let mut inner = self.lock();
         let changed = match object {
             None => {
-                // If the object was deleted or never existed, the host keeps its last valid state.
+                // The object was deleted or never existed. The host keeps its last valid state.
                 inner.infra_node = Observed::Absent;
                 let was_unknown = inner.desired.is_none();
                 inner.desired.get_or_insert(DesiredState { document: None, generation: None });

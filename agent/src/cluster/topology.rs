@@ -25,14 +25,14 @@ use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, within};
 use berth_runtime::refusal::FIELD_MANAGER_CONFLICT;
 
-/// Debounce: changes within this time are one write.
+/// Debounce: all changes within this time are one write.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Time after which an object of another manager is read again.
 const RETRY_REFUSED: Duration = Duration::from_secs(600);
 
-/// State between writes.
+/// Publisher of the NodeResourceTopology, with the state that it has between writes.
 struct Publisher {
     api: Api<DynamicObject>,
     node: String,
@@ -83,7 +83,7 @@ impl Publisher {
                 Err(error) => {
                     let reason = with_hint(&error);
                     self.warn_once(&format!("{KIND} {} was not written: {reason}", self.node));
-                    // The retry publishes the state of that time.
+                    // The retry writes the report that is the latest at that time.
                     self.store.topology.notify_one();
                     backoff.wait(error.retry_after()).await;
                 }
@@ -91,7 +91,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the object if it differs.
+    /// Writes the object if it differs from the report, and no other manager writes it.
     async fn write(&mut self) -> Result<(), CallError> {
         // The InfraNode must exist, because Events refer to it.
         let (Observed::Present(node), Observed::Present(_)) =

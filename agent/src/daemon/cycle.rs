@@ -103,7 +103,7 @@ impl Worker {
         let begin = Instant::now();
         self.state.begin();
         match trigger {
-            // Changes that failed may succeed now.
+            // The event may have removed the cause of a failure, so failed changes are retried at once.
             Trigger::Capacity | Trigger::Manifest | Trigger::Start => self.retries.reset(),
             Trigger::Links => self.retries.retry_links_soon(begin),
             _ => {}
@@ -184,8 +184,8 @@ impl Worker {
         converged
     }
 
-    /// Rolls back a change that an earlier process left on trial. If the rollback fails, returns the reason why no
-    /// change can be applied.
+    /// Rolls back a change that an earlier agent process left on trial. If the rollback fails, returns the reason why
+    /// no change can be applied.
     fn recover(&self) -> Option<ApplyBlocked> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
@@ -235,7 +235,7 @@ impl Worker {
     }
 }
 
-/// Updates the result of the last full cycle with the result of a cycle of link events.
+/// Updates the result of the last full cycle with the result of a later cycle that read only links.
 fn merge_links(mut full: Converged, links: Converged) -> Converged {
     full.facts.links = links.facts.links;
     full.facts.ledger = links.facts.ledger;

@@ -47,7 +47,7 @@ impl Desired {
         Self { waiting: Some(waiting), faults: vec![fault], ..Self::none(generation) }
     }
 
-    /// Returns the part of the desired state about networks.
+    /// Returns the fields of the desired state about networks; all other parts count as unparsed.
     pub(super) fn networks_only(&self) -> (InfraNodeSpec, UnparsedParts) {
         let spec = InfraNodeSpec {
             enforce: self.spec.enforce,
@@ -90,7 +90,8 @@ impl Candidate {
         self.manifest.node_mismatch(node)
     }
 
-    /// Returns the desired state; if there is a fault `another`, returns the empty desired state.
+    /// Returns the desired state. `another` is the fault of a manifest for another node; with this fault, returns the
+    /// empty desired state.
     pub(super) fn accept(self, another: Option<Fault>) -> Desired {
         match another {
             Some(fault) => Desired::invalid(&self.place, fault, self.generation),
@@ -105,7 +106,7 @@ impl Candidate {
     }
 }
 
-/// Reads the desired state and keeps the last document.
+/// Reads the desired state, and stores the last document, so that it is parsed only if it changes.
 #[derive(Debug)]
 pub(super) struct DesiredReader {
     source: Source,
@@ -118,7 +119,7 @@ pub(super) struct DesiredReader {
     saved: Option<Document>,
 }
 
-/// Path or object of a manifest, the document if there is one, and its generation.
+/// Name of the place of a manifest (a path or an object), its document if there is one, and its generation.
 type Found = (String, Option<Document>, Option<Generation>);
 
 impl DesiredReader {
@@ -136,8 +137,8 @@ impl DesiredReader {
         self.store = Some(store);
     }
 
-    /// Returns the manifest. If there is no manifest, or it cannot be read, returns the desired
-    /// state for that case.
+    /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as
+    /// an error, in the latter case with the reason.
     pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
         let (place, document, generation) = match self.document(root) {
             Ok((place, Some(document), generation)) => (place, document, generation),

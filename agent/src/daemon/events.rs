@@ -1,5 +1,4 @@
-//! Events of one cycle. Each reason has one Event, and a problem that lasts causes an Event only
-//! once.
+//! Events of one cycle. A cycle emits one Event for each reason, and a problem that lasts causes an Event only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

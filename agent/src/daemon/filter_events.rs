@@ -1,5 +1,5 @@
-//! Watches the kernel's events of nf_tables: a program that flushes all rules (`systemctl restart nftables`, a reload of a
-//! firewall) also removes the rules that drop control frames of guests.
+//! Watches the kernel's events of nf_tables: a program that flushes all rules (`systemctl restart nftables`, a reload
+//! of a firewall) also removes the rules that drop control frames of guests.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,8 @@ use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 /// at once.
 const BUFFER: usize = 4 << 20;
 
-/// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so the listener
-/// starts only when a host network is desired.
+/// Sends a trigger for each change of Berth's table. A listener makes the kernel load nf_tables, so the listener starts
+/// only when a host network is desired.
 pub(super) async fn watch(watched_links: Arc<Mutex<WatchedLinks>>, events: Sender<Trigger>) {
     let network_desired =
         Arc::clone(&watched_links.lock().unwrap_or_else(PoisonError::into_inner).network_desired);
@@ -34,7 +34,7 @@ pub(super) async fn watch(watched_links: Arc<Mutex<WatchedLinks>>, events: Sende
     loop {
         let matters = match socket.recv_from_full().await {
             Ok((datagram, _)) => parts(&datagram).any(|message| concerns(message, TABLE)),
-            // The socket overflowed, so the table is checked.
+            // The socket overflowed, and events were lost, so the table is read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 true

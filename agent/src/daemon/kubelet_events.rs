@@ -20,14 +20,14 @@ const FOLDER: &str = "var/lib/kubelet";
 /// Names of the checkpoint files of the CPU, memory and device managers.
 const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
-/// Parents of the top control group of pods.
+/// Parents of the control group that contains all pods.
 const PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
 /// Parents of the control groups of systemd services.
 const SERVICES: [&str; 2] = ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
 /// Retry interval while no kubelet is installed.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Watches forever. `root` is the folder of the host's files.
+/// Watches until the receiver of the triggers is dropped. `root` is the folder of the host's files.
 pub(super) async fn watch(root: PathBuf, events: Sender<Trigger>) {
     loop {
         let folder = root.join(FOLDER);
@@ -41,7 +41,7 @@ pub(super) async fn watch(root: PathBuf, events: Sender<Trigger>) {
     }
 }
 
-/// Watches until the folder is removed or the receiver is dropped.
+/// Watches until the receiver of the triggers is dropped. Returns an error if the folder does not exist or is removed.
 async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> std::io::Result<()> {
     let inotify = Inotify::init()?;
     // Depending on its version, the kubelet writes the file in place, or writes a temporary file

@@ -1,5 +1,5 @@
-//! Carries over facts of the last report that cannot be read now and are listed in `unknown[]`. A restart of the
-//! kubelet must not remove devices from the status.
+//! Copies facts from the last report that cannot be read now and are listed in `unknown[]`. A restart of the kubelet
+//! must not remove devices from the status.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) fn merge_unknown_facts(
         status.networks.clone_from(&before.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
-        // The map contains all pods with a control group.
+        // `allocated.hugepages` contains all pods that have a control group.
         let runs = |uid: &str| facts.allocated.hugepages.contains_key(uid);
         merge_allocations(&mut status.allocations, &before.allocations, runs);
     }
@@ -32,7 +32,7 @@ pub(super) fn merge_unknown_facts(
     }
 }
 
-/// Carries over the allocations of pods that are still running.
+/// Copies unknown allocations of pods that are still running.
 fn merge_allocations(
     now: &mut Vec<Allocation>,
     before: &[Allocation],
@@ -61,7 +61,7 @@ fn merge_allocations(
     *now = all.into_values().collect();
 }
 
-/// Carries over the allocations of containers.
+/// Copies unknown allocations of containers.
 fn merge_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
     for old in before {
         let Some(one) = now.iter_mut().find(|one| one.name == old.name) else {

@@ -56,12 +56,12 @@ const BUFFER: usize = 16 << 20;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {
-    /// Selects a single link.
+    /// Returns the selection of a single link.
     pub(super) fn single(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
     }
 
-    /// Updates the selection to the links of the host and the desired spec.
+    /// Replaces the selection by the links of the host and of the desired spec.
     pub(super) fn update(&mut self, links: &Links, spec: &InfraNodeSpec) {
         let network_desired = Arc::clone(&self.network_desired);
         if !spec.networks.is_empty() {
@@ -70,7 +70,7 @@ impl WatchedLinks {
         *self = Self { network_desired, ..Self::new(links, spec) };
     }
 
-    /// Selects the links of a host and of the desired spec.
+    /// Returns the selection of the links of a host and of the desired spec.
     fn new(links: &Links, spec: &InfraNodeSpec) -> Self {
         let uplinks = || spec.networks.iter().filter_map(|network| network.uplink.as_ref());
         let by_name = |selector: &UplinkSelector| selector.name.as_ref().map(ToString::to_string);
@@ -116,7 +116,7 @@ pub(super) fn socket() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Sends an event for each relevant message, until the receiver is dropped.
+/// Sends a trigger for each relevant message, until the receiver is dropped.
 pub(super) async fn watch(
     socket: TokioSocket,
     watched_links: Arc<Mutex<WatchedLinks>>,
@@ -128,7 +128,7 @@ pub(super) async fn watch(
                 let watched_links = watched_links.lock().unwrap_or_else(PoisonError::into_inner);
                 parts(&datagram).any(|message| concerns(message, &watched_links))
             }
-            // The socket overflowed: all links must be read.
+            // The socket overflowed, and events were lost, so all links must be read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 true

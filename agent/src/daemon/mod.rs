@@ -44,15 +44,15 @@ use trigger::Trigger;
 
 /// Debounce of triggers: a cycle starts when no trigger has arrived for this time.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// Longest debounce.
+/// Maximum duration of the debounce, after which a cycle starts even if triggers continue to arrive.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
-/// Debounce and longest debounce of link events.
+/// Debounce of link events, and its maximum duration.
 const LINKS_DEBOUNCE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
-/// Burst of cycles that link events may start, and interval of one more cycle: another program may revert each
-/// correction.
+/// Maximum burst of cycles that link events start, and the interval after which one more cycle is allowed. Another
+/// program may revert each correction, which causes the next link event.
 const LINK_EVENT_RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(1));
-/// Time limit for a change in progress at shutdown.
+/// Time limit for the cycle in progress at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs until SIGTERM or SIGINT. The exit does not change the host.
@@ -182,7 +182,7 @@ pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
     link_events::concerns(message, &link_events::WatchedLinks::single(index, name))
 }
 
-/// Waits until no more triggers arrive, and returns the greatest trigger, which includes the work
+/// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, which includes the work
 /// of all others.
 async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();

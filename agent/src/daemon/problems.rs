@@ -19,7 +19,7 @@ pub(super) enum Problem {
     Warning(String),
     /// A change is blocked.
     Blocked { change: String, reason: String },
-    /// The client certificate expires.
+    /// The client certificate expires soon, or has expired.
     Certificate(String),
 }
 
@@ -57,7 +57,7 @@ impl Problem {
     }
 }
 
-/// Problems of the last cycle.
+/// Problems that the last cycle found.
 #[derive(Debug, Default)]
 pub(super) struct ProblemLog(BTreeSet<Problem>);
 

@@ -22,7 +22,7 @@ use crate::conditions;
 use crate::manifest::{Fault, Part};
 use crate::report;
 
-/// Publishes results, and stores the last results for comparison.
+/// Publishes results, and stores the last conditions and problems for comparison.
 #[derive(Debug)]
 pub(super) struct Publisher {
     state: Arc<State>,
@@ -101,7 +101,8 @@ impl Publisher {
 
         let mut inner = self.state.lock();
         inner.count_outcomes(outcomes);
-        // This is the last report of this process, or of the previous process.
+        // This is the last status of this process or, in its first cycle, the status that an earlier process wrote to
+        // the API server.
         let last = inner.node.take().and_then(|node| node.status);
         let last = last.or_else(|| self.cluster.as_ref()?.store.status());
         let input = status::Input {
@@ -122,7 +123,7 @@ impl Publisher {
 }
 
 impl Inner {
-    /// Counts outcomes, and adds them to the list of changes.
+    /// Counts outcomes in the metrics, and adds them to the changes of the status.
     fn count_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
             let result = label(outcome.result);
@@ -130,7 +131,7 @@ impl Inner {
         }
         let corrected = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
         self.metrics.drift.inc_by(corrected.count() as u64);
-        // Changes that are still blocked are among the outcomes.
+        // Changes that are still blocked are among the new outcomes.
         self.changes.retain(|(_, change)| change.result != ChangeResult::Blocked);
         self.add_changes(outcomes);
     }

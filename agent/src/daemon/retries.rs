@@ -8,16 +8,16 @@ use berth_api::infra_node::ChangeResult;
 use crate::apply::Converged;
 use crate::plan::{AttemptId, Change, ChangeId};
 
-/// The first and the longest retry interval.
+/// First and longest retry interval.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 /// Retry interval of a failed change of links after a link event.
 const RETRY_LINKS: Duration = Duration::from_secs(5);
 
-/// Changes that failed, with the time of their next retry.
+/// Changes whose last attempt failed or was applied only in part, with the time of the next retry.
 #[derive(Debug, Default)]
 pub(super) struct RetryTracker {
     attempts: BTreeMap<AttemptId, Attempt>,
-    /// Failed changes of links, with their errors.
+    /// Changes of links that were tried and are still pending, with the message of the last attempt.
     link_failures: BTreeMap<ChangeId, String>,
 }
 
@@ -33,8 +33,8 @@ impl RetryTracker {
         self.attempts.clear();
     }
 
-    /// Allows retries of link changes after a short time. They are not allowed at once, because the failed change
-    /// itself may have caused the event.
+    /// Allows retries of failed changes of links after a short time. They are not allowed at once, because a failed
+    /// change itself may have caused the event.
     pub(super) fn retry_links_soon(&mut self, now: Instant) {
         let failures = &self.link_failures;
         let of_links = self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
@@ -44,7 +44,7 @@ impl RetryTracker {
         }
     }
 
-    /// Returns the attempts that must wait.
+    /// Returns the attempts whose next retry is in the future.
     pub(super) fn postponed(&self, now: Instant) -> BTreeSet<AttemptId> {
         let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next > now);
         postponed.map(|(id, _)| id.clone()).collect()
@@ -57,12 +57,13 @@ impl RetryTracker {
         next.map(|next| next.saturating_duration_since(now)).min()
     }
 
-    /// Returns the failed changes of links, with their errors.
+    /// Returns the changes of links that were tried and are still pending, with the message of the last attempt.
     pub(super) const fn link_failures(&self) -> &BTreeMap<ChangeId, String> {
         &self.link_failures
     }
 
-    /// Records the failures of a cycle, and forgets changes that are no longer pending.
+    /// Records the attempts of a cycle that failed or were applied only in part, and removes the changes that are no
+    /// longer pending.
     pub(super) fn record(&mut self, converged: &Converged, now: Instant) {
         for id in &converged.incomplete_attempts {
             let first = Attempt { next: now, backoff: BACKOFF.0 / 2 };

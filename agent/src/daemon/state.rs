@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub(super) acted_on: Option<Generation>,
     /// Existing bridges by network; `None` if the links are unknown.
     pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
-    /// True if pods run that a scheduler may have placed by a label.
+    /// True if pods run that a scheduler may have placed because of a label of the Node.
     pub(super) labels_in_use: bool,
     /// Checkpoint of the kubelet's Memory Manager.
     pub(super) memory: Option<MemoryManagerState>,
@@ -92,7 +92,7 @@ impl State {
         self.progress();
     }
 
-    /// Records progress.
+    /// Records that the cycle made progress.
     pub(super) fn progress(&self) {
         self.lock().progress = Instant::now();
     }

@@ -14,10 +14,10 @@ use crate::plan::NetworkState;
 use berth_host_facts::HostFacts;
 use berth_host_facts::links::{LinkKind, Links};
 
-/// Results of a cycle.
+/// Results of a cycle that the status contains.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
-    /// The capabilities and zones of the host.
+    /// Facts of the host, which show what is unknown now.
     pub(super) facts: &'a HostFacts,
     pub(super) desired: &'a Desired,
     pub(super) networks: &'a [NetworkState],
@@ -27,7 +27,7 @@ pub(super) struct Input<'a> {
     pub(super) before: Option<&'a InfraNodeStatus>,
 }
 
-/// Adds the results of a cycle to a report of the host, which gives the status of the InfraNode.
+/// Adds the results of a cycle to a report of the host, and returns the complete status of the InfraNode.
 pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
     let Input { facts, desired, networks, mut conditions, changes, before } = input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);

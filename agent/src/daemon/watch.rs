@@ -1,5 +1,5 @@
-//! Watches for events that start a cycle before the timer: changes of the manifest and of the kubelet's files (inotify), and
-//! uevents and netlink messages of the kernel.
+//! Watches for events that start a cycle before the timer: changes of the manifest and of the kubelet's files
+//! (inotify), and uevents and netlink messages of the kernel.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
 
-/// Tasks of the watches; aborted when dropped.
+/// Tasks that watch for events; they are aborted when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Watches(Vec<JoinHandle<()>>);
 
@@ -36,9 +36,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts all watches.
 ///
-/// # Errors
-/// If inotify cannot watch the manifest's folder. If uevents are unavailable, only the timer starts
-/// cycles.
+/// If inotify cannot watch the manifest's folder. If netlink sockets are unavailable, only the timer starts cycles
+/// instead of the kernel's events.
 pub(super) fn begin(
     root: &Root,
     manifest: Option<&Path>,
@@ -115,7 +114,7 @@ async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
     loop {
         let event = match socket.recv_from_full().await {
             Ok((message, _)) => trigger(&message),
-            // The socket overflowed (ENOBUFS) and events are lost, so all devices are read.
+            // The socket overflowed (ENOBUFS) and events were lost, so all devices are read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 Some(Trigger::Devices)

@@ -16,7 +16,7 @@ use berth_runtime::cli::text;
 use tonic::transport::Endpoint;
 use v1::pod_resources_lister_client::PodResourcesListerClient;
 
-/// A kubelet that hangs must not delay the observation of the host.
+/// Time limit for all requests of one call: a kubelet that hangs must not delay the observation of the host.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limit of a response in bytes, the same as in the kubelet's own clients.
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends an endless answer is reported as an error.
+    /// Lists the resources from a socket on which `kubelet` handles each connection.
     fn list_from_server(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
         let host = tempfile::tempdir().unwrap();
         let socket = host.path().join(SOCKET);

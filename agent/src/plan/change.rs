@@ -37,7 +37,7 @@ pub struct Change {
     /// checkpoints).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<String>,
-    /// Action that `apply` carries out.
+    /// Action that `apply` executes.
     #[serde(flatten)]
     pub action: Action,
 }
@@ -53,7 +53,7 @@ pub enum Disruption {
     High,
 }
 
-/// Action that `apply` carries out.
+/// Action that `apply` executes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Action {
@@ -132,7 +132,8 @@ impl Change {
         self
     }
 
-    /// Keeps only these steps of a group of interrupts.
+    /// Replaces the steps of the change. If the change is a group of interrupts, its identity then has their numbers
+    /// only.
     pub(super) fn set_steps(&mut self, steps: Vec<Step>) {
         if let ChangeId::Interrupts(numbers) = &mut self.id {
             *numbers = interrupts(&steps);
@@ -140,14 +141,14 @@ impl Change {
         self.action = Action::Set(steps);
     }
 
-    /// Returns the identity of an attempt at this change by the desired values, even if only a part of them is
+    /// Returns the identity of an attempt at this change, with the desired values, even if only a part of them is
     /// possible now.
     #[must_use]
     pub fn desired(&self) -> AttemptId {
         self.attempt(|step| &step.desired)
     }
 
-    /// Returns the identity of an attempt at this change by the values that would be set now.
+    /// Returns the identity of an attempt at this change, with the values that would be set now.
     #[must_use]
     pub fn next_attempt(&self) -> AttemptId {
         self.attempt(|step| &step.will_be)
@@ -167,7 +168,7 @@ impl Change {
         }
     }
 
-    /// Returns the work on links, if the change has any.
+    /// Returns the steps on links, if this is a change of links.
     #[must_use]
     pub const fn links(&self) -> Option<&LinkWork> {
         match &self.action {
@@ -176,7 +177,7 @@ impl Change {
         }
     }
 
-    /// Returns true if the change is about the rules that drop guests' control frames.
+    /// Returns true if the change is a change of the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter(&self) -> bool {
         self.links().is_some_and(|work| work.filter.is_some())
@@ -189,7 +190,7 @@ impl Change {
         !self.drift && self.links().is_some_and(LinkWork::needs_filter)
     }
 
-    /// Returns the change in an operator's words: a sentence for links, both values for settings.
+    /// Returns the change as text for an operator: a sentence for links, both values for settings.
     #[must_use]
     pub fn sentence(&self) -> String {
         match self.action {

@@ -27,14 +27,13 @@ pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
     }
 }
 
-/// Returns the pool of a zone.
+/// Returns the huge pages of one size in a zone.
 pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
     let zone = facts.zones.iter().find(|known| known.id == zone)?;
     zone.hugepages.iter().find(|pool| pool.size == size)
 }
 
-/// Returns the pages of the persistent pool. Surplus pages, whose number changes with use, are not
-/// included.
+/// Returns the number of persistent huge pages. Surplus pages, whose number changes with use, are not included.
 pub(super) fn persistent(pool: &HugepagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus.unwrap_or(0))
 }

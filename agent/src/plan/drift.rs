@@ -3,8 +3,8 @@
 use super::change::{Change, ChangeReason, Step};
 use super::input::Input;
 
-/// Marks settings that another program changed after Berth had set them. With `enforce: false` they are reported
-/// and not corrected, and the settings of a group that have not drifted become a separate change.
+/// Marks changes of settings that another program changed after Berth had set them. With `enforce: false` such changes
+/// are blocked, and the settings of a group that have not drifted become a separate change.
 pub(super) fn separate_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let drifted = |step: &Step| {
         let entry = input.facts.ledger.entries.get(&step.setting);

@@ -69,7 +69,8 @@ fn pinned(input: Input) -> CpuSet {
     state.map(berth_host_facts::kubelet::CpuManagerState::exclusive).unwrap_or_default()
 }
 
-/// Returns the changes: first units, then workqueues, then one change for all interrupts.
+/// Returns the changes: first those of units, then those of workqueues and of the default affinity, then one change for
+/// all interrupts.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut changes: Vec<Change> =
         Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();

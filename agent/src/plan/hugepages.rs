@@ -21,7 +21,7 @@ use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, Value};
 
-/// Adds the targets of the spec, pool by pool.
+/// Adds the targets of the spec, for each page size and zone.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     let mut desired: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
     let specs = &input.spec.hugepages;
@@ -106,8 +106,8 @@ fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// Returns the fault if a zone would get more pages than it has memory, which can only be a
-/// mistake.
+/// Adds a fault if a zone would have more huge pages than memory, which can only be a mistake, and removes the targets
+/// of this zone.
 fn check_zone_memory(
     facts: &HostFacts,
     desired: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
@@ -136,8 +136,8 @@ fn check_zone_memory(
     }
 }
 
-/// Returns the changes: first the pools that shrink, because that frees memory; then the pools that
-/// grow, the largest pages first, because they need the longest contiguous free memory.
+/// Returns the changes: first the pools that shrink, because a smaller pool frees memory; then the pools that grow, the
+/// largest page size first, because the largest pages need the longest contiguous free memory.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut spare = spare(input);
     let mut room = input.shape.room.clone();
@@ -181,7 +181,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if let [step] = change.steps()
             && let Value::Number(pages) = step.will_be
         {
-            // Memory that this change takes is not available to the next change.
+            // Memory that this change allocates is not available to the next change.
             if let (None, Some(room)) = (&change.blocked, room) {
                 room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
             }
@@ -195,9 +195,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     changes
 }
 
-/// Returns the target that the kubelet allows for a pool, and the reason if it differs from the desired target. If
-/// the pages were changed under a running kubelet, or by a reboot, the target is the number that the kubelet has
-/// counted, because otherwise the kubelet would not start again.
+/// Returns the target that the kubelet allows for a pool, and the reason if the desired target is blocked. If the pages
+/// were changed under a running kubelet, or by a reboot, the target is the number that the kubelet has counted, because
+/// otherwise the kubelet would not start again.
 fn possible(
     input: Input,
     (zone, size): (u32, PageSize),
@@ -216,8 +216,8 @@ fn possible(
     }
 }
 
-/// Returns the checkpoint, if it has another number of these pages than the pool will have, and may
-/// be removed.
+/// Returns the path of the Memory Manager's checkpoint, if the checkpoint may be removed, and has another number of
+/// these pages than the pool will have.
 fn conflicting_checkpoint(
     input: Input,
     (zone, size): (u32, PageSize),
@@ -229,7 +229,7 @@ fn conflicting_checkpoint(
     }
 }
 
-/// Returns the pages of each size that remain when the limits of all pods are subtracted. A kubelet that
+/// Returns the number of pages of each size that remain when the limits of all pods are subtracted. A kubelet that
 /// finds fewer pages at its start than the limits of running pods refuses these pods.
 fn spare(input: Input) -> BTreeMap<PageSize, u64> {
     let pools = input.facts.memory.hugepages.iter();
@@ -302,12 +302,12 @@ fn larger(
     change
 }
 
-/// Returns the pages of a zone that are in use or reserved.
+/// Returns the number of pages of a zone that are in use or reserved.
 fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
     let here = pool(facts, zone, size).map_or(0, in_use);
-    // The kernel reserves pages for the whole host; pages that other zones cannot provide must come
-    // from this zone.
+    // The kernel reserves pages for the whole host. Reserved pages that the free pages of other zones do not cover must
+    // come from this zone.
     let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
     let promised = host.and_then(|pool| pool.reserved).unwrap_or(0);
     let elsewhere: u64 = facts

@@ -98,7 +98,7 @@ fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
         found.map_or(SCAN_LEVELS[SCAN_LEVELS.len() - 1].1, |(_, pages)| *pages)
     };
     let now = number(KsmSetting::PagesToScan);
-    // The current level stays if it is right for slightly more or slightly less memory.
+    // The current number of pages stays if it would be right for slightly more or slightly less memory.
     let near = [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
     let kept = now.filter(|now| runs && near.contains(now));
     *pages = pages.or(kept).or_else(|| Some(level(percent)));
@@ -130,7 +130,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if is_desired(setting, &was, target) && !reset {
             return None;
         }
-        // The original value is restored after the advisor is turned off.
+        // The advisor is still on. The original value is restored after the advisor is turned off.
         if setting == KsmSetting::PagesToScan && advised && target.why == ChangeReason::Restore {
             return None;
         }
@@ -162,8 +162,8 @@ fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
 
-/// Returns the other settings that change with this setting, either by the kernel or by the steps
-/// that set it.
+/// Returns the other settings that change with this setting, because the kernel or the steps of the change also set
+/// them.
 const fn disturbed(setting: KsmSetting) -> &'static [KsmSetting] {
     match setting {
         KsmSetting::AdvisorMode => &[KsmSetting::PagesToScan],

@@ -1,10 +1,10 @@
-//! Plans the ordered list of changes from the observed to the desired state of a host. The planner
-//! is pure.
+//! Plans the ordered list of changes from the observed to the desired state of a host. The planner is a pure function:
+//! it neither reads nor changes the host.
 //!
-//! There are three steps. Each part of the spec adds its settings ([`Target`]). Settings that Berth changed and
-//! that the spec no longer has get their original value. Each setting that differs becomes a [`Change`], with its
-//! effect on workloads and the reason if it is blocked. A host that matches the spec has no changes, so a plan
-//! made after `apply` is empty.
+//! There are three steps. Each part of the spec adds the desired values of its settings ([`Target`]). The target of a
+//! setting that Berth changed and that the spec no longer has is its original value. Each setting that differs from its
+//! target becomes a [`Change`], with its effect on workloads and the reason if it is blocked. A host that matches the
+//! spec has no changes, so a plan made after `apply` is empty.
 
 mod change;
 pub mod cpu;

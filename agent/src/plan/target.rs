@@ -45,7 +45,8 @@ impl Targets {
     }
 }
 
-/// Collects the targets of a part, and leaves the part unchanged if its spec has a fault.
+/// Adds the targets of a part of the spec. If the part has a fault, adds it to `frozen`, so that the part is not
+/// changed.
 pub(super) fn freeze(
     frozen: &mut BTreeSet<Part>,
     part: Part,

@@ -8,7 +8,7 @@ use super::plain::plain;
 use super::target::Targets;
 use berth_host_facts::setting::{Setting, Value};
 
-/// Adds the mode of the spec.
+/// Adds the target of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
         targets.set_target(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));

@@ -1,4 +1,5 @@
-//! The Node: its desired and its published fields about the host, and the apply that makes both equal.
+//! The Node: the published fields, the desired fields, and the apply that changes the published fields to the desired
+//! fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::resources::Resources;
 
-/// Fields of a Node on the API server.
+/// Fields of a Node as the API server has them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PublishedNode {
     /// All labels.
@@ -22,7 +23,7 @@ pub struct PublishedNode {
     pub capacity: BTreeMap<String, Quantity>,
     /// Allocatable amount of all resources.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Fields that the agent applied.
+    /// Fields that the agent owns, because it applied them.
     owned: BTreeSet<Field>,
 }
 
@@ -37,7 +38,7 @@ pub enum Field {
     Resource(String),
 }
 
-/// Desired fields of the Node.
+/// Fields of the Node that the agent is to apply.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DesiredNode {
     labels: BTreeMap<String, String>,
@@ -118,14 +119,14 @@ fn owned(fields: &Value) -> BTreeSet<Field> {
         .collect()
 }
 
-/// Input for the desired Node: current facts, and restrictions.
+/// Input of the desired Node: the current facts, and the fields that must not change.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// Labels; `None` if unknown.
+    /// Labels of the host by key; the value is `None` if it is unknown.
     pub labels: &'a BTreeMap<&'static str, Option<String>>,
-    /// Conditions of the InfraNode.
+    /// Conditions of the InfraNode, which are also conditions of the Node.
     pub conditions: &'a [Condition],
-    /// Extended resources.
+    /// Extended resources of the host.
     pub resources: &'a Resources,
     /// True if pods run that a scheduler may have placed by a label, so that published labels must not change.
     pub labels_in_use: bool,

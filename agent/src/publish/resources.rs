@@ -20,8 +20,8 @@ pub struct Resources {
 /// request.
 const BRIDGE_AMOUNT: &str = "1k";
 
-/// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links are
-/// unknown.
+/// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links
+/// are unknown.
 #[must_use]
 pub fn resources(
     spec: &InfraNodeSpec,
@@ -56,8 +56,8 @@ pub fn resources(
     all
 }
 
-/// Returns true if a network with a shared bridge carries tenants or can carry them. A network whose uplink
-/// failed cannot.
+/// Returns true if a network with a shared bridge carries tenants, or has none that wait or failed. A network whose
+/// uplink failed is not usable.
 fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
     networks
         .iter()

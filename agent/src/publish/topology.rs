@@ -2,10 +2,10 @@
 //! the allocatable and available resources of each NUMA zone, as that plugin defines them.
 //!
 //! The plugin filters by `available`, and regards a resource that is in no zone as absent from all zones. Three
-//! things are not published:
-//! * Devices of plugins: the status has no count by zone. The plugin then counts them by host.
-//! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with exclusive
-//!   resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
+//! facts are not published:
+//! * Devices of device plugins. The scheduler plugin then counts them by host.
+//! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with
+//!   exclusive resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
 //! * `topologyPolicies`, which the attributes replace.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use berth_host_facts::kubelet::memory_state::MemoryTable;
 pub const API_VERSION: &str = "topology.node.k8s.io/v1alpha2";
 /// `kind` of the object.
 pub const KIND: &str = "NodeResourceTopology";
-/// Fields that have a single owner.
+/// Fields of the object; each field has a single owner.
 pub const FIELDS: [&str; 3] = ["attributes", "topologyPolicies", "zones"];
 
 /// The object, apart from its metadata.
@@ -94,7 +94,7 @@ pub enum TopologyError {
     UnknownResource(&'static str),
 }
 
-/// Computes the object of a host with this status. `memory` is the checkpoint of the Memory Manager.
+/// Returns the object of a host with this status. `memory` is the checkpoint of the kubelet's Memory Manager.
 ///
 /// # Errors
 /// If the known facts would make the scheduler filter the host for pods that could run on it.
@@ -156,7 +156,7 @@ fn empty(id: u32) -> Zone {
     Zone { name: name(id), type_: "Node", costs: Vec::new(), resources: Vec::new() }
 }
 
-/// Amount of a resource in a zone.
+/// Amounts of a resource in a zone.
 struct Amount {
     capacity: u64,
     allocatable: u64,
@@ -164,7 +164,7 @@ struct Amount {
 }
 
 impl Amount {
-    /// Returns the resource with its amounts. Sources may disagree for a moment; then the smaller
+    /// Returns the resource with these amounts. The sources of the amounts may disagree for a moment; then the smaller
     /// amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
         let allocatable = self.allocatable.min(self.capacity);
@@ -181,7 +181,7 @@ fn bytes(amount: u64) -> String {
     Bytes(amount).to_string()
 }
 
-/// Facts about the whole host.
+/// Facts about the whole host that the amounts of a zone depend on.
 struct HostResources<'a> {
     kubelet: &'a Kubelet,
     memory: Option<&'a MemoryManagerState>,
@@ -251,8 +251,8 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the huge pages that are neither used nor allocated. The kernel counts users that are not pods; the
-    /// kubelet counts pods that have not used their pages yet.
+    /// Returns the huge pages that are neither used nor allocated. The kernel counts pages that programs outside of
+    /// pods use; the kubelet counts pages of pods that have not used them yet.
     fn pages(
         &self,
         zone: &infra_node::Zone,
@@ -282,7 +282,7 @@ impl HostResources<'_> {
         state.machine_state.get(&zone)?.memory_map.get(resource)
     }
 
-    /// Returns the number of pages of pods whose resources are all in this zone.
+    /// Returns the number of pages of one size that are allocated to pods whose resources are all in this zone.
     fn allocated_from(&self, zone: u32, size: PageSize) -> u64 {
         let here = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
         let pages = here.flat_map(|allocation| &allocation.hugepages);
@@ -314,7 +314,7 @@ impl Topology {
         })
     }
 
-    /// Returns true if an object has the same fields.
+    /// Returns true if an object has the same content in these fields.
     #[must_use]
     pub fn equals(&self, fields: &Value) -> bool {
         let desired = json!(self);

@@ -13,9 +13,12 @@ use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::memory_state::{Block, page_size};
 use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResources};
 
-/// Limits of the schema. A pod that exceeds the limits is reported without its containers.
+/// Maximum number of containers of a pod in the schema. A pod that exceeds one of the limits of the schema is reported
+/// without its containers.
 const CONTAINERS: usize = 64;
+/// Maximum number of memory blocks of a container in the schema.
 const BLOCKS: usize = 16;
+/// Maximum number of device entries of a container in the schema.
 const DEVICES: usize = 64;
 
 /// Returns one entry for each pod with exclusive resources, sorted by UID.
@@ -58,15 +61,14 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     pods.into_iter().map(allocation).filter(has_something).collect()
 }
 
-/// Returns the pods of the PodResources API by UID. Pods that ended have no control group, although the API may
-/// still list them.
+/// Returns the pods that the PodResources API lists, by UID. Pods that ended are left out: the API may still list them,
+/// but they have no control group.
 fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .allocated
         .names
         .iter()
-        // If several pods have the same name, such as those of a StatefulSet, only the running pod
-        // counts.
+        // If several pods have had the same name, such as those of a StatefulSet, only the running pod counts.
         .filter(|(uid, _)| facts.allocated.hugepages.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
@@ -83,7 +85,7 @@ const fn has_something(allocation: &Allocation) -> bool {
         || !allocation.containers.is_empty()
 }
 
-/// Converts a block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
+/// Converts a memory block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
 fn from_checkpoint(block: &Block) -> Option<AllocatedMemory> {
     memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
 }
@@ -102,7 +104,7 @@ struct Pod {
     containers: BTreeMap<String, Container>,
     /// Huge pages of the pod, from its control group.
     hugepages: BTreeMap<PageSize, u64>,
-    /// Zones of all devices.
+    /// Zones of all devices of the pod.
     zones: BTreeSet<u32>,
 }
 

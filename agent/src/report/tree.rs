@@ -19,7 +19,7 @@ const MIN_TEXT_WIDTH: usize = 24;
 /// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
 const MAX_DEPTH: usize = 12;
 
-/// Renders the tree; empty if there is neither a bridge nor a bond nor a VLAN.
+/// Renders the tree; empty if there is no bridge, bond, VLAN link or VXLAN tunnel.
 #[must_use]
 pub fn render(links: &Links, style: Style) -> String {
     let stacks = |link: &&Link| {
@@ -95,13 +95,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Marks a link as shown, with its bridge.
+    /// Marks a link that is not rendered, and its bridge, as shown, so that neither becomes a root of the tree.
     fn hide(&mut self, link: &'a Link) {
         self.shown.insert(&link.name);
         self.shown.extend(link.master.as_ref());
     }
 
-    /// Returns the description of a link.
+    /// Returns the text of a link: its name, kind, state and properties.
     fn words(&self, link: &Link) -> String {
         let kind = match link.kind {
             LinkKind::Physical => "physical".to_owned(),

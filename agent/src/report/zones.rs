@@ -104,8 +104,8 @@ fn reserved_pages((resource, kept): (&String, &Bytes)) -> Option<ReservedHugepag
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
-/// Returns the sets of CPUs of the zone that share a last-level cache; no sets if all CPUs share one cache, or if
-/// a cache is unknown.
+/// Returns the sets of CPUs of the zone that share a last-level cache. Returns no sets if all CPUs share one cache, if
+/// a cache is unknown, or if there are more sets than the schema allows.
 fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut left = cpus.clone();
     let mut caches = Vec::new();

@@ -11,10 +11,10 @@ use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
-/// Number of changes between two reports of progress.
+/// Maximum number of changes in one batch. Progress is reported after each batch.
 const BATCH_SIZE: usize = 512;
 
-/// Result of a change, and true if it was on trial and rolled back.
+/// Result of a change, and whether the change was on trial and was rolled back.
 pub(super) type Done = (ApplyResult, bool);
 
 /// Applies changes that do not depend on each other: the first steps of all changes, then the
@@ -26,8 +26,8 @@ pub(super) fn apply_batches(
 ) -> Vec<Done> {
     let mut transactions: Vec<Transaction> =
         changes.iter().filter_map(|change| Some(Transaction::new(change.links()?))).collect();
-    // If VMs lose the network by a change, they lose it only for the links of their tenant, and not for those
-    // of other tenants.
+    // A change that may disrupt VMs is applied alone. So the VMs of a tenant are disconnected only while the links of
+    // this tenant change, and not while links of other tenants change.
     let together = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;
     let batches =
         transactions.chunk_by_mut(together).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
@@ -53,7 +53,7 @@ pub(super) fn apply_batches(
     }
 }
 
-/// Applies all steps of the transactions.
+/// Applies all steps of the transactions. If a step fails, also applies the rollback steps of its transaction.
 fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), Arc<io::Error>> {
     // A change on trial is the only transaction, with a probe before and after it.
     if let [transaction] = transactions
@@ -84,7 +84,7 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
                     transaction.record(result);
                 }
             }
-            // The previous links are restored, if the kernel answers these requests.
+            // The next rounds restore the previous links, if the kernel answers these requests.
             Err(error) if broken.is_none() => {
                 let error = Arc::new(error);
                 stop_all(transactions, &error);
@@ -104,8 +104,8 @@ fn stop_all(transactions: &mut [Transaction], error: &Arc<io::Error>) {
     }
 }
 
-/// Reads the links again right before steps that remove something: a VM may have been attached since the plan was
-/// made.
+/// Reads the links again right before steps that may disconnect links, because a VM may have been attached since the
+/// plan was made.
 fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     if transactions.iter().any(Transaction::needs_check) {
         let links = kernel.links()?;
@@ -114,7 +114,7 @@ fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
     Ok(())
 }
 
-/// Sets the created links up.
+/// Sets the links up that the transactions created.
 fn raise(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     let made = transactions.iter().enumerate();
     let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = made

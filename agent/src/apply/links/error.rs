@@ -143,13 +143,13 @@ const fn filter_hint(errno: Option<Errno>) -> &'static str {
     }
 }
 
-/// Error of a change on trial that is not in place.
+/// Error of a trial: the change was not applied, or its rollback began.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// The host was not changed; another trial may succeed.
     #[error(transparent)]
     TrialNotStarted(#[from] TrialNotStarted),
-    /// The change was applied, and rolled back.
+    /// The change was applied, and a rollback was tried.
     #[error(transparent)]
     RollbackResult(#[from] RollbackResult),
 }
@@ -166,7 +166,7 @@ pub enum TrialNotStarted {
     /// The change makes no link a port of a bridge.
     #[error("there is no step to try")]
     NoJoin,
-    /// No gateway answers before the change.
+    /// No default gateway answers before the change.
     #[error(
         "no gateway answers now ({}), so a loss of connectivity could not be detected; not applied",
         named(.0)
@@ -175,7 +175,7 @@ pub enum TrialNotStarted {
     /// The time since boot is unknown.
     #[error("/proc/uptime cannot be read; not applied")]
     Uptime,
-    /// The agent could not save the note of how to undo the change.
+    /// The agent could not save the note that describes the rollback.
     #[error("{0}; without the note the change could not be rolled back; not applied")]
     Note(#[source] WriteError),
     /// The kernel refused a step.
@@ -183,10 +183,10 @@ pub enum TrialNotStarted {
     Step(#[from] StepError),
 }
 
-/// A trial that was rolled back.
+/// Result of the rollback of a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackResult {
-    /// The port was removed from its bridge again.
+    /// The port was removed from its bridge.
     #[error(
         "{cause}; {port} was rolled back, {} ({guard})",
         if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
@@ -202,7 +202,7 @@ pub enum RollbackResult {
         /// The process that would have undone the trial without the agent.
         guard: Guard,
     },
-    /// The rollback failed.
+    /// The port could not be removed from its bridge, or it is unknown whether it was removed.
     #[error("{cause}; the rollback failed: {source}")]
     Impossible {
         /// The reason for the rollback.
@@ -210,8 +210,8 @@ pub enum RollbackResult {
         /// The reason why the rollback failed.
         source: io::Error,
     },
-    /// The note could not be removed after a successful trial. The change was rolled back, because
-    /// a note that exists is an order to roll back.
+    /// The note could not be removed after a successful trial. The change is rolled back, because a guard or the next
+    /// start of the agent rolls back the change of a note that exists.
     #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "rolled back".to_owned()))]
     Note {
         /// The reason why the note could not be removed.
@@ -254,7 +254,7 @@ fn named(gateways: &[Gateway]) -> String {
     }
 }
 
-/// Process that undoes the change if the agent does not.
+/// Process that rolls back the change if the agent ends before the end of the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
     /// A transient service, which survives the end of the agent's control group.

@@ -15,10 +15,10 @@ use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
 use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 
-/// Applies the change, and compares the table with the desired table.
+/// Applies the change, and compares the table of the kernel with the desired table.
 ///
 /// # Errors
-/// If the table differs from the desired table.
+/// If the kernel refuses the change or does not answer, or if the table differs from the desired table.
 pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
     let mut transactions = Transactions::open().map_err(FilterError::Open)?;
     let requests = match work {
@@ -26,7 +26,7 @@ pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
         FilterWork::Delete => vec![delete()],
     };
     match transactions.commit(&requests).map_err(FilterError::NoAnswer)? {
-        // Another program deleted the table in between.
+        // Another program deleted the table after the plan was made.
         Err(Refused { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
         Err(refused) => return Err(FilterError::Refused(refused)),
         Ok(()) => {}
@@ -48,8 +48,8 @@ fn delete() -> Request {
     Request::delete(message::DELETE_TABLE, of_table())
 }
 
-/// Replaces the table: creates it if it does not exist, so that it can be deleted, and then creates
-/// it from scratch.
+/// Returns the requests that replace the table. The first request creates the table if it does not exist, because the
+/// second request, which deletes the table, would fail without it. The other requests create the table from scratch.
 fn replace(filter: &FilterRecord) -> Vec<Request> {
     let make =
         || of_table().number(2, 0).comment(6, "made by berth-agent, and restored when changed");
@@ -58,8 +58,8 @@ fn replace(filter: &FilterRecord) -> Vec<Request> {
         delete(),
         Request::make(message::NEW_TABLE, make()),
     ];
-    // Data types of keys as `nft` defines them, for its listing: a hardware address and the name of
-    // a link.
+    // The key types are the data types that `nft` defines, so that `nft list` can show the keys: a hardware address (9)
+    // and the name of a link (41).
     let addresses = reserved_addresses().map(Vec::from);
     requests.extend(set(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
     let names = filter.uplinks.iter().map(name_key);
@@ -88,7 +88,7 @@ const LIST_ITEM: u16 = 1;
 const HOST_ENDIAN: u32 = 1;
 const BIG_ENDIAN: u32 = 2;
 
-/// Returns a set with its elements. The number identifies the set within the transaction.
+/// Returns the requests that create a set with its elements. The number identifies the set within the transaction.
 fn set(
     number: u32,
     name: &str,
@@ -135,7 +135,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
         ],
         Rule::OfGroup => vec![
             ("meta", meta(OUTPUT_GROUP)),
-            // The value is in the host's byte order.
+            // The kernel compares link groups in the byte order of the host.
             ("cmp", equals(&LINK_GROUP.to_ne_bytes())),
             ("counter", Attributes::default()),
             ("immediate", verdict(NF_DROP, None)),
@@ -149,7 +149,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
     }
 }
 
-/// Loads the destination address: six bytes from the start of the link layer header.
+/// Returns an expression that loads the destination address: six bytes from the start of the link layer header.
 fn destination() -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, 0).number(3, 0).number(4, 6)
 }
@@ -167,8 +167,9 @@ fn is_in(set: &str) -> Attributes {
     Attributes::default().text(1, set).number(2, REGISTER)
 }
 
-/// Meta keys of the output link: its name (`NFT_META_OIFNAME`) and its group (`NFT_META_OIFGROUP`).
+/// Meta key of the output link's name (`NFT_META_OIFNAME`).
 const OUTPUT_NAME: u32 = 7;
+/// Meta key of the output link's group (`NFT_META_OIFGROUP`).
 const OUTPUT_GROUP: u32 = 22;
 
 fn meta(key: u32) -> Attributes {

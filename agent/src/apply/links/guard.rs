@@ -1,5 +1,5 @@
-//! The guard: another process that undoes a change on trial, if the agent does not report the end
-//! of the trial.
+//! The guard: another process that rolls back a change on trial, if the agent does not end the trial before the
+//! deadline.
 //!
 //! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of
 //! the agent's control group together. So the guard is a transient service if systemd is available. Otherwise the
@@ -17,7 +17,7 @@ use crate::systemd::SystemdError;
 /// Name of the command that runs the guard.
 pub const COMMAND: &str = "trial-guard";
 
-/// Starts a guard for the saved note. `deadline` makes the name of its unit unique.
+/// Starts a guard process for the saved note. `deadline` makes the name of the transient unit unique.
 pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
     match unit(context, deadline) {
         Ok(unit) => {
@@ -60,13 +60,13 @@ fn child(context: &ApplyContext) -> io::Result<()> {
     command.arg(COMMAND).arg(context.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
-    // The guard ends without a signal, and its parent has to wait for it.
+    // The guard exits without a signal. Its parent has to wait for it, so that it does not stay a zombie.
     std::thread::spawn(move || child.wait());
     Ok(())
 }
 
-/// Returns the path of this program. After an upgrade the running file is deleted, and the new file
-/// has its name.
+/// Returns the path of this program. If an upgrade replaced the file of the running program, returns the path of the
+/// new file.
 fn program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let text = path.to_string_lossy();

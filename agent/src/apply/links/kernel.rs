@@ -10,24 +10,24 @@ use berth_host_facts::links::Links;
 
 /// A kernel whose links can be changed and observed.
 pub trait Kernel {
-    /// Applies one step of each of many changes, and returns a result for each. Created links are still
-    /// down afterwards.
+    /// Applies one step of each of many changes, and returns one result for each step. The links that the steps create
+    /// are still down afterwards.
     ///
     /// # Errors
     /// If the kernel does not answer; it is then unknown which steps were applied.
     fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
-    /// Sets the links of these steps up, and returns a result for each.
+    /// Sets the links of these steps up, and returns one result for each step.
     ///
     /// # Errors
     /// If the kernel does not answer; see [`Kernel::step`].
     fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
-    /// Changes the rules that drop guests' control frames, and compares them with the desired
-    /// rules.
+    /// Changes the nftables rules that drop guests' control frames, and compares the rules of the kernel with the
+    /// desired rules.
     ///
     /// # Errors
-    /// If the rules differ from the desired rules.
+    /// If the kernel refuses the change or does not answer, or if the rules differ from the desired rules.
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
 
     /// Returns the current state of all links.
@@ -42,9 +42,10 @@ pub trait Kernel {
     /// If the kernel does not answer; see [`Kernel::links`].
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links>;
 
-    /// Makes a change that may interrupt the host's own traffic, and rolls it back in that case.
+    /// Applies a change that may interrupt the host's own traffic, and rolls it back if it does. Returns a message for
+    /// the outcome of the change.
     ///
     /// # Errors
-    /// If the change is not in place.
+    /// If the change was not applied, or its rollback began.
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError>;
 }

@@ -1,4 +1,4 @@
-//! Notes about links in the rollback ledger.
+//! Updates the entries of the rollback ledger about links.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use berth_api::LinkName;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::ledger::Ledger;
 
-/// Records the objects that are in place now.
+/// Records the filter, tenants and uplinks that exist after a successful change, and removes the entries of objects
+/// that the change removed.
 pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
     match &work.filter {
         Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),

@@ -13,7 +13,7 @@ use crate::netlink::Netlink;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::links::{Links, live, nearby};
 
-/// The running kernel.
+/// The running kernel, with a netlink socket that is opened when it is first needed.
 pub(super) struct Live<'h, 'a> {
     context: &'h ApplyContext<'a>,
     netlink: Option<Netlink>,
@@ -24,7 +24,8 @@ impl<'h, 'a> Live<'h, 'a> {
         Self { context, netlink: None }
     }
 
-    /// Calls `netlink`. After an error late answers may arrive, so the socket is no longer used.
+    /// Calls `work` with the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
+    /// opens another socket.
     fn with<T>(
         &mut self,
         work: impl FnOnce(&ApplyContext<'a>, &mut Netlink) -> io::Result<T>,

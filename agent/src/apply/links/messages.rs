@@ -21,7 +21,7 @@ use crate::plan::network::{
     ARP_IGNORE_ALL, DesiredKind, DesiredLink, LINK_GROUP, RP_FILTER_STRICT,
 };
 
-/// The kernel's indexes of links.
+/// Interface indexes of links.
 pub(super) type Indexes = BTreeMap<LinkName, u32>;
 
 /// Minimum MTU of IPv6 (RFC 8200); on a link with a smaller MTU the kernel has no IPv6 settings.
@@ -38,13 +38,13 @@ pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessa
         DesiredKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
                 .address(mac.0.to_vec())
-                // This is not the desired MTU: only a later change of the MTU stops the bridge from
-                // following the MTU of its ports.
+                // The MTU differs from the desired MTU, so that [`set_properties`] changes it: only a change of the MTU
+                // of an existing bridge stops the bridge from following the MTU of its ports.
                 .mtu(desired.mtu - 1)
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
                 .mcast_snooping(false)
-                // A port carries no VLAN until a VLAN is added.
+                // The default PVID is 0, so that a port carries no VLAN until a VLAN is added.
                 .vlan_default_pvid(0);
             // Kernels without VLAN filtering refuse the attribute, so it is sent only for a
             // VLAN-aware bridge.
@@ -161,7 +161,7 @@ pub(super) fn master(
     Ok((ChangeMode::Change, Message::NewLink(message)))
 }
 
-/// Returns one message with all VLANs of a port, as ranges.
+/// Returns one message that adds VLANs to a port, as ranges.
 ///
 /// # Errors
 /// If the port does not exist.
@@ -174,8 +174,8 @@ pub(super) fn add_vlans(
     Ok((ChangeMode::Change, Message::SetLink(message)))
 }
 
-/// Returns the message that removes VLANs, as [`add_vlans`], from the port or from the bridge
-/// itself.
+/// Returns one message that removes VLANs from a port, as ranges. If `itself` is true, `port` is a bridge, and the
+/// VLANs are removed from the bridge itself.
 ///
 /// # Errors
 /// If the port does not exist.
@@ -211,7 +211,7 @@ fn vlan_ranges(
     Ok(builder.build())
 }
 
-/// Returns the messages for entries of a tunnel's flood list, for BUM traffic.
+/// Returns the messages that add and remove addresses of a tunnel's flood list, to which BUM traffic is sent.
 ///
 /// # Errors
 /// If the tunnel does not exist.
@@ -242,7 +242,7 @@ fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// Returns an address as neighbour entries contain it.
+/// Returns an address in the type of neighbour attributes.
 pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     match address {
         IpAddr::V4(address) => NeighbourAddress::Inet(address),
@@ -255,8 +255,7 @@ pub(super) const fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Returns the messages that remove addresses. An address that cannot be parsed stays until the
-/// next cycle.
+/// Returns the messages that remove addresses from a link. An address that cannot be parsed stays until the next cycle.
 ///
 /// # Errors
 /// If the link does not exist.

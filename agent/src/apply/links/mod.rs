@@ -23,8 +23,8 @@ use live::Live;
 use stages::execute_on;
 pub use steps::apply_sysctl_step;
 
-/// Applies changes of links, in the order of their stages. If there are fewer outcomes than changes, there was
-/// no time for the last changes, which are removals.
+/// Applies changes of links, in the order of their stages, and returns their outcomes. If there are fewer outcomes than
+/// changes, the time limit ended before the last changes, which are removals.
 pub(super) fn execute(
     context: &ApplyContext,
     changes: &[&Change],

@@ -38,8 +38,8 @@ pub(super) fn execute(
 
 fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
     while let Some(op) = transaction.next_step() {
-        // A VM may have been attached since the plan was made, or since the last step, and the kernel would remove
-        // the link all the same.
+        // A VM may have been attached since the plan was made, or since the last step. The kernel would remove the link
+        // even so.
         if transaction.needs_check() {
             let around = match op {
                 LinkOp::Leave { port, .. } => port,

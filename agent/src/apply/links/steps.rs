@@ -12,7 +12,7 @@ use crate::host_write::HostWrite as _;
 use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
 
-/// Returns the current indexes of the links that the steps name.
+/// Returns the current indexes of the links that the messages of the steps identify by index.
 pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
     let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
     names.sort_unstable();
@@ -21,7 +21,7 @@ pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Inde
     Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
 }
 
-/// Returns the links that a step names by index.
+/// Returns the links that the messages of a step identify by index.
 fn named(op: &LinkOp) -> Vec<&LinkName> {
     match op {
         LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
@@ -45,7 +45,7 @@ fn named(op: &LinkOp) -> Vec<&LinkName> {
     }
 }
 
-/// Applies one step of each of many changes. Created links are still down afterwards.
+/// Applies one step of each of many changes. The links that the steps create are still down afterwards.
 pub(super) fn step(
     context: &ApplyContext,
     netlink: &mut Netlink,
@@ -55,8 +55,8 @@ pub(super) fn step(
     let has_ipv6 = context.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
     let mut results = send(netlink, indexes, ops, first)?;
-    // Properties are set only on links that were created here: if the kernel refused to create a
-    // link, the link of that name may belong to another program.
+    // Properties are set only on links that the first messages created: if the kernel refused to create a link, the
+    // link of that name may belong to another program.
     let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
         (LinkOp::Make(desired), Ok(())) => {
             let settle = messages::set_properties(desired, indexes, has_ipv6)?;
@@ -112,7 +112,7 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
     })
 }
 
-/// Sends the messages of many steps. Each step ends with its first message that is refused.
+/// Sends the messages of many steps. The result of a step is the error of its first message that the kernel refused.
 fn send(
     netlink: &mut Netlink,
     indexes: &Indexes,
@@ -137,8 +137,8 @@ fn send(
             *result = Err(StepError::refused(op, refused));
         }
     }
-    // The kernel stops at the first VLAN of a message that it refuses. Then each VLAN gets a
-    // separate message.
+    // The kernel stops at the first VLAN of a message that it refuses. So all VLANs of the message are sent again, each
+    // in a separate message.
     for (op, result) in ops.iter().zip(&mut results) {
         if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
             && vlans.len() > 1
@@ -174,7 +174,7 @@ fn add_vlans_individually(
     })
 }
 
-/// Applies one step, with the current indexes of links.
+/// Applies one step, with the current indexes of the links.
 ///
 /// # Errors
 /// If the kernel does not answer, or if it refuses the step.

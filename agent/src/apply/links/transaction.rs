@@ -12,13 +12,12 @@ use berth_host_facts::links::Links;
 use super::error::{StepError, TrialError};
 use super::kernel::Kernel;
 
-/// A change that is being applied.
+/// A change of links that is being applied.
 pub(super) struct Transaction<'a> {
     pub(super) work: &'a LinkWork,
     phase: Phase,
 }
 
-/// Phase of a transaction.
 enum Phase {
     /// The steps of the change are applied, in order.
     Applying {
@@ -30,35 +29,35 @@ enum Phase {
         /// Message of the trial.
         message: Option<String>,
     },
-    /// The steps ended early, and the previous links are not restored.
+    /// The change was stopped, and no rollback follows.
     Stopped {
         cause: Cause,
         /// Number of steps that were applied.
         applied: usize,
     },
-    /// The steps ended early, and the previous links are restored by steps of their own.
+    /// The change was stopped, and rollback steps are restoring the previous links.
     RollingBack {
         cause: Cause,
         /// Number of steps that were applied.
         applied: usize,
-        /// Index of the next restoring step.
+        /// Index of the next rollback step.
         next: usize,
     },
-    /// A restoring step was refused, and the steps after it must not be applied.
+    /// The kernel refused a rollback step, and the rollback steps after it must not be applied.
     RollbackRefused {
         cause: Cause,
         /// Number of steps that were applied.
         applied: usize,
-        /// Number of restoring steps that were applied.
+        /// Number of rollback steps that were applied.
         restored: usize,
     },
 }
 
-/// Reason why the steps of a change ended early.
+/// Reason why a change was stopped.
 enum Cause {
     /// A step or a trial failed.
     Failed(Failure),
-    /// Links are attached now that were not attached when the change was planned.
+    /// VMs or other links were attached after the change was planned, and the next step would disconnect them.
     InUse(String),
 }
 
@@ -83,33 +82,34 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Records the result of the next step.
+    /// Records the result of the step that [`Self::next_step`] returned.
     pub(super) fn record(&mut self, result: Result<(), StepError>) {
         match result {
             Ok(()) => self.skip(),
             Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
-            // The steps that follow would restore the link that the refused step was to replace: the bridge would
-            // then have two uplinks.
+            // The rollback steps that follow would restore a link while the link that the refused step was to remove
+            // still exists: the bridge would then have two uplinks.
             Err(_) if self.next_step().is_some_and(LinkOp::takes_away) => self.refuse_rollback(),
             Err(_) => self.skip(),
         }
     }
 
-    /// Skips the next step, which has no work left.
+    /// Skips the next step, which need not be applied.
     pub(super) const fn skip(&mut self) {
         if let Phase::Applying { next } | Phase::RollingBack { next, .. } = &mut self.phase {
             *next += 1;
         }
     }
 
-    /// Returns true if the next step might remove a link that is in use, which it must not.
+    /// Returns true if the next step removes something that may have users by now, and the change must not disrupt
+    /// them. [`Self::check`] then has to be called before the step.
     pub(super) fn needs_check(&self) -> bool {
         self.is_applying()
             && !self.work.may_disrupt
             && self.next_step().is_some_and(LinkOp::takes_away)
     }
 
-    /// Stops the change if its next step would take the network from attached links.
+    /// Stops the change if its next step would disconnect links that were attached after the change was planned.
     pub(super) fn check(&mut self, links: &Links) {
         let op = self.next_step().filter(|_| self.needs_check());
         if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
@@ -126,7 +126,7 @@ impl<'a> Transaction<'a> {
         matches!(self.phase, Phase::Applying { .. })
     }
 
-    /// Returns true if a step was refused, or would have taken the network from a link.
+    /// Returns true if the change was stopped.
     pub(super) const fn is_stopped(&self) -> bool {
         self.cause().is_some()
     }
@@ -140,17 +140,18 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Returns true if the previous links are restored, as far as the kernel accepts it.
+    /// Returns true if the rollback began, even if the kernel refused a rollback step.
     const fn rolls_back(&self) -> bool {
         matches!(self.phase, Phase::RollingBack { .. } | Phase::RollbackRefused { .. })
     }
 
-    /// Returns true if a trial of the change was rolled back, because the gateway no longer answered.
+    /// Returns true if a trial of the change began and failed, so that it was rolled back.
     pub(super) const fn trial_rolled_back(&self) -> bool {
         matches!(self.cause(), Some(Cause::Failed(Failure::Trial(TrialError::RollbackResult(_)))))
     }
 
-    /// Ends the steps of the change early, and begins the rollback if a step removed something.
+    /// Stops the change, and begins the rollback if an applied step removed something and the change has rollback
+    /// steps.
     fn stop(&mut self, cause: Cause) {
         let Phase::Applying { next: applied } = self.phase else { return };
         let mut done = self.work.ops.iter().take(applied);
@@ -171,7 +172,7 @@ impl<'a> Transaction<'a> {
         };
     }
 
-    /// Makes a change that may interrupt the host's own traffic.
+    /// Applies a change that may interrupt the host's own traffic, as a trial.
     pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
         if !self.work.may_disrupt {
             let links = kernel.links()?;
@@ -188,9 +189,9 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Returns the steps that created links, the last first, so that ports are set up before their bridges. A
-    /// bridge that is up without a port has no carrier, and the kernel stops and starts it again when a port is
-    /// added.
+    /// Returns the applied steps that create links or set their properties, the last first, so that ports are set up
+    /// before their bridges. A bridge that is up without a port has no carrier, and the kernel stops and starts it
+    /// again when a port is added.
     pub(super) fn created_links(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match self.phase {
             Phase::Applying { next } => (next, 0),
@@ -204,16 +205,17 @@ impl<'a> Transaction<'a> {
         steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::SetProperties(_)))
     }
 
-    /// Records that a link that the change created could not be set up.
+    /// Records that a link of the change could not be set up.
     pub(super) fn record_raise_failure(&mut self, error: StepError) {
         if let Phase::Applying { next: applied } = self.phase {
             self.phase = Phase::Stopped { cause: Cause::Failed(error.into()), applied };
         }
     }
 
-    /// Returns the result of the change, from the links that were read after it.
+    /// Returns the result of the change, after a comparison of each step with the links that were read after the
+    /// change.
     pub(super) fn result(&self, links: &Links) -> ApplyResult {
-        // A link that is created again was removed first, and exists again.
+        // A link that the change removes and creates again exists afterwards, so its removal is not verified.
         let made = |name: &LinkName| {
             self.work
                 .ops

@@ -1,8 +1,9 @@
-//! Trials: a change that may interrupt the host's own traffic is made, and rolled back if it does.
+//! Trials: a change that may interrupt the host's own traffic is applied, and rolled back if it interrupts this
+//! traffic.
 //!
-//! Before the change, a note of how to roll it back is saved durably, and another process ([`guard`]) waits with
-//! the note. If this process ends early, the change is undone after the deadline, at the next start, or by the
-//! reboot.
+//! Before the change, a note of how to roll it back is saved durably, and another process ([`guard`]) waits with the
+//! note. If the agent's process ends before the end of the trial, the change is rolled back by the guard after the
+//! deadline, by the next start of the agent, or by a reboot.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -30,21 +31,21 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::{Gateway, default_gateways, indexes, live};
 use berth_host_facts::root::{ReadError, Root};
 
-/// Path of the note.
+/// Path of the note about the change that is on trial.
 pub const FILE: &str = "var/lib/berth/trial.json";
 
 /// Time limit for an answer of a gateway after the change: the port of a switch with the spanning tree
 /// protocol needs 30 s, 15 s of listening and 15 s of learning.
 const DEADLINE: Duration = Duration::from_secs(35);
-/// Time limit for an answer of a gateway before the change.
+/// Time limit for an answer of a gateway before the change, and for a connection to the API server before it.
 const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Additional time that the guard waits after the deadline of this process.
+/// Additional time that the guard waits after the deadline of the agent's process.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Note of how to roll back a change.
+/// Note about a change that is on trial, with all that its rollback needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Note {
@@ -58,12 +59,12 @@ struct Note {
     deadline: u64,
 }
 
-/// Makes the change, and undoes it if a gateway that answered before the change no longer answers, or if the API
-/// server no longer accepts connections. An API server that is unreachable before the change says nothing about
-/// the change. Returns a message.
+/// Applies the change, and rolls it back if a gateway that answered before the change no longer answers, or if the API
+/// server no longer accepts connections. If the API server was unreachable before the change, its connections are not
+/// checked after the change. Returns the message for a successful outcome.
 ///
 /// # Errors
-/// If the change is not in place.
+/// If the change was not applied, or its rollback began.
 pub(super) fn run(
     context: &ApplyContext,
     netlink: &mut Netlink,
@@ -92,7 +93,8 @@ pub(super) fn run(
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
     context.root.replace(FILE, text.as_bytes()).map_err(TrialNotStarted::Note)?;
-    // Without a guard the trial is as safe as the note alone makes it.
+    // If no guard process can be started, only the note remains: the next start of the agent then rolls back the
+    // change.
     let guard = guard::start(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
     let mut left = Ok(());
@@ -123,7 +125,8 @@ pub(super) fn run(
         drop(context.root.remove(FILE));
         return Err(RollbackResult::Done { cause, port: port.clone(), answers, guard }.into());
     }
-    // A note that still exists is an order to undo the change.
+    // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So it is
+    // rolled back now.
     if let Err(source) = context.root.remove(FILE) {
         let undone = undo(netlink, &note);
         return Err(RollbackResult::Note { source, port: port.clone(), undone }.into());
@@ -131,11 +134,12 @@ pub(super) fn run(
     Ok(format!("the gateway answers ({guard})"))
 }
 
-/// Undoes a change that an earlier process left on trial, and records that.
+/// Rolls back a change that an earlier agent process left on trial, and records the failed trial in the rollback
+/// ledger. Returns a message if a change was rolled back.
 ///
 /// # Errors
-/// If the note or the boot ID cannot be read, or the change cannot be undone. Then the note stays, and no other
-/// change may be made.
+/// If the note or the boot ID cannot be read, the change cannot be rolled back, or a file of the state folder cannot be
+/// written. Then the note stays, and no other change may be applied.
 pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
     let text = match root.read_large(FILE) {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -146,7 +150,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         problem: berth_host_facts::root::ReadProblem::Malformed(why),
     };
     let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-    // Without both IDs it is unknown if the change is still in place.
+    // Without both boot IDs it is unknown whether the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
             "{} is on trial, and it is unknown whether the trial began in this boot: {}",
@@ -177,14 +181,14 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     Ok(said)
 }
 
-/// Waits while another process tries a change, and undoes the change if that process does not report the
-/// end of the trial.
+/// Main function of the guard process: waits while the agent's process runs the trial, and rolls back the change if the
+/// note still exists at the deadline.
 pub fn guard_main(root: &Root) {
     let Ok(text) = root.read_large(FILE) else { return };
     let Ok(note) = serde_json::from_str::<Note>(&text) else { return };
     while settings::uptime(root).is_some_and(|now| now < note.deadline) {
         std::thread::sleep(Duration::from_millis(500));
-        // The trial has ended, or the note belongs to another trial.
+        // The trial has ended, or the file has the note of another trial.
         if root.read_large(FILE).ok().as_deref() != Some(&text) {
             return;
         }
@@ -205,7 +209,7 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
     netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
 }
 
-/// Waits until all gateways answer.
+/// Waits until all gateways answer, for [`DEADLINE`] at most. Returns an error if a gateway does not answer.
 fn wait_until_reachable(
     context: &ApplyContext,
     netlink: &mut Netlink,
@@ -241,8 +245,8 @@ fn can_connect(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) 
     false
 }
 
-/// Returns the gateways that answer a request of the kernel (ARP, neighbour discovery). Returns at the time
-/// limit, or as soon as all gateways have answered.
+/// Returns the gateways that answer an ARP or neighbour discovery request. Returns at the time limit, or as soon as all
+/// gateways have answered.
 fn reachable_gateways(
     context: &ApplyContext,
     netlink: &mut Netlink,
@@ -276,8 +280,8 @@ fn reachable_gateways(
     Ok(answered)
 }
 
-/// Lets the kernel send a request. An answer makes the neighbour entry reachable, whatever its
-/// state was before.
+/// Makes the kernel send an ARP or neighbour discovery request to the gateway. An answer makes the neighbour entry
+/// reachable, whatever its state was before.
 fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> io::Result<()> {
     let mut message = NeighbourMessage::default();
     message.header.family = messages::family(gateway.address);
@@ -292,8 +296,8 @@ fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> i
         }
         None => message.header.flags = NeighbourFlags::Use,
     }
-    // The kernel refuses the request if the link is down or has no neighbour discovery; the gateway
-    // does not answer then either.
+    // The kernel refuses this message if the link is down or has no neighbour discovery; the gateway does not answer
+    // then either.
     netlink.change_one(ChangeMode::Append, Message::NewNeighbour(message)).map(drop)
 }
 

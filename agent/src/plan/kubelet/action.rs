@@ -13,21 +13,21 @@ pub enum KubeletAction {
     /// Removes the checkpoints, then renames the drop-in to the name that the kubelet reads at its next
     /// start.
     Activate {
-        /// Path before.
+        /// Path before the rename.
         staged: String,
-        /// Path afterwards.
+        /// Path after the rename.
         active: String,
         /// Paths of the checkpoints.
         checkpoints: Vec<String>,
     },
     /// Renames the drop-in to the name that the kubelet does not read.
     Deactivate {
-        /// Path before.
+        /// Path before the rename.
         active: String,
-        /// Path afterwards.
+        /// Path after the rename.
         staged: String,
     },
-    /// Removes files, in this order.
+    /// Removes these files, in this order.
     Remove(Vec<String>),
 }
 

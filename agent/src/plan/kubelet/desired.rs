@@ -9,7 +9,7 @@ use berth_api::{Bytes, CpuSet};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
 
-/// Default limit of zones, above which the kubelet's Topology Manager refuses to start.
+/// Maximum number of zones with which the kubelet's Topology Manager starts by default.
 const MAX_ZONES: usize = 8;
 
 /// Returns the configuration with the fields that the reservation needs; all other fields are

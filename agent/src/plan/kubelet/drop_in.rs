@@ -18,7 +18,7 @@ use berth_host_facts::kubelet::fields::Difference;
 /// First lines of the drop-in. A file that begins differently does not belong to Berth.
 pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
 
-/// Effect of a change of the configuration that the kubelet starts with.
+/// Effect of a change that makes the drop-in active, or removes an active drop-in.
 const WITH_CHECKPOINTS: &str =
     "its checkpoints are removed with it; takes effect when you start the kubelet";
 
@@ -72,7 +72,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     changes
 }
 
-/// Returns the reason why the drop-in cannot be created at all.
+/// Returns the reason why Berth must not write or activate its drop-in.
 fn blocked(
     kubelet: &KubeletFacts,
     differences: &[Difference],
@@ -137,8 +137,8 @@ fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option
     })
 }
 
-/// Returns the removal of a staged drop-in that the spec no longer has. An active drop-in is removed only from a
-/// drained node with a stopped kubelet, because the policy changes with it.
+/// Returns the removal of the drop-ins that Berth created, if the spec no longer requests them. An active drop-in is
+/// removed only from a drained node with a stopped kubelet, because the policy changes with it.
 pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();

@@ -2,8 +2,8 @@
 //! each step.
 //!
 //! A kubelet refuses to start if its checkpoints were written under another policy or for other huge pages, and a
-//! running kubelet writes them again. So no change of this module takes effect until the node is drained and its
-//! kubelet is stopped, and then only together with the removal of the checkpoints. Berth never stops or starts the
+//! running kubelet writes its checkpoints again. So no change of this module takes effect until the node is drained and
+//! its kubelet is stopped, and then only together with the removal of the checkpoints. Berth never stops or starts the
 //! kubelet.
 
 pub(super) mod action;

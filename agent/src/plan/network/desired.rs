@@ -16,7 +16,7 @@ use crate::plan::input::Input;
 pub(super) struct DesiredNetworks<'a> {
     pub(super) networks: Vec<Network<'a>>,
     pub(super) faults: Vec<Fault>,
-    /// Networks that are not changed, with the reason.
+    /// Networks that are not changed because of a fault, with the fault as text.
     pub(super) frozen: BTreeMap<String, String>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
 }
 
 impl<'a> DesiredNetworks<'a> {
-    /// Returns true if this network must not be changed.
+    /// Returns true if a fault of the spec forbids changes of this network.
     pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
         self.frozen.contains_key(network) || input.unparsed.networks.contains(network)
     }
@@ -73,14 +73,14 @@ impl<'a> DesiredNetworks<'a> {
         let path = FieldPath::spec("tenantNetworks").item(&spec.name);
         let network = self.networks.iter_mut().find(|network| network.name == spec.network);
         let Some(network) = network else {
-            // The fault of the network was reported already.
+            // The fault of the network is reported elsewhere.
             let reported = names.contains(&spec.network) || self.is_frozen(input, &spec.network);
             if reported {
                 return Ok(());
             }
             let message = "spec.networks has no network of this name";
             let fault = path.child("network").fault(&spec.network, message);
-            // A misspelt network name must not remove the tenant's network.
+            // A misspelt network name must not remove the existing network of the tenant.
             for (network, made) in &input.facts.ledger.networks {
                 if made.tenants.values().any(|tenant| *tenant == spec.name) {
                     self.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());

@@ -13,14 +13,14 @@ use super::op::LinkOp;
 use super::refusal::UnusableLink;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// `arp_ignore`: answers no ARP requests. A tenant's link has no address, and must not answer for addresses
-/// of the host.
+/// Value of the sysctl `arp_ignore`: the link answers no ARP requests. A tenant's link has no address, and must not
+/// answer for addresses of the host.
 pub(crate) const ARP_IGNORE_ALL: i32 = 8;
-/// `rp_filter`: drops packets whose source address the host would not reach through this link.
+/// Value of the sysctl `rp_filter`: drops packets whose source address the host would not reach through this link.
 pub(crate) const RP_FILTER_STRICT: i32 = 1;
 
 impl DesiredLink {
-    /// Returns a short description.
+    /// Returns a short description of the link for a plan.
     pub(super) fn describe(&self) -> String {
         let mtu = self.mtu;
         match &self.kind {
@@ -33,8 +33,8 @@ impl DesiredLink {
         }
     }
 
-    /// Returns a link of Berth with its observed properties, to create it again; `None` if a
-    /// property is unknown.
+    /// Returns an existing VLAN or VXLAN link of Berth as a desired link, to create it again with its observed
+    /// properties; `None` for other kinds of links, or if a property is unknown.
     pub(super) fn from_link(link: &Link) -> Option<Self> {
         let kind = match link.kind {
             LinkKind::Vlan => {
@@ -82,7 +82,7 @@ impl DesiredLink {
     }
 }
 
-/// Returns the reason why an existing link of that name cannot be used.
+/// Returns the reason why an existing link with the name of the desired link cannot be used.
 pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<UnusableLink> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
@@ -92,7 +92,7 @@ pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<Unusab
     (is_bridge && link.kind != LinkKind::Bridge).then(|| UnusableLink::NoBridge(link.name.clone()))
 }
 
-/// Returns all properties that differ and can be changed.
+/// Returns the properties of an existing link that differ from the desired properties and can be changed.
 pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |what, is: Option<String>, should_be: String| {
@@ -164,7 +164,7 @@ pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
     ops
 }
 
-/// Returns the steps that give a link of Berth its desired properties.
+/// Returns the steps that set the desired properties of an existing link of Berth, or create the link again.
 pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if desired.must_be_recreated(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];

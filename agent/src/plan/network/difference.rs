@@ -20,7 +20,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// `MTU 1500 -> 9000, state down -> up`: several differences as text.
+/// Several differences, with a `Display` like `MTU 1500 -> 9000, state down -> up`.
 pub(crate) struct Listed<'a>(pub(crate) &'a [Difference]);
 
 impl fmt::Display for Listed<'_> {

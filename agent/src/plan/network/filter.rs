@@ -6,9 +6,9 @@
 //! when a bridge forwards them to a link that leaves the host. A forwarded frame always comes from another port
 //! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP) pass no bridge.
 //!
-//! The rules recognize the links that Berth creates by their group, which is in the message that creates them. So
-//! the rules apply to every tenant and every port from the first frame on, and the table only names the uplinks
-//! that are ports themselves. Any other frame costs one lookup, whatever the number of tenants.
+//! The rules recognize the links that Berth creates by their group, which is in the message that creates a link. So the
+//! rules apply to every tenant and every port from the first frame on, and the table only names the uplinks that are
+//! ports themselves. Any other frame costs one lookup, whatever the number of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub(crate) const HOOK: Hook = Hook {
 /// rules of an older agent.
 const VERSION: u32 = 1;
 
-/// Returns the rules of this agent for these uplinks.
+/// Returns the record of the rules of this agent, for these uplinks, as the rollback ledger stores it.
 #[must_use]
 pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> FilterRecord {
     FilterRecord { version: VERSION, uplinks }
@@ -53,7 +53,7 @@ pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> FilterRecord {
 /// The rules of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Jumps to the second chain for frames to reserved addresses.
+    /// Jumps to the chain [`RESERVED_CHAIN`] for frames to reserved addresses.
     Reserved,
     /// Drops frames that leave by a link that Berth created.
     OfGroup,
@@ -71,7 +71,7 @@ impl Rule {
         }
     }
 
-    /// Returns the comment that identifies the rule.
+    /// Returns the comment of the rule, by which the rules of the kernel are compared with the desired rules.
     pub(crate) fn comment(self) -> String {
         let what = match self {
             Self::Reserved => "frames that only switches may send",
@@ -120,7 +120,7 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
     key
 }
 
-/// Returns the desired table.
+/// Returns the table that a record describes, as the kernel is to list it.
 #[must_use]
 pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
@@ -145,7 +145,7 @@ pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     ports.map(|port| port.name.clone()).collect()
 }
 
-/// Returns the desired table during and after these changes; `None` if no link needs it.
+/// Returns the record of the table that is needed during and after these changes; `None` if no link needs the table.
 fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {
@@ -160,8 +160,9 @@ fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     Some(made_filter(uplinks))
 }
 
-/// Plans the table. Links whose frames it filters are created after the table, and removed before the table is
-/// deleted. The table is not deleted while the spec of a network has a fault.
+/// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
+/// table. The table is deleted only after all links of Berth are removed, and only if `all_clear` is true: the spec of
+/// no network has a fault.
 pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<Change> {
     let made = input.facts.ledger.filter.as_ref();
     let now = match &input.facts.links.filter {
@@ -199,7 +200,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     Some(change)
 }
 
-/// Returns true if the table is in the rollback ledger, but neither exists nor is needed.
+/// Returns true if the rollback ledger records the table, but the table does not exist.
 pub(super) fn is_gone(input: Input) -> bool {
     input.facts.ledger.filter.is_some() && input.facts.links.filter == BridgeFilter::Absent
 }

@@ -16,21 +16,21 @@ use berth_host_facts::links::Link;
 /// A handover of a shared bridge to another uplink.
 pub(super) struct Handover {
     pub(super) id: LinkChangeId,
-    /// The previous uplinks.
+    /// Names of the previous uplinks.
     pub(super) from: String,
     ops: Vec<LinkOp>,
     undo: Vec<LinkOp>,
-    /// All VLANs that the previous uplinks carry.
+    /// All VLANs that the previous uplinks carry, which the new uplink then carries.
     vlans: VlanSet,
-    /// Links that lose the network during the handover.
+    /// Names of the links that are disconnected during the handover.
     pub(super) users: BTreeSet<String>,
-    /// The operation by which they lose the network.
+    /// Text that describes the operation that disconnects `users`.
     pub(super) loses: String,
 }
 
 impl Planner<'_> {
-    /// Returns the handover from the current uplinks of the bridge; `None` if it has no other
-    /// uplink.
+    /// Returns the handover of the bridge from its current uplinks to the uplink of the spec; `None` if the bridge has
+    /// no other uplink.
     pub(super) fn handover(&self, bridge: &LinkName) -> Option<Handover> {
         let to = &self.network.uplink.name;
         let ports = self.links.ports(bridge).filter(|port| port.name != *to);
@@ -86,7 +86,7 @@ impl Planner<'_> {
         let ops = handover.ops;
         self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
         self.record_disruption(&handover.users, &handover.loses);
-        // A VLAN still belongs to the tenant that has it, even if the spec assigns the VLAN to
+        // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
         // another tenant.
         let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {

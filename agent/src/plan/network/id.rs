@@ -36,7 +36,7 @@ pub enum LinkChangeId {
     SetLink {
         /// The bridge.
         link: LinkName,
-        /// The properties.
+        /// The properties to change, with their observed and desired values.
         differences: Vec<Difference>,
     },
     /// Makes an uplink a port of a shared bridge.
@@ -94,8 +94,8 @@ pub enum LinkChangeId {
     SetTenant {
         /// The tenant.
         tenant: String,
-        /// Links of the tenant that differ. A link that is removed and created again has no
-        /// differences.
+        /// Links of the tenant that differ, with the properties that can be changed. If a link has no such property, it
+        /// is removed and created again.
         links: Vec<(LinkName, Vec<Difference>)>,
     },
     /// Removes the links of a tenant or a network.

@@ -59,7 +59,7 @@ pub(super) struct NetworkPlan {
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
     if input.unparsed.parts.contains(&Part::Networks) {
-        // The desired state is unknown, so no link is restored, and existing links stay.
+        // The desired state is unknown, so no original value is restored, and existing links stay.
         return NetworkPlan::default();
     }
     if input.facts.links.incomplete {

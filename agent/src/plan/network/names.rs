@@ -12,7 +12,7 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 /// message that creates a link sets the group; a later message sets the alias.
 pub const LINK_GROUP: u32 = 0xBE27;
 
-/// Returns the name of a shared bridge. `path` is the field that names it.
+/// Returns the name of a shared bridge. `path` is the path of the field `bridge`, for the fault.
 pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkName, Fault> {
     spec.shared_bridge().map_err(|_| {
         let name = format!("br-{}", spec.name);
@@ -22,7 +22,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkNa
     })
 }
 
-/// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports.
+/// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports, as one text.
 pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
     let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
     let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
@@ -31,16 +31,15 @@ pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
     all.concat()
 }
 
-/// Returns the hardware address of a bridge. The address is the same after every reboot. It differs between
-/// hosts, even if they were cloned from one image, because it is computed from the hardware addresses below
-/// the bridge (FNV-1a of them and the name). It is locally administered, so that no vendor uses it.
+/// Returns the hardware address of a bridge: a hash (FNV-1a) of `seed` and the name of the bridge. `seed` has the
+/// hardware addresses of the uplink, so the address is the same after every reboot, and differs between hosts, even if
+/// they were cloned from one image. The address is locally administered, so that no vendor uses it.
 pub(super) fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
     let bytes = [seed, bridge.as_str()].into_iter().flat_map(str::bytes);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // FNV-1a spreads the last bytes over few bits; the last step of Murmur spreads them over all
-    // bits.
+    // FNV-1a spreads the last bytes of its input over few bits; the last step of MurmurHash spreads them over all bits.
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let [a, b, c, d, e, ..] = (hash ^ (hash >> 33)).to_be_bytes();
     MacAddress([0x02, a, b, c, d, e])
@@ -53,7 +52,7 @@ fn hardware_address(link: &Link) -> Option<String> {
     own.or_else(|| link.mac.clone())
 }
 
-/// Returns the alias, which names the owner: `berth:<network>` or `berth:<network>/<tenant>`.
+/// Returns the alias that names the owner of a link: `berth:<network>` or `berth:<network>/<tenant>`.
 pub(super) fn alias(network: &str, tenant: Option<&str>) -> String {
     match tenant {
         None => format!("{LINK_ALIAS_PREFIX}{network}"),

@@ -10,9 +10,9 @@ use super::desired_link::DesiredLink;
 /// One step on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkOp {
-    /// Creates the link. The link is set up after all other steps.
+    /// Creates the link. The link is set up after all steps of its change.
     Make(DesiredLink),
-    /// Gives an existing link its desired properties.
+    /// Sets the desired properties of an existing link.
     SetProperties(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
     DisableVlanFiltering(LinkName),
@@ -41,7 +41,7 @@ pub enum LinkOp {
         /// The bridge that the link was a port of.
         bridge: LinkName,
     },
-    /// Adds VLANs to a port, with tags.
+    /// Adds VLANs to a port; the port sends their frames with tags.
     AddVlans {
         /// The port.
         port: LinkName,
@@ -54,24 +54,24 @@ pub enum LinkOp {
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
-        /// True for the bridge itself.
+        /// True if `port` is a bridge, and its own VLANs are removed.
         itself: bool,
     },
-    /// Changes the flood list of a tunnel, which contains the peers that receive BUM traffic.
+    /// Changes the flood list of a tunnel, which contains the peers to which BUM traffic is sent.
     Peers {
         /// The VXLAN link.
         link: LinkName,
         /// Addresses of new peers.
         add: BTreeSet<IpAddr>,
-        /// Addresses of peers that were removed.
+        /// Addresses of peers that are no longer in the spec.
         remove: BTreeSet<IpAddr>,
     },
-    /// Removes the link, unless it is a bridge with ports.
+    /// Removes the link.
     Remove(LinkName),
 }
 
 impl LinkOp {
-    /// Returns true if attached links may lose the network by this step.
+    /// Returns true if the step may disconnect links that are attached to the link, to its bridge or to its VLANs.
     #[must_use]
     pub const fn takes_away(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! Plans one network: its shared bridge, its uplink, and the records of earlier versions of both.
+//! Plans one host network: its shared bridge, its uplink, and its record in the rollback ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(super) struct Planner<'a> {
     pub(super) links: &'a Links,
     pub(super) network: &'a Network<'a>,
     pub(super) changes: Vec<Change>,
-    /// Reason why no tenant of the network can be in place.
+    /// Reason why no tenant of the network can have a connection.
     pub(super) down: Option<String>,
     /// Tenants whose links cannot be created, by id, with the reason.
     pub(super) failed: BTreeMap<u32, String>,
@@ -31,7 +31,7 @@ pub(super) struct Planner<'a> {
     pub(super) pending: BTreeSet<u32>,
     /// Tenants whose changes must wait, by id, with the reason.
     pub(super) waits: BTreeMap<u32, String>,
-    /// VLAN links on the uplink by id: they receive the frames of that VLAN before any bridge does.
+    /// VLAN links on the uplink, by VLAN id. Such a link receives the frames of its VLAN before any bridge does.
     pub(super) competing: BTreeMap<u16, &'a Link>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Planner<'a> {
         self.vlans(&bridge.name, &taken_over);
     }
 
-    /// Plans the shared bridge itself. Returns `false` if the bridge cannot be created or changed.
+    /// Plans the shared bridge itself. Returns `false` if a link of that name exists and cannot be used.
     fn link_change(&mut self, desired: &DesiredLink) -> bool {
         let make = || LinkChangeId::CreateBridge {
             bridge: desired.name.clone(),
@@ -153,7 +153,7 @@ impl<'a> Planner<'a> {
             work.interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
         }
-        // The drift is not corrected.
+        // The change corrects drift, and is blocked because `spec.enforce` is false.
         if let Some(why) = self.changes.last().and_then(|change| change.blocked.clone()) {
             self.down = Some(why);
             return false;
@@ -190,8 +190,8 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// Returns the reason why attached links must not lose the network; `None` if there are none, or if the
-    /// spec allows it.
+    /// Returns a refusal if `users`, the attached links, would be disconnected, and the spec does not allow that;
+    /// `None` if no link is attached, or if the spec allows it. `loses` describes the operation.
     pub(super) fn disruption_refusal(
         &self,
         users: &BTreeSet<String>,
@@ -204,7 +204,7 @@ impl<'a> Planner<'a> {
         Some(Disrupts { users, loses, network: self.network.name.to_owned() })
     }
 
-    /// Records in the last change that attached links lose the network by it.
+    /// Records in the last change that it disconnects `users`, the attached links.
     pub(super) fn record_disruption(&mut self, users: &BTreeSet<String>, loses: &str) {
         if users.is_empty() {
             return;
@@ -219,8 +219,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the reason why the uplink is in use: it belongs to another bridge of Berth, with VMs that
-    /// would lose their network.
+    /// Returns the reason why the uplink cannot be used: it is a port of another bridge, whose VMs would lose their
+    /// network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
@@ -278,13 +278,12 @@ impl<'a> Planner<'a> {
         (self.made() != Some(&now)).then_some(now)
     }
 
-    /// Returns true if the network was created from the current settings of the spec, so that any
-    /// difference is drift.
+    /// Returns true if the network was created from the current settings of the spec, so that any difference is drift.
     pub(super) fn matches_spec(&self) -> bool {
         self.made().is_some_and(|made| made.settings == self.network.settings)
     }
 
-    /// Returns true if this tenant was in place already.
+    /// Returns true if the rollback ledger records this tenant with this id, for the current settings of the network.
     pub(super) fn had(&self, id: u32, tenant: &str) -> bool {
         let known = self.made().and_then(|made| made.tenants.get(&id));
         self.matches_spec() && known.is_some_and(|known| known == tenant)
@@ -316,7 +315,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the work of the last change.
+    /// Returns the steps of the last change, with their data.
     pub(super) fn last_work(&mut self) -> Option<&mut LinkWork> {
         match &mut self.changes.last_mut()?.action {
             Action::Links(work) => Some(work),
@@ -324,7 +323,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the last change as drift correction. With `enforce: false` the change is blocked.
+    /// Marks the last change as a correction of drift. With `enforce: false` the change is blocked.
     pub(super) fn is_drift(&mut self) {
         let left = self.input.spec.enforce == Some(false);
         if let Some(change) = self.changes.last_mut() {
@@ -335,8 +334,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Blocks the last change for this reason, and records that without it no tenant of the network can be
-    /// in place.
+    /// Blocks the last change, and records the reason as the reason why no tenant of the network can have a connection.
     fn block(&mut self, why: String) {
         self.down = Some(why.clone());
         if let Some(change) = self.changes.last_mut() {

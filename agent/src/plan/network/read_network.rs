@@ -62,7 +62,8 @@ pub(super) fn read<'a>(
     })
 }
 
-/// Returns the link by which frames leave the host.
+/// Returns the link by which frames leave the host. For scenario Vxlan, returns the link with the tunnels' local
+/// address.
 fn find_uplink<'a>(
     links: &'a Links,
     spec: &NetworkSpec,
@@ -109,8 +110,9 @@ fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Re
     Ok(mtu)
 }
 
-/// Checks that no other network needs the uplink alone: a port of a bridge cannot be another network's uplink,
-/// because VLAN links on it would take the frames of the bridge.
+/// Checks that no other network has the same uplink if one of both networks makes it a port of its shared bridge: VLAN
+/// links on a port of a bridge would receive the frames of the bridge. Networks of scenario Vxlan do not count, because
+/// they have no VLAN links.
 fn check_uplink_is_free(
     spec: &NetworkSpec,
     uplink: &Link,

@@ -64,8 +64,8 @@ fn segment(
     }
 }
 
-/// Returns the links of this tenant only: a bridge, and the VLAN link or the tunnel that connects it to other
-/// hosts: `tn120` and `tn120-v`.
+/// Returns the links of one tenant, which no other tenant uses: a bridge, and the VLAN link or the tunnel that connects
+/// the bridge to other hosts, such as `tn120` and `tn120-v`.
 fn links(
     network: &Network,
     tenant: &TenantNetworkSpec,

@@ -15,7 +15,7 @@ pub(super) enum UnusableLink {
          it is not needed"
     )]
     Foreign(LinkName),
-    /// The link has another kind.
+    /// The link exists, but is not a bridge.
     #[error("{0} is not a bridge; remove it (ip link delete {0})")]
     NoBridge(LinkName),
 }
@@ -34,7 +34,7 @@ pub(super) enum TenantError {
         /// The VLAN.
         id: u32,
     },
-    /// The link exists and belongs to another owner.
+    /// A link with the name of the desired link exists, and cannot be used.
     #[error(transparent)]
     UnusableLink(#[from] UnusableLink),
     /// The bridge belongs to another tenant, and has ports.
@@ -52,7 +52,7 @@ pub(super) enum TenantError {
     Disrupts(#[from] Disrupts),
 }
 
-/// A change by which attached links would lose the network.
+/// A change that would disconnect attached links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} would lose the network while {loses}; move these VMs away first, or set \
@@ -62,7 +62,7 @@ pub(super) enum TenantError {
 pub(super) struct Disrupts {
     /// The attached links.
     pub(super) users: BTreeSet<String>,
-    /// The operation during which they lose the network.
+    /// Text that describes the operation that disconnects the links.
     pub(super) loses: String,
     /// The host network.
     pub(super) network: String,

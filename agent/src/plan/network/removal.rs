@@ -1,5 +1,5 @@
-//! Plans the removal of orphaned links, which Berth created and the spec no longer has. They are removed after
-//! the last VM has been detached.
+//! Plans the removal of orphaned links, which Berth created and the spec no longer has. A link is removed after the
+//! last VM has been detached from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::plan::input::Input;
 use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Number of ports whose names a message contains; the others are counted.
+/// Maximum number of links that a message names; it has only the number of the others.
 const NAMED: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.
@@ -60,7 +60,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
             let still = desired.networks.iter().find(|desired| desired.name == *network);
             let mut change = removal(links, network, *tenant, group, made.get(*network));
             if let (Action::Links(work), Some(still)) = (&mut change.action, still) {
-                // A tenant that moved has its new id already.
+                // If the spec has another id for the tenant now, the record of the new id stays.
                 work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id() != *id));
             }
             change
@@ -97,7 +97,8 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
         let ours =
             |link: &Link| links.stacked_on(&link.name).any(Link::is_ours) || link.master.is_some();
         match links.named(name) {
-            // The links that are still stacked on this link must be removed first.
+            // Links of Berth that are stacked on the uplink, or the bridge that has it as a port, must be removed
+            // first.
             Some(link) if ours(link) => {}
             Some(link) if link.up == Some(true) => {
                 changes.push(lower(links, link));
@@ -152,7 +153,7 @@ fn removal(
     change
 }
 
-/// Returns the change that sets down an uplink that was down originally.
+/// Returns the change that sets an uplink down that was down originally.
 fn lower(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
@@ -172,18 +173,18 @@ fn lower(links: &Links, link: &Link) -> Change {
     change
 }
 
-/// Returns a change with one step that belongs to no network.
+/// Returns a change with one step, which belongs to no network.
 fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
     change(id, was, will_be, ChangeReason::Restore, work)
 }
 
-/// Returns the reason why a link stays.
+/// Returns the reason why a link that is in use is not removed.
 pub(super) fn in_use(users: &BTreeSet<String>) -> String {
     format!("still in use by {}; it is removed when its last port is removed", counted(users))
 }
 
-/// Returns the names of the first links, and the number of the others.
+/// Returns the names of the first links, and the number of the other links.
 pub(super) fn counted(users: &BTreeSet<String>) -> String {
     let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
     match users.len().saturating_sub(NAMED) {
@@ -193,7 +194,7 @@ pub(super) fn counted(users: &BTreeSet<String>) -> String {
 }
 
 /// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
-/// that leaves the host counts as one, because it does not belong to a VM.
+/// that leaves the host counts as an uplink, because it does not belong to a VM.
 pub(super) fn is_uplink(made: Option<&NetworkRecord>, port: &Link) -> bool {
     let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
     known.map_or_else(

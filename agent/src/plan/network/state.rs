@@ -14,16 +14,16 @@ use crate::plan::input::Input;
 /// `maxItems` of `status.networks[].notReady` in the CRD.
 const MOST: usize = 64;
 
-/// State of one network: the number of tenants in place, and the reasons why the others are not in
-/// place.
+/// State of one host network: the number of tenants whose VLAN or links are in place, and the reasons for the other
+/// tenants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkState {
     /// Name of the network (`spec.networks[].name`).
     pub name: String,
-    /// Tenants in place.
+    /// Number of tenants in place.
     pub ready: u32,
-    /// All other tenants, by id, with their name, state and reason.
+    /// All other tenants, by VLAN id or VNI, with their name, state and reason.
     pub not_ready: BTreeMap<u32, NotReady>,
     /// True if the ids are VNIs.
     #[serde(skip)]
@@ -77,7 +77,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
         by_vni: network.scenario.is_vxlan(),
         ..NetworkState::default()
     };
-    // Changes that all other changes depend on come first.
+    // The tenants depend on changes of the bridge and of the uplink.
     let waits = planner.changes.iter().find(|change| {
         change.blocked.is_none() && change.links().is_some_and(|work| work.stage < Stage::Tenants)
     });

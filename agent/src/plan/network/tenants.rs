@@ -16,7 +16,8 @@ use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
 
 impl Planner<'_> {
-    /// Plans the VLANs of the uplink on the shared bridge.
+    /// Plans the VLANs of the uplink on the shared bridge. `taken_over` are the VLANs that a handover adds to the
+    /// uplink.
     pub(super) fn vlans(&mut self, bridge: &LinkName, taken_over: &VlanSet) {
         let uplink = self.network.uplink;
         let joined = uplink.master.as_ref() == Some(bridge);
@@ -128,7 +129,7 @@ impl Planner<'_> {
         users
     }
 
-    /// Removes VLANs that are no longer in the spec, except VLANs of the ports of VMs.
+    /// Plans the removal of VLANs that are not in the spec. The removal of a VLAN that another port uses is blocked.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
         let mut users: BTreeMap<VlanId, BTreeSet<String>> = BTreeMap::new();
@@ -186,8 +187,8 @@ impl Planner<'_> {
     /// # Errors
     /// If the links cannot be created.
     fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantError> {
-        // Two uplinks of one bridge would join two networks, so the uplink of another scenario is
-        // removed first.
+        // A VLAN link or tunnel of another scenario that is still a port of the bridge is removed first, because a
+        // second uplink would connect two networks.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
         let kept = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
@@ -246,8 +247,8 @@ impl Planner<'_> {
             _ => None,
         });
         let loses = format!("{} is recreated", again.collect::<Vec<_>>().join(" and "));
-        // A tenant that was in place with the same spec is repaired although its VMs lose the network, because
-        // they are on the wrong network.
+        // A tenant that was in place with the same spec is repaired although its VMs lose the network meanwhile,
+        // because they are on the wrong network.
         if !had && let Some(why) = self.disruption_refusal(&users, &loses) {
             return Err(why.into());
         }
@@ -272,8 +273,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Returns a link that has the desired properties under another name: the kernel refuses two links of one
-    /// VLAN, or of one VNI and port.
+    /// Returns an existing link with another name that has the VLAN, or the VNI and port, of the desired link: the
+    /// kernel refuses two such links.
     fn conflicting_link(&self, desired: &DesiredLink) -> Option<&Link> {
         let conflicting_link = match &desired.kind {
             DesiredKind::Bridge { .. } => None,
@@ -319,7 +320,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Records that the last change puts these tenants in place.
+    /// Records that these tenants are in place after the last change.
     fn makes(&mut self, tenants: &[&Tenant]) {
         if let Some(work) = self.last_work() {
             work.made =

@@ -1,4 +1,4 @@
-//! VXLAN tunnels of a host network: their end on this host, and the faults of their spec.
+//! VXLAN tunnels of a host network: their endpoint on this host, and the faults of their spec.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,10 +31,10 @@ impl Tunnels {
     }
 }
 
-/// Returns the tunnels of a network of scenario Vxlan.
+/// Returns the specification of the tunnels of a network of scenario Vxlan.
 ///
 /// # Errors
-/// If the spec has none.
+/// If the network has no field `vxlan`.
 pub(super) fn required<'a>(
     spec: &'a NetworkSpec,
     path: &FieldPath,
@@ -48,7 +48,7 @@ pub(super) fn required<'a>(
 /// Returns the link that has the local address of the tunnels.
 ///
 /// # Errors
-/// If this host cannot have the tunnels.
+/// If no link has the address, or a peer or the UDP port has a fault on this host.
 pub(super) fn local_link<'a>(
     links: &'a Links,
     vxlan: &VxlanSpec,
@@ -103,7 +103,7 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
     Ok(())
 }
 
-/// Returns the largest MTU of frames in the tunnels; `None` if it is unknown.
+/// Returns the largest MTU of frames in the tunnels; `None` if the MTU of the link below is unknown.
 pub(super) fn largest_mtu(links: &Links, end: &Link, local: IpAddr) -> Option<u32> {
     let mtu = if end.kind == LinkKind::Loopback {
         // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all

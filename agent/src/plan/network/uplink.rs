@@ -65,8 +65,7 @@ pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
         let upper = links.stacked_on(&link.name);
         let master = link.master.as_ref().and_then(|master| links.named(master));
         for next in upper.chain(master) {
-            // Berth's links have no address, and the other ports of a bridge are not above this
-            // link.
+            // Berth's links have no address, so they are skipped. The other ports of a bridge are not above this link.
             if !next.is_ours() && !above.iter().any(|known| known.name == next.name) {
                 above.push(next);
             }

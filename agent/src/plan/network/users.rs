@@ -1,7 +1,6 @@
-//! Finds the links that lose the network by a step: ports of VMs, and links that are stacked on
-//! Berth's links.
+//! Finds the links that a step would disconnect: ports of VMs, and links that are stacked on Berth's links.
 //!
-//! The planner calls this with the observed links, and `apply` with the links that are read right before each
+//! The planner calls [`users`] with the observed links, and `apply` with the links that are read right before each
 //! step.
 
 use std::collections::BTreeSet;
@@ -11,8 +10,7 @@ use berth_api::{VlanId, VlanSet};
 use super::op::LinkOp;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Returns the names of the links that lose frames by a step. Links that the same change works on
-/// do not count.
+/// Returns the names of the links that a step would disconnect, except the links that steps of the same change work on.
 #[must_use]
 pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
@@ -71,7 +69,7 @@ fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<Str
     on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Returns the links that lose their uplink if this port leaves the bridge.
+/// Returns the links of a bridge that would be disconnected if this uplink left the bridge.
 fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
     let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
     let mut users = match &port.vlans {

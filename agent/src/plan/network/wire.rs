@@ -1,4 +1,4 @@
-//! Finds host networks that share a wire. A VLAN on a wire is one network, even if two host
+//! Finds host networks whose frames leave the host on the same wire. A VLAN on a wire is one network, even if two host
 //! networks have it.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 type FramePath = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
-    /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant whose links are in
-    /// place keeps the id; the network of the other tenant is not changed.
+    /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant that the rollback ledger
+    /// records has the id; the network of the other tenant is not changed.
     pub(super) fn reject_duplicate_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();
@@ -55,8 +55,8 @@ impl DesiredNetworks<'_> {
     }
 }
 
-/// Returns the wire of an uplink. A VLAN link adds its tag to the frames of the link below; frames
-/// of a port of a bond leave by the bond.
+/// Returns the path of the frames of an uplink. A VLAN link adds its tag to the frames of the link below; frames of a
+/// virtual function leave by its physical function.
 fn wire(links: &Links, uplink: &Link) -> FramePath {
     let (mut link, mut tags) = (uplink, Vec::new());
     // In a kernel no link is stacked on itself, but a damaged capture may have such a link.

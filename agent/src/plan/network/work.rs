@@ -1,4 +1,4 @@
-//! Work on links that a change contains.
+//! Steps on links that a change contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,44 +20,44 @@ pub enum Stage {
     Handovers,
     /// VLANs and links of tenants, many in one message.
     Tenants,
-    /// Removals, one after the other with pauses, so that other programs get the kernel's lock in
-    /// between.
+    /// Removals, one after the other with pauses, so that other programs can acquire the kernel's lock for links
+    /// (RTNL) between them.
     Removals,
 }
 
-/// Work on links.
+/// Steps on links, and the data that the rollback ledger records after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkWork {
     /// The host network.
     pub network: String,
-    /// Stage in which the work is done.
+    /// Stage in which the steps are applied.
     pub stage: Stage,
     /// The steps, in order.
     pub ops: Vec<LinkOp>,
-    /// The settings that the network is made from; empty for removals.
+    /// Settings that the links of the network are made from; `None` for removals and for the nftables table.
     pub settings: Option<String>,
-    /// Tenants that are in place after the change.
+    /// Names of the tenants that are in place after the change, by VLAN id or VNI.
     pub made: BTreeMap<u32, String>,
-    /// Tenants that are removed by the change.
+    /// VLAN ids or VNIs of the tenants that the change removes.
     pub gone: BTreeSet<u32>,
-    /// True if the host's own traffic may be lost by the change, which is then made on trial.
+    /// True if the change may interrupt the host's own traffic, and is therefore applied on trial.
     pub trial: bool,
-    /// True if attached links may lose the network by the change. Otherwise each step that removes something is
-    /// blocked if links are attached by then.
+    /// True if the change may disconnect attached links. Otherwise each step that would disconnect links that are
+    /// attached by then is blocked.
     pub may_disrupt: bool,
-    /// Steps that restore the previous links, if a step fails after another step removed something. Each of them
-    /// is tried, even if others fail.
+    /// Steps that restore the previous links, if a step fails after another step may have disconnected links. A failed
+    /// step ends the rollback only if it may disconnect links itself.
     pub undo: Vec<LinkOp>,
     /// The network's uplink after the change.
     pub uplink: Option<LinkName>,
     /// True if another change completes this change, so that no tenant is in place after this
     /// change alone.
     pub interim: bool,
-    /// Work on the rules that drop guests' control frames.
+    /// Change of the rules that drop guests' control frames.
     pub filter: Option<FilterWork>,
 }
 
-/// Work on the rules that drop guests' control frames.
+/// Change of the nftables table with the rules that drop guests' control frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterWork {
     /// Creates the table, or replaces it.
@@ -84,7 +84,7 @@ impl LinkWork {
         }
     }
 
-    /// Returns true if guests could send frames through the links that this work creates.
+    /// Returns true if the steps create or connect links through which guests could send frames.
     #[must_use]
     pub fn needs_filter(&self) -> bool {
         let opens = |op: &LinkOp| {
@@ -93,7 +93,7 @@ impl LinkWork {
         self.ops.iter().any(opens)
     }
 
-    /// Returns the uplink that becomes a port, and its bridge.
+    /// Returns the link that becomes a port, and its bridge.
     #[must_use]
     pub fn joins(&self) -> Option<(&LinkName, &LinkName)> {
         self.ops.iter().find_map(|op| match op {

@@ -143,7 +143,7 @@ fn unknown_resources_are_left_out_and_never_0() {
     assert_eq!(all["zones"][1]["resources"], Value::Null);
     assert!(amounts(&all, 0, "cpu").is_some());
 
-    // It is known that a zone without CPUs has none.
+    // The CPUs of a zone without CPUs are known: there are none.
     let memory_only = infra_node::Zone {
         cpus: Some("".parse().unwrap()),
         pinnable_cpus: Some("".parse().unwrap()),
@@ -153,7 +153,7 @@ fn unknown_resources_are_left_out_and_never_0() {
     let all = published(&status(kubelet("None"), vec![zone(0), memory_only]), None);
     assert_eq!(amounts(&all, 1, "cpu").unwrap(), ["0", "0", "0"]);
 
-    // Under this policy the plugin would filter the host for every pod.
+    // Under the policy single-numa-node the plugin would filter the host for every pod.
     unknown.id = 0;
     let mut alone = status(kubelet("None"), vec![unknown]);
     assert!(topology(&alone, None).unwrap_err() == TopologyError::UnknownResource("cpu"));
