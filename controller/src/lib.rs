@@ -1,8 +1,8 @@
 //! Converts the machines of tenants into `KubeVirt` virtual machines, and assigns them to hosts according to the
 //! reports of the agents.
 //!
-//! The code that decides is pure: its input and output are plain data, so that `berth-controller plan` can predict
-//! the decisions of the controller without a cluster.
+//! The code that makes decisions has no side effects: its input and output are plain data. Therefore
+//! `berth-controller plan` can predict the decisions of the controller without a cluster.
 
 pub mod cli;
 pub mod fleet;

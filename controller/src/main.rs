@@ -1,8 +1,9 @@
-//! `berth-controller`: assigns virtual machines to hosts, and explains why a virtual machine fits on no host.
+//! `berth-controller`: reconciles hosts, tenants and machines, assigns virtual machines to hosts, and explains why a
+//! virtual machine fits on no host.
 
-/// The program spends half of its time reading and dropping objects of a hundred small parts each, on any of its
-/// threads. With glibc's allocator, 50,000 pods take an additional 1.5 seconds and 5% more memory
-/// (docs/benchmarks.md).
+/// The allocator is mimalloc, because the program spends half of its time on allocating and freeing objects of a
+/// hundred small parts each, on any of its threads. With glibc's allocator, 50,000 pods take an additional 1.5
+/// seconds and 5% more memory (docs/benchmarks.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,9 +1,9 @@
 //! Field ownership of an object, from its `metadata.managedFields`.
 //!
-//! Server-side apply without force fails if another manager owns a field with another value (KEP-555). The
-//! ownership determines which fields to leave to other managers, which fields the controller owns, and whether an
-//! apply would change the object. Format: structured-merge-diff, `fieldpath/serialize.go`: `f:` is a field, `k:` a
-//! list item by its keys, `v:` a value of a set, `.` the item itself.
+//! Server-side apply without force fails if another manager owns a field with another value (KEP-555). This module
+//! determines from the ownership which fields the controller must leave to other managers, which fields it owns, and
+//! whether an apply would change the object. Format: structured-merge-diff, `fieldpath/serialize.go`: `f:` is a
+//! field, `k:` a list item by its keys, `v:` a value of a set, `.` the item itself.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub struct FieldOwner {
     pub fields: FieldSet,
 }
 
-/// Returns the fields below a top-level field that a manager owns through an apply.
+/// Returns the fields below the top-level field `top` that `manager` owns through an apply.
 #[must_use]
 pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> FieldSet {
     let ours = entries.iter().filter(|entry| is_apply(entry) && names(entry, manager));
@@ -32,8 +32,8 @@ pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> F
 
 /// Returns true if the API server treats the conditions of a status as atomic, with a single owner. Kubernetes 1.20
 /// does this for kinds whose schema has an int-or-string field (its `customresource_handler.go`: error building
-/// openapi models). In that case, two managers that apply different conditions would remove each other's conditions
-/// forever.
+/// openapi models). On such a server, two managers that apply different conditions would remove each other's
+/// conditions again and again.
 #[must_use]
 pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
     let lists = entries
@@ -42,8 +42,8 @@ pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
     lists.filter_map(Value::as_object).any(Map::is_empty)
 }
 
-/// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. The complete field would
-/// take half of the memory of all tenants.
+/// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. The complete `managedFields`
+/// would take half of the memory of all tenants.
 pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
     let entries = metadata.managed_fields.take().unwrap_or_default();
     metadata.managed_fields = conditions_are_atomic(&entries).then(|| {
@@ -52,7 +52,8 @@ pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
     });
 }
 
-/// Returns the owners of fields below a top-level field, without the fields that manager `except` applied.
+/// Returns the owners of fields below the top-level field `top`, without the fields that the manager `except` owns
+/// through an apply.
 #[must_use]
 pub fn owned_by_others(entries: &[ManagedFieldsEntry], except: &str, top: &str) -> Vec<FieldOwner> {
     let others = entries.iter().filter(|entry| !(is_apply(entry) && names(entry, except)));
@@ -77,13 +78,13 @@ fn below(entry: &ManagedFieldsEntry, top: &str) -> Option<FieldSet> {
 }
 
 impl FieldSet {
-    /// Returns true if the set has no fields.
+    /// Returns true if the set contains no field.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         children(&self.0).next().is_none()
     }
 
-    /// Returns the part of a live value that the set of fields contains.
+    /// Returns the part of `live` that consists of the fields in the set.
     #[must_use]
     pub fn project(&self, live: &Value) -> Value {
         part(&self.0, live)
@@ -91,8 +92,8 @@ impl FieldSet {
 
     /// Returns true if applying `desired` would change a value or the ownership of a field.
     ///
-    /// Returns false if all desired fields have their desired values and are owned by the manager, and the manager
-    /// owns no other field.
+    /// `self` contains the fields that the manager owns. The result is false if the manager owns exactly the desired
+    /// fields, and they have their desired values in `live`.
     #[must_use]
     pub fn differs(&self, desired: &Value, live: &Value) -> bool {
         if self.is_empty() {
@@ -103,11 +104,11 @@ impl FieldSet {
 }
 
 impl FieldOwner {
-    /// Removes the fields from `desired` that this manager owns with another value, and returns their paths, such as
-    /// `ksm.mode`.
+    /// Removes from `desired` the fields in the set whose value in `live` is different, because another manager owns
+    /// them. Returns the paths of the removed fields, such as `ksm.mode`.
     ///
-    /// Fields named in `units` are removed as a whole, because they may contain only one of several alternative
-    /// fields.
+    /// A field whose name is in `units` is removed as a whole, because only one of its alternative subfields may be
+    /// set.
     pub fn remove_owned(
         &self,
         desired: &mut Value,
@@ -120,18 +121,18 @@ impl FieldOwner {
     }
 }
 
-/// Returns the path elements below a node of a field tree, except `.`.
+/// Returns the path elements below a node of a field tree with their subtrees, without the element `.`.
 fn children(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let fields = tree.as_object().into_iter().flatten();
     fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")
 }
 
-/// Returns true for a field that is owned as a whole.
+/// Returns true for a field that has no subfields in the tree, so that it is owned as a whole.
 fn is_leaf(tree: &Value) -> bool {
     children(tree).next().is_none()
 }
 
-/// Returns the keys of a path element that is a list item.
+/// Returns the keys of a path element that stands for a list item; `None` for other path elements.
 fn keys(step: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(step.strip_prefix("k:")?).ok()
 }
@@ -157,7 +158,7 @@ fn part(tree: &Value, live: &Value) -> Value {
             Value::Object(fields.collect())
         }
         Value::Array(items) => {
-            // The fields are in the order of the list, because the tree is sorted by keys.
+            // The items are returned in the order of the live list, because the tree is sorted by keys instead.
             let fields = |item: &Value| {
                 let tree = children(tree)
                     .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));
@@ -169,7 +170,7 @@ fn part(tree: &Value, live: &Value) -> Value {
     }
 }
 
-/// Returns true if `desired` contains exactly the owned fields, with their live values.
+/// Returns true if `desired` contains exactly the owned fields, and each has the value in `live`.
 fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
     if is_leaf(tree) {
         return desired == live;
@@ -201,7 +202,7 @@ fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
     }
 }
 
-/// Removal of fields that other managers own.
+/// Removal of the fields that another manager owns from a desired value.
 struct Removal<'a> {
     units: &'a [&'a str],
     removed: BTreeSet<String>,

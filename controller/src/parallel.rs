@@ -4,12 +4,13 @@ use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Number of items below which threads cost more than they save.
+/// Number of items below which starting threads takes more time than it saves.
 const FEW: usize = 256;
-/// Number of items that a thread takes at a time. A core that is busy with other work thus processes fewer items.
+/// Number of items that a thread takes from the queue at a time. Thus a core that is busy with other work processes
+/// fewer items.
 const BLOCK: usize = 64;
 
-/// Returns the results in the order of the items.
+/// Calls `work` for all items, on all cores if there are many items. Returns the results in the order of the items.
 pub(crate) fn map<I, R>(items: I, work: impl Fn(I::Item) -> R + Sync) -> Vec<R>
 where
     I: IntoIterator<IntoIter: ExactSizeIterator + Send, Item: Send>,
@@ -17,7 +18,7 @@ where
 {
     let items = items.into_iter();
     let count = items.len();
-    // Reading the number of cores opens a dozen files, so it happens only for long lists.
+    // The number of cores is read only for long lists, because the standard library opens a dozen files to read it.
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let threads = if count < FEW { 1 } else { cores() };
     if threads < 2 {

@@ -48,7 +48,7 @@ fn values(bytes: &[u8]) -> Vec<Value> {
     serde_json::Deserializer::from_slice(bytes).into_iter().map_while(Result::ok).collect()
 }
 
-/// Reads an InfraNode, and its Node if there is a second value.
+/// Reads an InfraNode from the first value, and its Node from the second value if there is one.
 fn host(values: &[Value]) {
     let read = |value: &Value| serde_json::from_value::<InfraNode>(value.clone()).ok();
     let Some(infra) = values.first().and_then(read) else { return };
@@ -61,7 +61,7 @@ fn host(values: &[Value]) {
     black_box((state.free_by_zone().count(), state.check(&Pod::default()).is_ok()));
 }
 
-/// Reads machines and, in any order, the objects that their launcher pods depend on.
+/// Reads machines and, in any order, the objects on which their launcher pods depend.
 fn launcher(values: &[Value]) {
     let (mut around, mut configuration) = (ClusterObjects::default(), Configuration::default());
     for value in values {

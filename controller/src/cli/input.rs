@@ -14,13 +14,14 @@ use berth_runtime::cli::{BAD_INPUT, Failure};
 use crate::fleet::{Found, stream};
 use berth_api::Problem;
 
-/// Maximum size of the input; it is larger than a fleet of 50,000 VMs.
+/// Maximum size of an input file or of standard input, in bytes. A fleet of 50,000 VMs is smaller.
 const MOST: u64 = 1 << 30;
 
-/// Calls `make` for all objects of a file, of all files in a folder and its subfolders, or of standard input.
+/// Calls `make` for all objects of a file, of all files in a folder and its subfolders, or of standard input (path
+/// `-`). Adds invalid content to `problems`.
 ///
 /// # Errors
-/// Returns an error if the path cannot be read. Invalid content is added to `problems`.
+/// Returns an error if the path cannot be read.
 pub(super) fn each<T: Send>(
     path: &Path,
     problems: &mut Vec<Problem>,
@@ -50,8 +51,8 @@ pub(super) fn each<T: Send>(
     Ok(all)
 }
 
-/// Collects files, sorted by name. Hidden entries are skipped. A symbolic link to a folder is not followed, because
-/// it may form a cycle.
+/// Collects the files in a folder and its subfolders, sorted by name. Hidden entries are skipped. A symbolic link to
+/// a folder is not followed, because it may form a cycle.
 fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut entries = Vec::new();

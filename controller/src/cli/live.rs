@@ -59,13 +59,14 @@ const KINDS: [(&str, &str, &str, &str, bool); 15] = [
         true,
     ),
 ];
-/// Objects per page: a page of 500 pods is about two megabytes.
+/// Number of objects per page of a list: a page of 500 pods is about two megabytes.
 const PAGE: u32 = 500;
 
-/// Lists all objects that placement reads.
+/// Lists all objects that placement reads, with the kubeconfig at `path`.
 ///
 /// # Errors
-/// Returns an error if the kubeconfig is invalid, the server is unreachable, or it refuses a required kind.
+/// Returns an error if the kubeconfig is invalid, if the API server is unreachable, or if it refuses to list a kind
+/// that is not optional.
 pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

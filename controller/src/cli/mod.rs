@@ -100,7 +100,7 @@ fn crds() -> Result<ExitCode, Failure> {
 /// Returns the manual page in troff, generated from the texts of `--help`.
 ///
 /// # Errors
-/// Returns an error if clap cannot render it, which would be a bug.
+/// Returns an error if clap cannot render the page, which would be a bug.
 pub fn manual_page() -> std::io::Result<String> {
     pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
 }

@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     log_format: LogFormat,
 }
 
-/// Address to listen on; `None` to disable the listener.
+/// Address on which the extender listens; `None` if the extender is disabled.
 #[derive(Debug, Clone)]
 struct Extender(Option<Listen>);
 
@@ -123,13 +123,13 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns an identity that is unique among processes and restarts.
+/// Returns an identity for the leader lease that is unique among processes and restarts.
 fn identity() -> String {
     let random = RandomState::new().hash_one(std::process::id());
     format!("{}_{random:016x}", host())
 }
 
-/// Returns the name of this machine or pod.
+/// Returns the host name of this machine or pod.
 #[expect(clippy::disallowed_methods, reason = "a file of this machine, not of a captured one")]
 fn host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -14,20 +14,20 @@ use berth_api::Problem;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration};
 use berth_kubevirt_render::machines::{self, MachineDeployment};
 
-/// A fleet: hosts, running workloads, and workloads to be placed.
+/// A fleet: the hosts, the running workloads, and the workloads to be placed.
 #[derive(Debug, Default)]
 pub struct Fleet {
-    /// Hosts by name.
+    /// InfraNodes by name.
     pub infra_nodes: BTreeMap<String, InfraNode>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, v1::Node>,
-    /// Profiles by name.
+    /// HostProfiles by name.
     pub profiles: BTreeMap<String, HostProfile>,
     /// VirtualMachines and VirtualMachineInstances, in input order.
     pub machines: Vec<FleetMachine>,
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), v1::Pod>,
-    /// Instance types, networks and namespaces.
+    /// Objects that launcher pods depend on: instance types, preferences, network definitions and namespaces.
     pub objects: ClusterObjects,
     /// KubeVirt's configuration.
     pub configuration: Configuration,
@@ -37,13 +37,13 @@ pub struct Fleet {
     pub around: machines::RenderContext,
     /// Existing VlanClaims.
     pub claims: Vec<Arc<VlanClaim>>,
-    /// Tenants with their planned networks.
+    /// Tenants, each with its planned network.
     pub tenants: Vec<Tenant>,
-    /// Machines that MachineDeployments would create; `machines` contains them, too.
+    /// Numbers of machines that MachineDeployments would create. The machines themselves are in `machines`.
     pub created: Vec<Created>,
-    /// Number of ignored objects, by kind.
+    /// Number of objects that were ignored, by kind.
     pub ignored: BTreeMap<String, usize>,
-    /// Problems of the input.
+    /// Problems of the input objects.
     pub problems: Vec<Problem>,
 }
 
@@ -134,7 +134,8 @@ impl Fleet {
         }
     }
 
-    /// Adds a machine. A VirtualMachine and its instance have the same name; the instance determines the host.
+    /// Adds a machine. If a VirtualMachine and its VirtualMachineInstance, which have the same name, are both in the
+    /// input, the instance determines the host.
     fn machine(&mut self, wanted: FleetMachine, seen: &mut BTreeMap<(String, String), usize>) {
         let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
         let Some(&at) = seen.get(&key) else {

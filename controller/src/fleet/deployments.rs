@@ -1,4 +1,4 @@
-//! Machines of MachineDeployments that do not exist yet.
+//! Adds the machines of MachineDeployments that do not exist yet.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use berth_api::Problem;
 use berth_kubevirt_render::launcher::Machine;
 use berth_kubevirt_render::machines::{RenderOptions, render};
 
-/// Upper limit of replicas; a larger number is probably a typing error.
+/// Maximum number of replicas; a larger number is treated as a typing error.
 const MOST: u32 = 100_000;
 
 impl Fleet {
-    /// Adds the missing machines, rendered as the controller renders them in a cluster.
+    /// Adds the missing machines of each MachineDeployment, rendered as the controller renders them in a cluster.
     pub(super) fn expand(&mut self) {
         let mut there: BTreeMap<(String, String), u32> = BTreeMap::new();
         for FleetMachine { machine, .. } in &self.machines {

@@ -1,13 +1,14 @@
-//! Classification of objects: some kinds are ignored because placement does not use them, and some objects are left
-//! out because of a mistake.
+//! Classification of objects by kind: placement ignores some kinds, and an object whose kind or apiVersion is
+//! probably a mistake is left out.
 
 use serde_json::Value;
 
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND};
 
-/// Kinds that are read, with their groups; the core group is empty. Dumps of clusters also contain kinds of the
-/// same names in the groups of other projects (Longhorn has a Node, Cluster API has a MachineDeployment).
+/// Kinds that placement reads, with their groups; the name of the core group is empty. Dumps of clusters also contain
+/// kinds of the same names in the groups of other projects (Longhorn has a Node, Cluster API has a
+/// MachineDeployment).
 const READ: [(&str, &str); 23] = [
     ("InfraNode", BERTH),
     ("HostProfile", BERTH),
@@ -36,7 +37,7 @@ const READ: [(&str, &str); 23] = [
 const BERTH: &str = "berth.dev";
 const INSTANCETYPE: &str = "instancetype.kubevirt.io";
 
-/// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete: any other kind in this group is
+/// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete, so any other kind in this group is
 /// misspelt.
 const CORE: [&str; 23] = [
     "Binding",
@@ -73,12 +74,12 @@ pub(super) fn group(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// Formats a kind with its group, as `kubectl api-resources` does.
+/// Formats a kind with its group, as `kubectl api-resources` does: `kind.group`.
 pub(super) fn named(kind: &str, group: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// Returns the string at a JSON pointer; empty if there is no string.
+/// Returns the string at a JSON pointer; an empty string if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

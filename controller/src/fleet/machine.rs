@@ -2,14 +2,14 @@
 
 use berth_kubevirt_render::launcher::Machine;
 
-/// A machine, and its host if it is running.
+/// A VirtualMachine or VirtualMachineInstance, and its host if it is running.
 #[derive(Clone, Debug)]
 pub struct FleetMachine {
     /// The machine.
     pub machine: Machine,
     /// Kind of the machine: VirtualMachine or VirtualMachineInstance.
     pub kind: &'static str,
-    /// Host of the machine: `status.nodeName` of the instance.
+    /// Host of the machine, from `status.nodeName` of the VirtualMachineInstance.
     pub host: Option<String>,
     /// True if the machine should run.
     pub is_on: bool,

@@ -1,4 +1,4 @@
-//! Input objects of placement, typed and sorted. Invalid objects are reported and left out.
+//! Input objects of placement, parsed and sorted by kind. Invalid objects are reported and left out.
 
 mod collection;
 mod deployments;
@@ -20,7 +20,8 @@ pub use stream::Found;
 
 use berth_api::Problem;
 
-/// Parses all objects of a text. The items of a list are parsed individually.
+/// Parses all objects of a text. Each item of a List object becomes a separate object. Adds invalid content to
+/// `problems`.
 pub fn items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Item> {
     stream::each(source, text, problems, Item::from_found)
 }

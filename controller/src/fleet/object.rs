@@ -16,7 +16,7 @@ use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
 /// A parsed object and its source.
 #[derive(Debug)]
 pub struct Item {
-    /// File and document of the object, such as `fleet/hosts.yaml, document 3`.
+    /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
     pub(super) place: String,
     pub(super) object: Result<Object, Problem>,
 }
@@ -33,13 +33,12 @@ pub(super) enum Object {
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
     Claim(Box<VlanClaim>),
-    /// An object that launcher pods may depend on, or an ignored object.
+    /// An object that launcher pods may depend on, or an object of a kind that is ignored.
     Other(Value),
 }
 
 impl Item {
-    /// Parses an object. All work that needs only this object is done here, because this function runs on all
-    /// cores.
+    /// Parses an object. All work that needs no other object is done here, because this function runs on all cores.
     #[must_use]
     pub fn from_found(found: Found) -> Self {
         let Found { place, object } = found;
@@ -121,8 +120,8 @@ fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
-/// Deserializes an object, or returns the invalid field. Tracking the path of fields costs more than deserializing,
-/// so only invalid objects are deserialized a second time with the path.
+/// Deserializes an object, or returns a problem with the invalid field. Only an invalid object is deserialized a
+/// second time to find the path of the field, because tracking the path costs more than deserializing.
 pub(crate) fn read<T: DeserializeOwned>(
     kind: &str,
     place: &str,

@@ -11,20 +11,20 @@ pub struct Tenant {
     pub name: String,
     /// Namespace of the tenant.
     pub namespace: String,
-    /// The host network that carries the tenant's network.
+    /// Name of the host network that carries the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// VLAN of the tenant.
+    /// VLAN that the tenant has or would get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// VXLAN network identifier of the tenant.
+    /// VXLAN network identifier (VNI) that the tenant has or would get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// Number of hosts that would carry the tenant's network.
     pub hosts: usize,
 }
 
-/// Machines of a MachineDeployment that would be created.
+/// Numbers of machines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
@@ -34,6 +34,6 @@ pub struct Created {
     pub namespace: String,
     /// Number of desired machines.
     pub wanted: u32,
-    /// Number of existing machines.
+    /// Number of existing machines; the other desired machines would be created.
     pub there: u32,
 }

@@ -1,5 +1,5 @@
 //! Objects in the files that `berth-controller render` reads: MachineDeployments, and the objects that their
-//! rendering depends on.
+//! rendering reads.
 
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
@@ -10,19 +10,19 @@ use super::stream::Found;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment, RenderContext};
 
-/// MachineDeployments, and the objects that their rendering depends on.
+/// MachineDeployments to render, and the objects that their rendering reads.
 #[derive(Debug, Default)]
 pub struct RenderInput {
     /// MachineDeployments to render, in input order.
     pub deployments: Vec<MachineDeployment>,
-    /// Objects that the rendering reads.
+    /// Objects that the rendering of MachineDeployments reads.
     pub around: RenderContext,
     /// Problems of the input.
     pub problems: Vec<Problem>,
 }
 
 impl RenderInput {
-    /// Sorts objects by kind. Kinds that the rendering does not use are ignored.
+    /// Sorts objects by kind. Objects of kinds that the rendering does not read are ignored.
     #[must_use]
     pub fn new(found: Vec<Found>, problems: Vec<Problem>) -> Self {
         let mut input = Self { problems, ..Self::default() };

@@ -1,5 +1,5 @@
-//! Splitting of texts into objects: YAML documents, JSON and lists. An invalid object does not prevent the others
-//! from being read.
+//! Splits texts into objects: YAML documents, JSON values, and items of lists. An invalid object does not prevent the
+//! other objects from being read.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use berth_api::Problem;
 /// An object and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// File and document of the object, such as `fleet/hosts.yaml, document 3`.
+    /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
     pub place: String,
     /// The object.
     pub object: Value,
@@ -54,8 +54,8 @@ pub fn each<T: Send>(
                 }
             }
         }
-        // The items of a long list, such as a list of all VMs, are converted on all cores instead of the current
-        // core only.
+        // The items of a long list, such as a list of all VMs, are converted after this closure, on all cores instead
+        // of the current core only.
         let (few, many) =
             if found.len() < MANY { (found, Vec::new()) } else { (Vec::new(), found) };
         (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
@@ -69,7 +69,7 @@ pub fn each<T: Send>(
     all
 }
 
-/// Length above which the items of a list are worth the cost of threads.
+/// Number of items of a list from which the items are converted on all cores.
 const MANY: usize = 256;
 
 fn made<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
@@ -84,14 +84,14 @@ fn has_documents(text: &str) -> bool {
     text.lines().any(is_marker)
 }
 
-/// Returns true if a line begins a document (YAML 1.2, 9.1.2). Lines inside a document cannot begin in this way,
-/// not even in a block scalar.
+/// Returns true if a line starts with the marker that begins a YAML document (YAML 1.2, 9.1.2). Lines inside a
+/// document cannot begin in this way, not even in a block scalar.
 fn is_marker(line: &str) -> bool {
     line.strip_prefix("---")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
 }
 
-/// Splits a text into documents. The rest of a marker's line, such as a comment, belongs to the document.
+/// Splits a text into YAML documents. The rest of a marker's line, such as a comment, belongs to the document.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut at) = (0, 0);
@@ -107,11 +107,11 @@ fn documents(text: &str) -> Vec<&str> {
     documents
 }
 
-/// Length of the markers `---` and `...`.
+/// Length of the markers `---` and `...` in bytes.
 const MARKER: usize = 3;
 
-/// Expands lists, including nested lists. `kubectl get` sets the kind of each item; the API server only sets the
-/// kind of the list.
+/// Replaces lists by their items, also in nested lists. `kubectl get` sets the kind of each item, but the API server
+/// sets only the kind of the list, from which the kind of the items is derived.
 fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
     if let Value::Array(items) = value {
         for (at, item) in items.into_iter().enumerate() {
@@ -120,7 +120,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         return;
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    // The name of a kind may end in List although the kind is not a list: such an object has no items.
+    // A kind whose name ends in List but that has no `items` is not a list.
     let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
             found.push(Found { place: place.to_owned(), object: value });

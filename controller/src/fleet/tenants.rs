@@ -1,5 +1,5 @@
-//! Planned objects of tenants: VLAN, network definition and instance types. The machines of the tenants are planned
-//! with these objects.
+//! Plans the objects of tenants: VLAN or VNI, network definition and instance types. The machines of the tenants are
+//! then planned with these objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,8 +84,8 @@ impl Fleet {
                         "",
                         message,
                     ));
-                    // The machines of the tenant are planned without the network, because the plan is about their
-                    // resources.
+                    // The network of the tenant cannot be planned. Its machines are planned without the network,
+                    // because the plan is still useful for their resources.
                     tenant.spec.network = None;
                 }
             }
@@ -125,7 +125,7 @@ impl Fleet {
         Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
     }
 
-    /// Returns the hosts, with the spec according to their profiles, and with the labels of their Nodes.
+    /// Returns each InfraNode with the spec that its HostProfile requires, and the labels of its Node.
     fn hosts_with_profile_spec(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
         let nodes: BTreeMap<&String, Node> =
@@ -171,7 +171,7 @@ impl Fleet {
     }
 }
 
-/// Returns the UID of a tenant, or its name if the tenant was not created yet.
+/// Returns the UID of a tenant, or its name if the tenant does not exist in a cluster yet.
 fn uid(tenant: &TenantCluster) -> String {
     tenant.metadata.uid.clone().unwrap_or_else(|| tenant.name_any())
 }

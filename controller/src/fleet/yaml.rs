@@ -4,21 +4,22 @@ use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
 use serde_saphyr::{Budget, Options, budget, options};
 
-/// Error for a text that is not a YAML document.
+/// Error for a text that is not a valid YAML document.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", first_line(.0))]
 pub(super) struct InvalidYaml(#[source] Box<serde_saphyr::Error>);
 
-/// Returns the first line of the error, without the library's excerpt of the document.
+/// Returns the first line of an error of the YAML library (serde-saphyr), without the excerpt of the document that
+/// follows.
 fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Reads a YAML document.
+/// Converts a YAML document to a JSON value.
 ///
-/// Three quarters of the library's work are for features that manifests do not use: anchors, tags, merge keys, and
-/// keys that are not strings. Therefore the fast path builds a value from the library's parser events. At the first
-/// unusual or invalid event, the document is read by the library instead.
+/// Three quarters of the work of the YAML library (serde-saphyr) are for features that manifests do not use: anchors,
+/// tags, merge keys, and keys that are not strings. Therefore the fast path builds the value from parser events
+/// (granit-parser). At the first unusual or invalid event, the document is read by the library instead.
 pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
     if let Some(value) = FastParser::read(document) {
         return Ok(value);
@@ -27,9 +28,9 @@ pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
         .map_err(|error| InvalidYaml(Box::new(error)))
 }
 
-/// Returns the options of the library. By default the library rejects documents with more than 250,000 nodes, and a
-/// list of 5,000 VMs exceeds this. A document cannot have more nodes than bytes unless aliases multiply nodes, so
-/// the limits are raised to the number of bytes.
+/// Returns the options of the YAML library. By default the library rejects documents with more than 250,000 nodes,
+/// and a list of 5,000 VMs exceeds this. A document cannot have more nodes than bytes unless aliases multiply nodes,
+/// so the limits are raised to the number of bytes.
 fn parser_options(document: &str) -> Options {
     let usual = Budget::default();
     options! {
@@ -108,10 +109,10 @@ impl<'t> FastParser<'t> {
     }
 }
 
-/// Unquoted words that are not strings in some versions of YAML.
+/// Unquoted words that some versions of YAML do not treat as strings. They end the fast path.
 const WORDS: [&str; 10] = ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
 
-/// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2) if it is unambiguous.
+/// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2); `None` if its type is ambiguous.
 fn plain(text: &str) -> Option<Value> {
     let is_word = |word: &&str| text.eq_ignore_ascii_case(word);
     let only =
@@ -203,7 +204,8 @@ mod tests {
 
         #[test]
         fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
-            // Many keys end the fast path, so the text is used as a key in a separate document.
+            // Many texts are not accepted as keys by the fast path, so the text is used as a key in a separate
+            // document.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
                 prop_assert_eq!(read(&document).ok(), read_without_fast_path(&document));
             }

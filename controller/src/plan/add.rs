@@ -6,12 +6,13 @@ use berth_api::InfraNode;
 
 use crate::fleet::Fleet;
 
-/// Additional hosts.
+/// Request for a plan with additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Add {
-    /// Number of hosts; `None` requests the required number.
+    /// Number of additional hosts; `None` to compute how many are needed.
     pub count: Option<u32>,
-    /// Name of the host to copy, or of a HostProfile: then the largest host that the profile selects is copied.
+    /// Name of the host to copy, or name of a HostProfile. With a HostProfile, the largest host that it selects is
+    /// copied.
     pub name: String,
 }
 
@@ -40,7 +41,7 @@ impl FromStr for Add {
     }
 }
 
-/// Upper limit of additional hosts.
+/// Maximum number of additional hosts.
 pub(super) const MOST: u32 = 4096;
 
 /// A fixed number of additional hosts.
@@ -57,7 +58,8 @@ impl Add {
 }
 
 impl Fixed<'_> {
-    /// Returns the host to copy.
+    /// Returns the host to copy: the host with this name, or the host with the most CPU threads that the HostProfile
+    /// with this name selects.
     pub(super) fn like<'f>(&self, fleet: &'f Fleet) -> Option<&'f InfraNode> {
         like(fleet, self.name)
     }
@@ -73,7 +75,7 @@ pub(super) fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
         let facts = berth_placement::inventory::ReportedHost::read(infra, node, &mut Vec::new());
         facts.is_ok_and(|facts| profile.selects(&facts.labels))
     });
-    // If several hosts have the same size, the first name is used: names are sorted.
+    // Of several hosts with the same number of CPU threads, the first by name is used.
     let threads =
         |infra: &InfraNode| infra.status.as_ref().and_then(|s| s.capabilities.cpu.threads);
     selected.fold(None, |best: Option<&InfraNode>, one| match best {

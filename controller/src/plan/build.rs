@@ -23,16 +23,16 @@ pub(super) struct PendingVm {
     pub(super) request: Request,
 }
 
-/// Hosts, pods and pending VMs of a plan.
+/// State of a plan: the engine with hosts and running pods, and the pending VMs.
 #[derive(Debug, Default)]
 pub(super) struct Simulation {
     pub(super) engine: Engine,
     pub(super) pending: Vec<PendingVm>,
-    /// Names of pods on hosts, by UID.
+    /// Names of the pods on hosts, by UID. For a pod of a VM, the name of the VM.
     pub(super) names: BTreeMap<String, String>,
     pub(super) running: usize,
     pub(super) off: usize,
-    /// Labels that are assumed for hosts without a Node.
+    /// Labels that a host without a Node is assumed to have.
     assumed: BTreeMap<String, String>,
     pub(super) problems: Vec<Problem>,
 }
@@ -43,7 +43,7 @@ fn invalid_object_problem(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal(IGNORED_CONSEQUENCE)
 }
 
-/// Returns the labels that only KubeVirt's node labeller sets and that VMs select. Hosts without a Node are assumed
+/// Returns the labels that VMs select and that only KubeVirt's node labeller sets. Hosts without a Node are assumed
 /// to have these labels.
 fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
     let by_labeller = |key: &&String| {
@@ -110,8 +110,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the class of the profile with the highest priority that selects the host; `None` if several profiles
-    /// have that priority.
+    /// Returns the class of the profile with the highest priority that selects the host. Returns the default class if
+    /// no profile selects the host, or if several profiles have that priority; the latter is added to the problems.
     fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &ReportedHost) -> Class {
         let selecting = || profiles.values().filter(|profile| profile.selects(&facts.labels));
         let Some(highest) = selecting().map(|profile| profile.spec.priority).max() else {
@@ -136,7 +136,7 @@ impl Simulation {
         first
     }
 
-    /// Adds copies of a host, without pods.
+    /// Adds copies of a host to the engine, without pods.
     fn add_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
         let Some(like) = more.like(fleet) else { return };
         let node = like.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
@@ -166,7 +166,7 @@ impl Simulation {
         }
     }
 
-    /// Adds existing pods; returns the VMs of these pods.
+    /// Adds the existing pods to the engine. Returns namespace and name of the VMs of these pods.
     fn pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
         let mut of_vms = BTreeSet::new();
         for pod in fleet.pods.values() {
@@ -193,7 +193,8 @@ impl Simulation {
         of_vms
     }
 
-    /// Adds a pod. `name` is the VM's name if the pod belongs to a VM, because users know that name.
+    /// Adds a pod to the engine. `name` is the name that the plan shows: that of the VM if the pod belongs to a VM,
+    /// because users know that name.
     fn pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
@@ -218,7 +219,8 @@ impl Simulation {
             }
             return;
         };
-        // Pods on unknown hosts only affect rules about other pods, and these rules consider known hosts only.
+        // A pod on an unknown host is left out: it would only affect rules about other pods, and rules count only
+        // known hosts.
         let Some(id) = self.engine.host(host) else { return };
         self.running += usize::from(is_vm);
         self.names.insert(existing.pod.uid.clone(), name);
@@ -228,7 +230,7 @@ impl Simulation {
         }
     }
 
-    /// Reports allocations that belong to no known pod, if the input contains pods.
+    /// Reports allocations in InfraNodes that belong to no known pod. Does nothing if the input contains no pods.
     fn unknown_allocations(&mut self, fleet: &Fleet) {
         if fleet.pods.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Check that a host can be drained: each VM on the host is moved to another host, one VM at a time, as in a live
+//! Checks whether a host can be drained: each VM on the host is moved to another host, one VM at a time, as in a live
 //! migration.
 
 use serde::Serialize;
@@ -13,17 +13,17 @@ use crate::fleet::Fleet;
 pub struct Drain {
     /// Name of the host.
     pub host: String,
-    /// True if the host exists.
+    /// True if the input contains the host.
     pub is_known: bool,
     /// VMs that can be moved, with their target hosts.
     pub moved: Vec<Moved>,
     /// VMs that cannot be moved, and the reasons.
     pub stuck: Vec<Unplaced>,
-    /// Pods that the host reports but that the input does not contain.
+    /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
     pub unknown: Vec<String>,
 }
 
-/// A VM that is moved.
+/// A VM that can be moved to another host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// Namespace and name of the VM.
@@ -40,7 +40,7 @@ impl Drain {
     }
 }
 
-/// Moves the VMs of the host in the simulation, and returns the result.
+/// Moves the VMs of a host to other hosts in the simulation, and returns the result of the drain check.
 pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
     let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };

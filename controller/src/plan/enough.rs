@@ -1,4 +1,4 @@
-//! Number of additional hosts with which all VMs fit.
+//! Computes the number of additional hosts with which all VMs fit.
 
 use serde::Serialize;
 
@@ -6,16 +6,16 @@ use super::add::{Add, Fixed, MOST, like};
 use super::build::Simulation;
 use crate::fleet::Fleet;
 
-/// Result of additional hosts.
+/// Result of a plan with additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Added {
-    /// Name of the copied host.
+    /// Name of the host of which copies are added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
     /// Number of added hosts.
     pub count: u32,
-    /// The smallest number of hosts with which all VMs fit; `None` if no number is sufficient.
+    /// The smallest number of additional hosts with which all VMs fit; `None` if no number is sufficient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enough: Option<u32>,
 }
@@ -28,8 +28,8 @@ pub(super) fn answer(fleet: &Fleet, add: &Add, vms: usize) -> Added {
     Added { like: name, count, enough }
 }
 
-/// Returns the required number of hosts, by doubling and bisection: except for spread constraints, additional hosts
-/// never reduce the number of VMs that fit.
+/// Returns the smallest number of copies of the host `name` with which all VMs fit, by doubling and bisection. This
+/// is correct because, except for spread constraints, additional hosts never reduce the number of VMs that fit.
 fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     let left = |count: u32| {
         let mut simulation = Simulation::build(fleet, (count > 0).then_some(Fixed { count, name }));
@@ -39,7 +39,7 @@ fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     if left(0) == 0 {
         return Some(0);
     }
-    // Each VM uses at most one host, so more hosts than VMs are useless.
+    // At most as many hosts as VMs are tried, because each VM uses at most one host.
     let vms = u32::try_from(vms).unwrap_or(MOST).clamp(1, MOST);
     let (mut low, mut high) = (0, 1);
     while left(high) > 0 {

@@ -1,4 +1,5 @@
-//! Placement plan of `berth-controller plan`: computes a result from objects, as plain data.
+//! Placement plan of `berth-controller plan`: computes from objects where each VM would be placed. Input and output
+//! are plain data.
 
 mod add;
 mod build;

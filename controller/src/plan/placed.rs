@@ -1,4 +1,4 @@
-//! A placed VM with its zones and CPUs.
+//! A VM with a planned host.
 
 use serde::Serialize;
 
@@ -6,19 +6,19 @@ use super::build::{PendingVm, Simulation};
 use super::request::VmRequest;
 use berth_placement::rules::HostId;
 
-/// A VM and its planned host.
+/// A VM with its planned host, zones and CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placed {
     /// Namespace and name of the VM.
     pub vm: String,
-    /// Requests of the VM.
+    /// Resources that the VM requests.
     pub wants: VmRequest,
-    /// Name of the host.
+    /// Name of the planned host.
     pub host: String,
-    /// Zones of the VM's CPUs; empty if the VM shares CPUs.
+    /// NUMA zones of the VM's exclusive CPUs; empty if the VM has no exclusive CPUs.
     pub zones: Vec<u32>,
-    /// CPUs that the kubelet would allocate to the VM now.
+    /// Exclusive CPUs that the kubelet would allocate to the VM now, as a CPU list.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
 }

@@ -1,10 +1,10 @@
-//! Requests of a VM, in the form that the plan shows.
+//! Resources that a VM requests, in the form that the plan shows.
 
 use serde::Serialize;
 
 use berth_placement::engine::Request;
 
-/// Requests of a VM, for messages.
+/// Resources that a VM requests, for messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VmRequest {
@@ -12,11 +12,11 @@ pub struct VmRequest {
     pub pinned_cpus: u32,
     /// CPU request in millicores, including exclusive CPUs.
     pub cpu_millis: u64,
-    /// Bytes of memory, without huge pages.
+    /// Memory in bytes, without huge pages.
     pub memory: u64,
-    /// Bytes of huge pages.
+    /// Huge pages in bytes.
     pub hugepages: u64,
-    /// Page size, if the VM requests huge pages.
+    /// Size of the huge pages, if the VM requests huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<String>,
 }

@@ -13,12 +13,12 @@ use super::usage::HostUsage;
 use crate::fleet::{Created, Tenant};
 use berth_api::Problem;
 
-/// Options of a plan: additional checks.
+/// Options of a plan, which select additional checks.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Host for the drain check.
+    /// Name of the host to be drained, for the drain check.
     pub drain: Option<String>,
-    /// Additional hosts.
+    /// Additional hosts to be assumed.
     pub add: Option<Add>,
 }
 
@@ -30,33 +30,33 @@ pub struct Plan {
     pub hosts: Vec<HostUsage>,
     /// Number of VMs that are already on a host.
     pub running: usize,
-    /// Number of VMs that are stopped and use no resources.
+    /// Number of VMs that are stopped and therefore use no resources.
     pub off: usize,
     /// Tenants with their planned networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<Tenant>,
-    /// MachineDeployments with the numbers of their machines.
+    /// MachineDeployments, each with the numbers of its existing and desired machines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub machine_deployments: Vec<Created>,
-    /// VMs that would be created, in the order of placement.
+    /// VMs that would get a host, in the order of placement.
     pub placed: Vec<Placed>,
-    /// VMs that would not fit.
+    /// VMs that would get no host, each with the reasons.
     pub unplaced: Vec<Unplaced>,
-    /// Result of the drain check, if requested.
+    /// Result of the drain check, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// Result of additional hosts, if requested.
+    /// Result of additional hosts, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<Added>,
-    /// Problems of objects.
+    /// Problems of the input objects.
     pub problems: Vec<Problem>,
-    /// Number of ignored objects, by kind.
+    /// Number of objects that were ignored, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ignored: BTreeMap<String, usize>,
 }
 
 impl Plan {
-    /// Returns true if all VMs fit and no object was left out.
+    /// Returns true if all VMs fit, the drain check (if requested) succeeds, and no object was left out.
     #[must_use]
     pub fn has_no_problems(&self) -> bool {
         let drains = self.drain.as_ref().is_none_or(Drain::is_possible);

@@ -1,4 +1,4 @@
-//! Check whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
+//! Checks whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
 //!
 //! With `topologyManagerScope: container` (topologymanager/scope_container.go), the containers beside `compute` are
 //! aligned independently, each in a single zone, because they are small. Zones that a wide VM has joined to a group
@@ -14,7 +14,8 @@ use berth_placement::engine::{Engine, Request};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Returns the setting and the host, if the prediction shows that scope `pod` would help on the host.
+/// Returns advice to set `topologyManagerScope: pod` on one of the hosts; `None` if the prediction is that this
+/// setting would not help on any of them.
 pub(super) fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -28,7 +29,8 @@ pub(super) fn remedy(
     if beside.is_empty() {
         return None;
     }
-    // Identical hosts give the same result, and the host with the most free CPUs is the most likely to accept.
+    // Identical hosts would give the same result, so only one host of each kind is tried: the host with the most free
+    // CPUs.
     let mut kinds: BTreeMap<Vec<(u32, u64)>, (u32, HostId)> = BTreeMap::new();
     for host in hosts {
         let (Some(facts), Some(state)) = (engine.facts(host), engine.state(host)) else { continue };
@@ -48,7 +50,8 @@ pub(super) fn remedy(
     let tried = kinds.into_values().filter_map(|(_, host)| {
         let facts = engine.facts(host)?;
         let other = with_pod_scope(fleet, &facts.name)?;
-        // The kubelet is reconfigured on a drained host, so its current pods are admitted again first.
+        // A kubelet is reconfigured while its host is drained, so the host's current pods are admitted again before
+        // the VM.
         let mut state = State::new(&other);
         let uid = request.uid();
         let is_back = engine.on(host).all(|there| state.admit_as(there.uid(), there.pod()).is_ok());
@@ -57,7 +60,7 @@ pub(super) fn remedy(
         }
         State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
     });
-    // A host that need not be empty is preferred.
+    // A host that would admit the VM in addition to its current pods is preferred to a host that must be empty.
     let (facts, unless) = tried.min_by_key(|(_, unless)| unless.len())?;
     let (name, beside) = (&facts.name, beside.join(", "));
     Some(format!(
@@ -66,7 +69,7 @@ pub(super) fn remedy(
     ))
 }
 
-/// Returns the host with scope `pod`, in the form in which its agent would report it.
+/// Returns the host with scope `pod`, as its agent would report it after the change of the setting.
 fn with_pod_scope(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
     let mut infra = fleet.infra_nodes.get(name)?.clone();
     let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;

@@ -1,4 +1,4 @@
-//! Output of a plan as a table with 80 columns.
+//! Formats a plan as tables with 80 columns.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::fleet::{Created, Tenant};
 
 const WIDTH: usize = 80;
 const BAR: usize = 20;
-/// Maximum number of lines per list, unless the user requests all lines.
+/// Maximum number of lines of each list, unless the user requests all lines.
 const MANY: usize = 40;
 
-/// Formats the plan as text. `all` lists every host and VM.
+/// Formats the plan as text. If `all` is true, every host and VM is listed.
 #[must_use]
 pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     let mut out = String::new();
@@ -59,7 +59,8 @@ fn heading(out: &mut String, style: Style, text: &str) {
     line(out, &style.title(text), "");
 }
 
-/// Wraps a text. The first line starts with a mark that is `width` columns wide.
+/// Appends a wrapped text. The first line starts with `mark`, which is `width` columns wide; the other lines are
+/// indented by as many columns.
 fn paragraph(out: &mut String, indent: &str, mark: &str, width: usize, text: &str) {
     let room = WIDTH.saturating_sub(indent.len() + width);
     for (at, part) in wrap(&printable(text), room).iter().enumerate() {
@@ -130,7 +131,7 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     }
 }
 
-/// Formats a used and a total amount, such as `#####----- 12/44`.
+/// Formats the used and the total amount of a resource with a bar, such as `#####----- 12/44`.
 fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     let filled =
         part.used.min(part.total).saturating_mul(BAR as u64 / 2).div_ceil(part.total.max(1));
@@ -140,7 +141,7 @@ fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
-/// Returns the width of a text on a terminal, without escape sequences.
+/// Returns the number of columns that a text takes on a terminal; ANSI escape sequences take none.
 fn columns(text: &str) -> usize {
     let mut count = 0;
     let mut inside = false;
@@ -256,7 +257,8 @@ fn placed_vm(out: &mut String, placed: &Placed) {
     line(out, &text, "");
 }
 
-/// Returns the number of CPUs if the CPUs are pinned, otherwise the request for shared CPUs.
+/// Formats the CPUs of a VM: the number of exclusive CPUs, or the request for shared CPUs if there are no exclusive
+/// CPUs.
 fn cpus(wants: &VmRequest) -> String {
     if wants.pinned_cpus > 0 {
         wants.pinned_cpus.to_string()

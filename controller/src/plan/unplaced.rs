@@ -1,4 +1,4 @@
-//! Explanation of why a VM fits on no host, with a remedy.
+//! Explains why a VM fits on no host, and suggests a remedy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use berth_placement::rules;
 pub struct Unplaced {
     /// Namespace and name of the VM.
     pub vm: String,
-    /// Requests of the VM.
+    /// Resources that the VM requests.
     pub wants: VmRequest,
-    /// Reasons, the most frequent reason first; each host counts for one reason.
+    /// Reasons why hosts refuse the VM, the most frequent reason first; each host is counted for one reason.
     pub refused: Vec<Refused>,
-    /// Remedy for the VM.
+    /// Suggested remedy, as a sentence for the user.
     pub remedy: String,
 }
 
-/// Hosts that are excluded for the same reason.
+/// Hosts that refuse the VM for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
@@ -36,14 +36,14 @@ pub struct Refused {
     pub reason: String,
     /// Number of these hosts.
     pub hosts: usize,
-    /// Name of the host that is closest to accepting the VM, among these hosts.
+    /// Name of the one of these hosts that has the most free CPUs.
     pub example: String,
-    /// Detailed message for the host `example`.
+    /// Detailed reason of the host `example`.
     pub detail: String,
 }
 
-/// Explains all unplaced VMs, after all other VMs have been placed. VMs of the same request class share an
-/// explanation.
+/// Explains why each pending VM fits on no host, after all other VMs have been placed. VMs of the same request class
+/// share an explanation.
 pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, pending: &[&PendingVm]) -> Vec<Unplaced> {
     let mut known: HashMap<&RequestClassKey, Unplaced> = HashMap::new();
     let mut all = Vec::with_capacity(pending.len());
@@ -58,7 +58,7 @@ pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, pending: &[&PendingVm]
     all
 }
 
-/// Explains one unplaced VM.
+/// Explains why one VM fits on no host.
 pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplaced {
     let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
     let mut reasons = Vec::new();
@@ -89,8 +89,8 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
     }
 }
 
-/// Returns the detailed message. The kubelet's message for a host with insufficient zones does not mention the zones,
-/// so the free resources by zone are added.
+/// Returns the detailed reason of one host. The kubelet's message for a host with insufficient zones does not mention
+/// the zones, so the free resources of each zone are added.
 fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason) -> String {
     let (Reason::Kubelet(refusal), Some(state)) = (reason, engine.state(host)) else {
         return reason.to_string();
@@ -120,9 +120,9 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
     )
 }
 
-/// Returns the message for a VM with uneven requests. The policy `restricted` admits a pod only if its CPUs and its
-/// memory come from the same number of zones, where each number is the minimum on an empty host: a wide VM with
-/// little memory is never admitted.
+/// Returns a message for a VM whose CPUs and memory need different numbers of zones; `None` if the numbers are equal.
+/// The policy `restricted` admits a pod only if its CPUs and its memory come from the same number of zones, where
+/// each number is the minimum on an empty host: a VM with many CPUs and little memory is never admitted.
 fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
@@ -158,7 +158,7 @@ fn free_cpus(state: Option<&State>) -> u64 {
     zones.map(|zone| u64::from(zone.cpus)).max().unwrap_or_default()
 }
 
-/// Returns the remedy for the host that is closest to accepting the VM.
+/// Returns a remedy for the host that is closest to accepting the VM.
 fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -192,7 +192,8 @@ fn remedy(
             ),
             None => {
                 let hosts = || near().map(|(_, host, _)| *host);
-                // For hosts that the scheduler's rules exclude, the kubelet's rules were not checked.
+                // Hosts that the scheduler's rules exclude are left out, because the kubelet's rules were not checked
+                // for them.
                 let refused = near().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
                 scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
                     .unwrap_or_else(|| too_large(engine, request, hosts()))
@@ -251,7 +252,7 @@ fn by_rule(rule: &rules::Reason, host: &str) -> String {
     }
 }
 
-/// Returns the remedy for a resource that does not exist on the host.
+/// Returns the remedy if the host lacks a resource.
 fn absent(what: &str, host: &str) -> String {
     match what.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
@@ -261,7 +262,7 @@ fn absent(what: &str, host: &str) -> String {
     }
 }
 
-/// Returns the message for a VM that fits on no host, even without other pods.
+/// Returns the message for a VM that would fit on no host even if the hosts were empty.
 fn too_large(
     engine: &Engine,
     request: &Request,

@@ -7,12 +7,12 @@ use berth_placement::engine::Engine;
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Used and total amount of a resource.
+/// Used and total amount of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// Used amount.
+    /// Used amount, in the unit of the field that contains this value.
     pub used: u64,
-    /// Total amount.
+    /// Total amount, in the same unit.
     pub total: u64,
 }
 
@@ -24,25 +24,25 @@ pub struct HostUsage {
     pub name: String,
     /// Number of pods on the host.
     pub pods: usize,
-    /// Bytes of memory that pods request, without huge pages.
+    /// Memory that pods request, without huge pages, in bytes.
     pub memory: Part,
-    /// Bytes of huge pages that pods request.
+    /// Huge pages that pods request, in bytes.
     pub hugepages: Part,
     /// CPU requests of pods in millicores.
     pub cpu_millis: Part,
-    /// Zones of the host.
+    /// Usage of each zone of the host.
     pub zones: Vec<ZoneUsage>,
 }
 
-/// Usage of a zone.
+/// Usage of a NUMA zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneUsage {
-    /// Number of the zone in the kernel.
+    /// Number of the NUMA node in the kernel.
     pub id: u32,
-    /// CPUs that can be pinned.
+    /// CPUs that can be allocated exclusively.
     pub cpus: Part,
-    /// Bytes of huge pages, if the kubelet accounts for huge pages by zone.
+    /// Huge pages in bytes; `None` if the kubelet does not account for huge pages by zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages: Option<Part>,
 }

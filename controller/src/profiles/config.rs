@@ -7,8 +7,8 @@ use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
 use crate::tenants::shared_segment;
 
-/// Returns the problems of an InfraConfig, each with its field and value. `networks` contains the host networks of
-/// all HostProfiles.
+/// Returns the problems of an InfraConfig, each as a text with field and value; the list is empty if there is none.
+/// `networks` contains the host networks of all HostProfiles.
 #[must_use]
 pub fn config_problems(
     config: &InfraConfigSpec,
@@ -52,7 +52,7 @@ pub fn config_problems(
     problems
 }
 
-/// Validates the fields that determine the NetworkPolicies of tenants.
+/// Returns the problems of the fields from which the NetworkPolicies of tenants are rendered.
 fn cluster(config: &InfraConfigSpec) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some(dns) = &config.cluster_dns {
@@ -119,8 +119,8 @@ fn duplicates<'a>(
     duplicates.map(move |(name, count)| format!("{field}: `{name}` is listed {count} times"))
 }
 
-/// Returns the problem of an entry that must be a label key, or a prefix of keys followed by `*`; `None` if the
-/// entry is valid.
+/// Returns the problem of an entry of a list of labels; `None` if the entry is a valid label key, or a valid prefix
+/// of keys followed by `*`.
 fn label_problem(label: &str) -> Option<&'static str> {
     let key = label.strip_suffix('*').unwrap_or(label);
     if label == "*" {

@@ -2,7 +2,7 @@
 //! InfraNode ([`spec`]), including the tenant networks of the host ([`tenant_networks`](mod@tenant_networks)), its
 //! tunnel endpoints ([`tunnels`]), and the conditions ([`status`]).
 //!
-//! All modules are pure: they compute desired objects from observed objects.
+//! The modules have no side effects: they compute desired objects from observed objects.
 
 mod config;
 mod resolved;

@@ -1,4 +1,5 @@
-//! Profiles of all hosts: the selection of each host, the outcome of each profile, and the tunnel endpoints.
+//! Resolves the profiles of all hosts: the profile that applies to each host, the outcome of each profile, and the
+//! tunnel endpoints of the hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,37 +12,37 @@ use k8s_openapi::api::core::v1::Node;
 use super::selection::{Selection, select_profile};
 use super::tunnels;
 
-/// A Node, and the InfraNode of the same name if its agent has created one.
+/// A Node and the InfraNode of the same name.
 #[derive(Debug, Clone, Copy)]
 pub struct HostObjects<'a> {
     /// The Node.
     pub node: &'a Node,
-    /// The InfraNode that the agent has created.
+    /// The InfraNode; `None` if the host's agent has not created it yet.
     pub infra_node: Option<&'a InfraNode>,
 }
 
-/// Profiles of all hosts.
+/// Result of resolving the profiles of all hosts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResolvedProfiles {
     selections: BTreeMap<String, Selection>,
-    /// Tunnel endpoints, by network and host.
+    /// Address of each host's tunnel endpoint, by network and host.
     tunnels: BTreeMap<String, BTreeMap<String, IpAddr>>,
     outcomes: BTreeMap<String, Outcome>,
-    /// Host networks of all profiles.
+    /// Names of the host networks in all profiles.
     networks: BTreeSet<String>,
 }
 
-/// Outcome of a profile.
+/// Outcome of a profile on all hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of hosts that the profile applies to.
+    /// Number of hosts that have an InfraNode and to which the profile is applied.
     pub hosts: u32,
-    /// Other profiles with the same priority, and the Nodes that both profiles select.
+    /// Other profiles with the same priority, each with the Nodes that this profile selects too.
     pub ties: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl ResolvedProfiles {
-    /// Resolves the profiles of all hosts.
+    /// Resolves the given profiles for the given hosts.
     #[must_use]
     pub fn new<'a>(
         profiles: &[Arc<HostProfile>],
@@ -83,7 +84,7 @@ impl ResolvedProfiles {
     }
 
     fn connect(&mut self, host: &str, selection: &Selection, node: &Node, infra_node: &InfraNode) {
-        // Hosts without a profile keep their current networks.
+        // A host to which no profile applies keeps its current networks.
         let networks = match selection {
             Selection::One(profile) => &profile.spec.networks,
             Selection::None | Selection::Tie(_) => &infra_node.spec.networks,
@@ -96,7 +97,7 @@ impl ResolvedProfiles {
         }
     }
 
-    /// Returns the selection of a host; `Selection::None` if the host has no Node.
+    /// Returns the selection for a host; `Selection::None` if the host has no Node.
     #[must_use]
     pub fn selection(&self, host: &str) -> &Selection {
         self.selections.get(host).unwrap_or(&Selection::None)
@@ -114,13 +115,14 @@ impl ResolvedProfiles {
         &self.networks
     }
 
-    /// Returns true if any tunnel endpoint differs from those of another state.
+    /// Returns true if any tunnel endpoint differs from `other`.
     #[must_use]
     pub fn has_other_tunnels_than(&self, other: &Self) -> bool {
         self.tunnels != other.tunnels
     }
 
-    /// Returns the tunnel endpoint of a host on a network, and the sorted endpoints of all other hosts.
+    /// Returns the tunnel endpoint of a host on a network, and the sorted endpoints of the other hosts on the
+    /// network.
     #[must_use]
     pub fn tunnel_endpoints(&self, network: &str, host: &str) -> (Option<IpAddr>, Vec<IpAddr>) {
         let Some(ends) = self.tunnels.get(network) else { return (None, Vec::new()) };

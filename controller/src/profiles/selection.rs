@@ -1,4 +1,5 @@
-//! Selects the HostProfile of a Node: the profile with the highest priority whose selector matches. A tie is a conflict.
+//! Selects the HostProfile of a Node: the profile with the highest priority whose node selector matches. If several
+//! profiles have this priority, none of them is applied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,15 +7,15 @@ use std::sync::Arc;
 use berth_api::HostProfile;
 use berth_api::names::{CLASS_LABEL, PROFILE_LABEL};
 
-/// Selection of the HostProfile of a Node.
+/// Result of the selection of a HostProfile for a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Selection {
-    /// No profile selects the Node, so the host keeps its state.
+    /// No profile selects the Node, so the configuration of the host does not change.
     None,
-    /// A single profile applies.
+    /// This profile is applied.
     One(Arc<HostProfile>),
-    /// Several profiles have the same priority: no profile applies, and the host keeps its state. The profiles are
-    /// sorted by name.
+    /// Several profiles have the highest priority: none of them is applied, and the configuration of the host does
+    /// not change. The profiles are sorted by name.
     Tie(Vec<Arc<HostProfile>>),
 }
 
@@ -42,13 +43,14 @@ pub fn select_profile(
     }
 }
 
-/// Returns the reason why a profile cannot select any Node; `None` if it can.
+/// Returns the reason why a profile cannot select any Node; `None` if it can select Nodes.
 #[must_use]
 pub fn ineligibility(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
         return Some("it is being deleted".to_owned());
     }
-    // The profile would select Nodes by labels that it sets, and could alternate with another profile forever.
+    // A profile must not select Nodes by the labels that it sets itself, because it could alternate with another
+    // profile forever.
     let own = [CLASS_LABEL, PROFILE_LABEL];
     let key = own.into_iter().find(|key| profile.spec.node_selector.contains_key(*key))?;
     Some(format!(

@@ -1,5 +1,5 @@
-//! The part of an InfraNode's spec that the controller applies: the fields of the profile, the tenant networks of the host,
-//! and its tunnel endpoints, without fields that another manager owns with a different value.
+//! The part of an InfraNode's spec that the controller applies: the fields of the profile, the tenant networks of the
+//! host, and its tunnel endpoints, without the fields that another manager owns with a different value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::selection::Selection;
 use super::tenant_networks::tenant_networks;
 use crate::managed_fields::{applied_by, owned_by_others};
 
-/// Fields that may contain only one of several alternative subfields.
+/// Fields of which only one of several alternative subfields may be set.
 const EXCLUSIVE_FIELDS: [&str; 2] = ["reserved", "uplink"];
 
 /// Desired state of an InfraNode.
@@ -22,19 +22,20 @@ const EXCLUSIVE_FIELDS: [&str; 2] = ["reserved", "uplink"];
 pub struct DesiredInfraNode {
     /// Fields of the spec that the controller applies.
     pub spec: Value,
-    /// True if applying the spec would change the object.
+    /// True if applying `spec` would change the InfraNode.
     pub differs: bool,
-    /// Fields that other managers own with a different value, and the managers.
+    /// Fields of the profile that another manager owns with a different value, each with the manager.
     pub overridden: BTreeMap<String, String>,
-    /// Parts of the profile that cannot be applied, and the reasons.
+    /// Parts of the profile that cannot be applied, each with the reason.
     pub incomplete: Vec<String>,
 }
 
-/// Returns the desired state of the InfraNode of a Node with these labels; `None` if no profile selects the Node
-/// now and no profile selected it before.
+/// Returns the desired state of an InfraNode whose Node has these labels; `None` if no profile selects the Node now,
+/// and none selected it before.
 ///
-/// When no profile or several profiles select the Node, the InfraNode keeps its spec, except for tenant networks: a
-/// VLAN that remained on the host would still be there when another tenant gets the VLAN.
+/// When no profile or several profiles select the Node, the InfraNode keeps its spec, except for tenant networks: if
+/// the VLAN of a removed tenant remained on the host, the host would connect that tenant's VMs to the next tenant
+/// that gets the VLAN.
 #[must_use]
 pub fn desired(
     resolved: &ResolvedProfiles,
@@ -72,7 +73,7 @@ pub fn desired(
     Some(DesiredInfraNode { spec, differs, overridden, incomplete })
 }
 
-/// Scenarios of the host networks, by name.
+/// Scenario of each host network, by the name of the network.
 type Networks = BTreeMap<String, NetworkScenario>;
 
 fn profile_spec(
@@ -93,7 +94,7 @@ fn profile_spec(
                 return None;
             };
             vxlan.local_address = own;
-            // Peers that the profile names are hosts outside this cluster.
+            // The peers in the profile are hosts outside this cluster.
             let named: BTreeSet<_> = vxlan.peers.iter().copied().chain(others).collect();
             vxlan.peers = named.into_iter().filter(|one| *one != own).collect();
         }
@@ -128,7 +129,8 @@ fn no_address(network: &NetworkSpec) -> String {
     )
 }
 
-/// Returns the current spec of a host without a profile, with the current addresses of the other hosts.
+/// Returns the current spec of a host to which no profile applies, with the current tunnel endpoints of the other
+/// hosts as peers.
 fn current_spec(
     mut spec: Value,
     live: &InfraNodeSpec,
@@ -142,7 +144,7 @@ fn current_spec(
         if let Some(peers) = network.pointer_mut("/vxlan/peers") {
             let (_, others) = resolved.tunnel_endpoints(&name, host);
             let known = there.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
-            // If no other endpoint is known temporarily, the peers stay.
+            // If no other endpoint is known, which may be temporary, the current peers remain.
             let ends = if others.is_empty() { known.copied().collect() } else { others };
             *peers = serde_json::to_value(ends).unwrap_or_default();
         }
@@ -160,7 +162,8 @@ pub fn profile_labels(profile: &HostProfile) -> BTreeMap<String, String> {
         Class::Standard => "Standard",
     };
     let mut labels = BTreeMap::from([(CLASS_LABEL.to_owned(), class.to_owned())]);
-    // A label value has at most 63 bytes, a name at most 253 bytes.
+    // The label with the profile's name is left out if the name is too long: a label value has at most 63 bytes, and
+    // a name at most 253 bytes.
     let name = name_of(profile);
     if (1..=63).contains(&name.len()) {
         labels.insert(PROFILE_LABEL.to_owned(), name);

@@ -100,7 +100,7 @@ fn without_a_profile_a_host_keeps_its_spec_except_for_tenants() {
         left.as_object_mut().unwrap().remove("tenantNetworks");
         assert_eq!((none.spec, none.differs), (left, true));
     }
-    // If the new profile is empty, the fields of the earlier profile are removed.
+    // The fields that an earlier profile set are removed if the new profile is empty.
     let empty = desired_spec(&[profile("e", json!({}))], &there, &[]).unwrap();
     assert_eq!((empty.spec, empty.differs), (json!({"profile": "e"}), true));
 }

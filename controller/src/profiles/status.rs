@@ -12,7 +12,7 @@ use super::resolved::{ResolvedProfiles, name_of};
 use super::selection::{Selection, ineligibility};
 use super::spec::DesiredInfraNode;
 
-/// A condition to set.
+/// A condition to be set in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionUpdate {
     /// Type of the condition.
@@ -25,11 +25,11 @@ pub struct ConditionUpdate {
     pub message: String,
 }
 
-/// Maximum number of names in a message.
+/// Maximum number of names that a message lists.
 const MAX_NAMES: usize = 8;
 
-/// Returns the condition as an object. Its transition time changes only with its status. `now` has whole seconds,
-/// as times in objects have.
+/// Returns the condition for the status. `lastTransitionTime` changes only when the status of the condition changes.
+/// `now` must be in whole seconds, because times in objects have no fractions.
 #[must_use]
 pub fn condition(
     update: &ConditionUpdate,
@@ -59,7 +59,7 @@ pub fn profile_status(
     let (status, reason, message) = if let Some(fault) = ineligibility(profile) {
         ("False", ConditionReason::InvalidSpec, fault)
     } else if outcome.ties.is_empty() {
-        // The message is not empty, because API servers before 1.21 turn an empty string into null and then reject
+        // The message must not be empty: API servers before 1.21 turn an empty string into null, and then reject
         // null.
         (
             "True",
@@ -95,7 +95,7 @@ pub fn profile_status(
     }
 }
 
-/// Returns the conditions that the controller sets on an InfraNode; empty if its profile is applied.
+/// Returns the conditions that the controller sets on an InfraNode; empty if the profile is applied completely.
 #[must_use]
 pub fn host_conditions(
     selection: &Selection,
@@ -143,7 +143,7 @@ pub fn host_conditions(
     all
 }
 
-/// Joins the first names, and adds the number of the others.
+/// Joins the first [`MAX_NAMES`] names, and appends the number of the other names.
 fn join_names(all: &BTreeSet<String>) -> String {
     let mut text = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
     if all.len() > MAX_NAMES {
@@ -194,7 +194,8 @@ mod tests {
         }
         let updates = host_conditions(resolved.selection("n10"), None);
         assert!(updates.len() == 1 && updates[0].message.contains("p, q"), "{updates:?}");
-        // The condition is unchanged later, and then the conflict is resolved.
+        // At a later time, an unchanged status keeps its transition time. Then the conflict is resolved, and the time
+        // changes.
         p.status = Some(status.clone());
         assert_eq!(profile_status(&p, &resolved, &at(9)), status);
         let resolved = ResolvedProfiles::new(&[Arc::new(p.clone())], hosts());

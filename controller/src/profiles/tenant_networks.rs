@@ -7,11 +7,12 @@ use berth_api::TenantCluster;
 use berth_api::infra_node::{NetworkScenario, TenantNetworkSpec};
 use berth_api::names::TENANT_PREFIX;
 
-/// Returns the tenant networks of a host with these labels and host networks, sorted by name.
+/// Returns the tenant networks that a host must carry if its Node has these labels and it has these host networks.
+/// The result is sorted by name.
 ///
-/// A tenant's network is on a host as long as the tenant's status contains a VLAN or VNI. During the deletion of a
-/// tenant, the controller removes the number from the status after the last machine was deleted, because machines
-/// need the network until then.
+/// A tenant's network remains on a host as long as the tenant's status contains a VLAN or VNI. During the deletion of
+/// a tenant, the controller removes the VLAN or VNI from the status after the last machine was deleted, because
+/// machines need the network until then.
 #[must_use]
 pub fn tenant_networks(
     tenants: &[Arc<TenantCluster>],

@@ -6,11 +6,10 @@ use berth_api::infra_node::{NetworkScenario, NetworkSpec, UplinkSelector};
 use berth_api::{InfraNode, InfraNodeSpec};
 use k8s_openapi::api::core::v1::Node;
 
-/// Returns the local address of a host on a network of its profile; `None` if no address is known yet.
+/// Returns the local VXLAN address of a host for a network of its profile; `None` if no address is known yet.
 ///
-/// The profile sets the address. With 0.0.0.0 or ::, an address of the host is used: an address of the uplink if
-/// the profile names an uplink, otherwise an address of the Node. An address in use is kept as long as it is a
-/// candidate.
+/// The profile sets the address. With 0.0.0.0 or ::, an address of the host is used: an address of the uplink if the
+/// profile names an uplink, otherwise an address of the Node. An address in use is kept as long as it is a candidate.
 #[must_use]
 pub(super) fn address(
     network: &NetworkSpec,
@@ -30,7 +29,7 @@ pub(super) fn address(
     let in_use = in_use.filter(|one| one.is_ipv4() == asked.is_ipv4() && !one.is_unspecified());
     let first = candidates.next();
     match in_use {
-        // If no address is known temporarily, the address in use is kept.
+        // If no candidate is known, which may be temporary, the address in use is kept.
         Some(one) if first.is_none() || first == Some(one) || candidates.any(|c| c == one) => {
             Some(one)
         }
@@ -38,7 +37,7 @@ pub(super) fn address(
     }
 }
 
-/// Returns the local address in use, according to the host's InfraNode.
+/// Returns the local VXLAN address that the spec of the host's InfraNode has now.
 pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
     let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
     let network = networks.find(|one| one.name == network)?;

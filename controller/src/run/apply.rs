@@ -1,4 +1,4 @@
-//! Writes by server-side apply. The client refuses writes of a process that is not the leader.
+//! Writes objects by server-side apply. The client refuses writes while this process is not the leader.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use super::metrics::Metrics;
 
-/// Policy for fields that another field manager owns.
+/// What an apply does with fields that another field manager owns with a different value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldConflictPolicy {
-    /// The fields keep their owner: the server refuses the apply with a conflict (409) that names them.
+    /// The other managers win: the server refuses the apply with a conflict (409) that names the fields.
     Win,
-    /// The apply takes over the fields.
+    /// The other managers lose: the apply takes over the fields (`force`).
     Lose,
 }
 
-/// Writes objects, and counts the writes.
+/// Writes objects by server-side apply, and counts the writes.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-/// Object that a write applies.
+/// Object to which a write applies fields.
 #[derive(Debug, Clone)]
 pub struct Target {
     resource: ApiResource,
@@ -43,7 +43,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the target for an existing object; an apply does not create the object again if it was deleted.
+    /// Returns the target for an existing object. If the object was deleted, an apply does not create it again,
+    /// because the target contains its UID.
     #[must_use]
     pub fn from_object<K: Resource<DynamicType = ()>>(object: &K) -> Self {
         let metadata = object.meta();
@@ -55,13 +56,13 @@ impl Target {
         }
     }
 
-    /// Returns the target for an object that an apply creates if the object does not exist.
+    /// Returns the target for an object that an apply creates if it does not exist.
     #[must_use]
     pub fn named(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
         Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
     }
 
-    /// Adds kind, name and UID to the body.
+    /// Adds apiVersion, kind, name and UID of the target to the body of a write.
     fn complete(&self, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
@@ -81,7 +82,8 @@ impl Writer {
         Self { client, metrics }
     }
 
-    /// Applies all fields of an object that the controller owns (`spec`, `metadata.labels`, ...).
+    /// Applies the fields of an object outside of its status (`spec`, `metadata.labels`, ...). `body` must contain
+    /// all such fields that the controller owns.
     ///
     /// # Errors
     /// Returns the error of the server, or [`CallError::NotSent`] if this process is not the leader.
@@ -94,10 +96,10 @@ impl Writer {
         self.patch(target, &Self::params(CONTROLLER, others), body, Part::Main).await
     }
 
-    /// Applies all fields of the status that the controller owns.
+    /// Applies the status of an object. `status` must contain all fields that the controller owns.
     ///
     /// # Errors
-    /// The errors of [`Self::apply`].
+    /// Returns the errors of [`Self::apply`].
     pub async fn apply_status(
         &self,
         target: &Target,
@@ -106,17 +108,18 @@ impl Writer {
         self.apply_status_as(CONTROLLER_STATUS, target, status).await
     }
 
-    /// Applies all fields of the status that `manager` owns.
+    /// Applies the status of an object as the field manager `manager`. `status` must contain all fields that this
+    /// manager owns.
     ///
     /// # Errors
-    /// The errors of [`Self::apply`].
+    /// Returns the errors of [`Self::apply`].
     pub async fn apply_status_as(
         &self,
         manager: &str,
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
-        // The fields belong to the controller, or to an agent that is unresponsive.
+        // Other managers lose: the fields belong to the controller, or to an agent that is unresponsive.
         let params = Self::params(manager, FieldConflictPolicy::Lose);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }

@@ -51,7 +51,7 @@ struct KindLabels {
     kind: &'static str,
 }
 
-/// Metrics of the extender.
+/// Metrics of the scheduler extender.
 #[derive(Debug)]
 pub(super) struct Assignment {
     decisions: Family<DecisionLabels, Counter>,
@@ -86,7 +86,8 @@ impl Assignment {
             counting: Family::default(),
             listed: Gauge::default(),
         };
-        // Prometheus sees an increase from zero to one only if the zero was exported.
+        // Each reason is exported with zero at the start: Prometheus detects an increase from zero to one only if the
+        // zero was exported.
         for refusal in KubeletRefusal::ALL {
             drop(
                 this.kubelet_refusals
@@ -172,13 +173,13 @@ impl Assignment {
         self.wakes.inc();
     }
 
-    /// Records the time that counting all hosts or all pods took.
+    /// Sets the time that it took to count all hosts or all pods after a list.
     pub(super) fn counted(&self, kind: &'static str, took: Duration) {
         self.counting.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
 
-    /// Records that the list of pods is complete. Pods are the last kind to be listed, and decisions depend on
-    /// them.
+    /// Records the time at which the list of pods was completed. Pods are listed last, and decisions depend on them,
+    /// so the extender can decide from then on.
     pub(super) fn listed(&self) {
         self.listed.set(Timestamp::now().as_duration().as_secs_f64());
     }

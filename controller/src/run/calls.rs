@@ -1,4 +1,4 @@
-//! Parameters and results of requests that reconcilers share.
+//! Parameters of requests, and conversion of their results, that several reconcilers share.
 
 use berth_api::names::CONTROLLER;
 pub(super) use berth_runtime::call::found;
@@ -14,13 +14,12 @@ pub(super) fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 
-/// Error of a read that RBAC does not permit, with the server's message, which names the verb, the user and the
-/// namespace.
+/// Error of a read that RBAC does not permit. The server's message names the verb, the user and the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot be read, because an RBAC permission is missing (docs/security.md): {0}")]
 pub(super) struct Forbidden(String);
 
-/// Separates a missing permission (403) from other errors.
+/// Returns a missing permission (403) as `Ok(Err(_))`, so that the caller can handle it separately from other errors.
 pub(super) fn forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, Forbidden>> {
     match result {
         Ok(value) => Ok(Ok(value)),

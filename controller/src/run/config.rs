@@ -1,5 +1,5 @@
-//! Reconciler of InfraConfig: validates the object and writes its status. Other reconcilers read the InfraConfig
-//! from a store.
+//! Reconciler of the InfraConfig: validates the object and writes its status. Other reconcilers read the InfraConfig
+//! from an informer store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use berth_runtime::watch::Change;
 const OPTIONS: Options =
     Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
 
-/// Validates the configuration until the future is dropped.
+/// Reconciles the InfraConfig until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let mut changes = context.configs.changes();
     let mut claims = context.claims.changes();
@@ -32,7 +32,8 @@ pub(super) async fn run(context: Arc<Context>) {
             for config in context.configs.all() {
                 wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
             }
-            // A change of a profile can add the network that a pool names.
+            // `config_changed` is notified after a change of profiles: a profile can add or remove the host network
+            // that a VLAN pool names.
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
@@ -40,7 +41,7 @@ pub(super) async fn run(context: Arc<Context>) {
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
-                // A claim can conflict with a claim of another tenant on a network that may share the wire.
+                // A new claim can conflict with a claim of another tenant on a network that may share the wire.
                 change = claims.recv() => if change.is_none() { return },
             }
         }

@@ -24,13 +24,14 @@ pub(super) const INFRA_CONFIG: &str = "default";
 
 /// State that all reconcilers share.
 pub struct Context {
-    /// Client for reads, and for writes other than apply. The client only writes while this process is the leader.
+    /// Client for reads, and for writes other than server-side apply. It refuses writes while this process is not the
+    /// leader.
     pub client: Client,
-    /// Writes by server-side apply.
+    /// Writer for server-side apply.
     pub writer: Writer,
-    /// Emits Events.
+    /// Emitter of Events.
     pub events: Arc<Events>,
-    /// All Nodes, without unused fields.
+    /// All Nodes, without the fields that no reconciler reads.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
@@ -38,7 +39,7 @@ pub struct Context {
     pub profiles: Informer<HostProfile>,
     /// All TenantClusters.
     pub tenants: Informer<TenantCluster>,
-    /// The InfraConfig, if it exists.
+    /// All InfraConfigs; only the one with the name [`INFRA_CONFIG`] is used.
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Starts the watches and returns the state. `client` only writes while this process is the leader.
+    /// Starts the watches, and returns the state. `client` must refuse writes while this process is not the leader.
     pub(super) fn start(
         settings: &Settings,
         client: &Client,
@@ -95,7 +96,7 @@ impl Context {
         }
     }
 
-    /// Returns the configuration for all tenants; the defaults if there is no InfraConfig.
+    /// Returns the InfraConfig; one with default values if there is none.
     #[must_use]
     pub fn config(&self) -> Arc<InfraConfig> {
         let defaults =
@@ -114,8 +115,9 @@ impl Context {
     }
 }
 
-/// Removes images and conditions of a Node, which are most of the object and change often. The extender reads
-/// taints and resources, and NetworkPolicies use addresses and pod CIDRs, so these fields stay.
+/// Removes images and conditions from a Node, because they are most of the object and change often. Taints,
+/// resources, addresses and pod CIDRs stay: the extender reads taints and resources, and NetworkPolicies contain
+/// addresses and pod CIDRs.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     node.metadata.annotations = None;

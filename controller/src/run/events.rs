@@ -1,5 +1,5 @@
-//! Emits Events about changes of objects. Events are lost while the server is unavailable; conditions hold the
-//! state.
+//! Emits Events about objects. Events are lost while the API server is unavailable, so the state is also in
+//! conditions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
-/// Maximum number of events of one object in a burst, and the time after which one more is allowed (the values of
-/// client-go's event correlator).
+/// Maximum number of Events about one object in a burst, and the time after which one more Event is allowed. The
+/// values are those of client-go's event correlator.
 const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
-/// Emits Events, with a rate limit per object.
+/// Emits Events, with a rate limit for each object.
 pub struct Events {
     recorder: Recorder,
     paces: Mutex<HashMap<String, TokenBucket>>,
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    /// Returns an emitter for the controller with this identity.
+    /// Returns an emitter. `identity` becomes `reportingInstance` of the Events.
     #[must_use]
     pub fn new(client: Client, identity: &str) -> Self {
         let reporter =
@@ -37,17 +37,17 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), paces: Mutex::default() }
     }
 
-    /// Emits a warning about an object.
+    /// Emits a warning Event about an object.
     pub async fn warn<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, note: &str) {
         self.warn_for(object.object_ref(&()), reason, note).await;
     }
 
-    /// Emits a warning about an object by its reference.
+    /// Emits a warning Event about the object with this reference.
     pub async fn warn_for(&self, reference: ObjectReference, reason: &str, note: &str) {
         self.emit_for(EventType::Warning, reference, reason, note).await;
     }
 
-    /// Emits an Event about an object by its reference.
+    /// Emits an Event about the object with this reference.
     pub async fn emit_for(
         &self,
         type_: EventType,
@@ -77,7 +77,7 @@ impl Events {
     fn may(&self, reference: &ObjectReference) -> bool {
         let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // Removes the limits of deleted objects.
+        // All rate limits are reset when there are many, because limits of deleted objects are not removed otherwise.
         if paces.len() > 10_000 {
             paces.clear();
         }

@@ -1,21 +1,21 @@
-//! The last computed fleet, which reconcilers read.
+//! The last resolved profiles of all hosts, which reconcilers read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::profiles::ResolvedProfiles;
 
-/// Last computed fleet.
+/// Last resolved profiles of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct FleetStore(Mutex<Arc<ResolvedProfiles>>);
 
 impl FleetStore {
-    /// Returns the last computed fleet.
+    /// Returns the last resolved profiles.
     #[must_use]
     pub(super) fn get(&self) -> Arc<ResolvedProfiles> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the fleet, and returns the fleet before.
+    /// Replaces the resolved profiles, and returns the previous ones.
     pub(super) fn replace(&self, fleet: ResolvedProfiles) -> Arc<ResolvedProfiles> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut known, Arc::new(fleet))

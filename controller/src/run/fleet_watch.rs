@@ -1,5 +1,5 @@
-//! Keeps the [`Fleet`] up to date: recomputes the fleet when its input changes, and triggers the hosts and profiles
-//! whose result changed.
+//! Resolves the profiles of all hosts again whenever their input changes, and triggers reconciles of the hosts and
+//! profiles whose result has changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::throttle::ReconcileThrottle;
 use crate::profiles::{HostObjects, ResolvedProfiles};
 use berth_runtime::watch::Change;
 
-/// Time for which changes are collected before the fleet is recomputed.
+/// Time for which changes are collected before the profiles are resolved again.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// Queues of the reconcilers.
+/// Queues of the reconcilers of hosts and of profiles.
 #[derive(Debug, Clone)]
 pub(super) struct Queues {
     pub(super) hosts: UnboundedSender<ObjectRef<InfraNode>>,
@@ -29,7 +29,8 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Triggers a reconcile of a host. If the queue has no receiver, the program is ending.
+    /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is
+    /// ending.
     pub(super) fn host(&self, name: &str) {
         self.hosts.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
@@ -39,7 +40,7 @@ impl Queues {
     }
 }
 
-/// Receivers of changes of the input.
+/// Receivers of changes of the objects from which profiles are resolved.
 pub(super) struct Changes {
     pub(super) nodes: UnboundedReceiver<Change<Node>>,
     pub(super) infra_nodes: UnboundedReceiver<Change<InfraNode>>,
@@ -58,10 +59,10 @@ impl Changes {
     }
 }
 
-/// Watches the input until the future is dropped.
+/// Watches the objects from which profiles are resolved, until the future is dropped.
 pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut changes: Changes) {
     recompute(&context, &queues);
-    // A new leader reconciles all objects once.
+    // After it becomes the leader, this process reconciles all objects once.
     trigger_all(&context, &queues);
     let mut throttle = ReconcileThrottle::default();
     loop {
@@ -84,7 +85,8 @@ pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut chang
     }
 }
 
-/// Triggers the objects that the next change affects. Returns true if the fleet must be computed again.
+/// Waits for the next change, and triggers the objects that it affects. Returns true if the profiles must be resolved
+/// again.
 async fn handle_next(
     context: &Context,
     queues: &Queues,
@@ -99,7 +101,8 @@ async fn handle_next(
         Some(change) = changes.infra_nodes.recv() => match change {
             Change::Relisted => { trigger_all(context, queues); true }
             Change::Object(before, after) => {
-                // A write of this controller is also a change, and must not trigger another write immediately.
+                // This controller's own writes are changes too; the throttle prevents them from causing another write
+                // immediately.
                 if let Some(after) = &after {
                     throttle.note(after.name_any());
                 }
@@ -122,7 +125,7 @@ async fn handle_next(
             }
             false
         }
-        // The receivers live as long as the program.
+        // The branch is never reached: the senders live as long as the program.
         else => std::future::pending().await,
     }
 }
@@ -136,7 +139,8 @@ fn recompute(context: &Context, queues: &Queues) {
     let nodes = context.nodes.all();
     let infra_nodes: Vec<_> =
         nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
-    // Only the spec of a profile matters, not its status.
+    // Only the spec of a profile matters, so the status and other fields that change with it are removed for the
+    // comparison.
     let bare = |profile: Arc<HostProfile>| {
         let mut profile = (*profile).clone();
         profile.status = None;
@@ -176,7 +180,7 @@ fn recompute(context: &Context, queues: &Queues) {
     }
 }
 
-/// Returns the fields of a Node that the selection of a profile depends on.
+/// Returns the fields of a Node on which the resolved profiles depend, for comparison.
 fn node_facts(node: Option<&Node>) -> impl PartialEq {
     let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
     node.map(|node| (node.metadata.uid.clone(), node.metadata.labels.clone(), addresses(node)))
@@ -194,7 +198,7 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
     profile.map(|profile| (profile.spec.clone(), profile.metadata.deletion_timestamp.clone()))
 }
 
-/// Triggers the hosts that carry a tenant, or that carried the tenant before the change.
+/// Triggers the hosts that carry a tenant, or that carried it before the change.
 fn tenant_changed(
     context: &Context,
     throttle: &mut ReconcileThrottle,

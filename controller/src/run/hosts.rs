@@ -1,7 +1,7 @@
-//! Reconciler of hosts: spec and conditions of InfraNodes, and labels of Nodes.
+//! Reconciler of hosts: writes spec and conditions of InfraNodes, and labels of Nodes.
 //!
-//! This reconciler is the only writer of `InfraNode.spec`. [`crate::profiles`] computes the spec. If another
-//! manager owns a field unexpectedly, the field is left to that manager.
+//! Normally this reconciler is the only writer of `InfraNode.spec`, which [`crate::profiles`] computes. If another
+//! manager owns a field, the reconciler leaves the field to that manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +85,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), Failed> {
     let name = infra_node.name_any();
-    // The API server deletes an InfraNode whose Node is deleted, by its owner reference.
+    // An InfraNode without a Node is left alone: the API server deletes it, because the deleted Node is its owner.
     let Some(node) = context.nodes.get(&name) else { return Ok(()) };
     if infra_node.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -98,7 +98,7 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
         Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
-    // Conditions are written even if the spec could not be applied.
+    // The conditions are written even if the spec could not be applied.
     let choice = fleet.selection(&name);
     let updated = update_conditions(&context, &infra_node, choice, wanted.as_ref()).await;
     let labelled = match choice {
@@ -140,8 +140,8 @@ async fn write(
     }
 }
 
-/// Updates the reconciler's conditions of an InfraNode. While the agent is unresponsive, also updates the agent's
-/// conditions.
+/// Updates the conditions of an InfraNode that this reconciler owns. While the agent is unresponsive, also updates
+/// the agent's conditions.
 async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
@@ -199,7 +199,7 @@ async fn update_conditions(
                 observed_generation: None,
             }
         };
-        // These conditions stay until the agent writes its own conditions again.
+        // Conditions that report an unresponsive agent stay until the agent writes its own conditions again.
         let stays = is_unresponsive(one).then(|| one.clone());
         stays.or_else(|| unresponsive.as_ref().map(unknown))
     }));
@@ -224,7 +224,8 @@ fn is_unresponsive(condition: &Condition) -> bool {
     condition.reason.parse() == Ok(ConditionReason::AgentUnresponsive)
 }
 
-/// Labels the Node, with force: a kubelet can label its own Node, and must not attract VMs by these labels.
+/// Sets the profile's labels on the Node. The apply is forced, because a kubelet can label its own Node, and must not
+/// be able to attract VMs by these labels.
 async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
     let wanted = profile_labels(profile);
     let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);

@@ -1,4 +1,5 @@
-//! Reports objects that cannot be parsed, in a condition and an Event of the object, where its author sees them.
+//! Reports each object that cannot be parsed by a condition and an Event of the object, where its author can see
+//! them.
 //!
 //! The schemas make the API server refuse most of these objects. The remaining objects were written under older
 //! schemas or by another version, or violate a rule that a schema cannot express. The last valid version of such an
@@ -26,10 +27,10 @@ use crate::profiles::{ConditionUpdate, condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
-/// Delay before the report of a malformed object is retried.
+/// Delay before reports that could not be written are retried.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Reports malformed objects until the future is dropped.
+/// Reports the objects that cannot be parsed, until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let malformed = context.watches.malformed();
     let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
@@ -76,7 +77,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
     };
     let Some(object) = within(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
-    // The object was corrected in the meantime.
+    // The object was corrected in the meantime, so there is nothing to report.
     let Some(message) = (malformed.problem)(object.clone()) else { return Ok(()) };
     let message = berth_runtime::cli::text::printable(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
@@ -99,7 +100,8 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         let ready = condition(&said, &before, metadata.generation, &now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::named(resource.clone(), namespace, name);
-        // A separate field manager applies the condition, so that the rest of the status stays.
+        // The condition has a separate field manager, so that the apply does not remove the other fields of the
+        // status.
         let body = json!({"conditions": [ready]});
         context.writer.apply_status_as(CONTROLLER_MALFORMED, &target, body).await?;
     }

@@ -36,7 +36,7 @@ struct Written {
     kind: String,
 }
 
-/// All metrics.
+/// All metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -97,17 +97,17 @@ impl Recorder for Metrics {
 }
 
 impl Metrics {
-    /// Counts a request.
+    /// Counts a request to the API server.
     pub(super) fn request(&self, method: &str) {
         self.requests.get_or_create(&Method { method: method.to_owned() }).inc();
     }
 
-    /// Counts a written object.
+    /// Counts a write of an object.
     pub(super) fn wrote(&self, kind: &str) {
         self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
     }
 
-    /// Sets the metric to 1 if this process is the leader, and to 0 otherwise.
+    /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
     }

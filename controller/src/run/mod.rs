@@ -1,9 +1,9 @@
-//! Daemon of the controller: reconcilers, which run on the leader of several replicas.
+//! Daemon of the controller. The reconcilers run only on the leader of several replicas.
 //!
 //! Each replica watches the objects and serves HTTP, so that the next leader is ready immediately. The leader runs
-//! the reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state
-//! with the pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers
-//! are dropped at any point, and the next leader reconciles from the actual state. The scheduler extender
+//! the reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state with
+//! the pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers are
+//! dropped wherever they are, and the next leader reconciles from the actual state. The scheduler extender
 //! ([`extender`]) runs on all replicas.
 
 pub mod apply;
@@ -49,7 +49,7 @@ use site::Pages;
 
 /// Name of the leader lease.
 const LEASE: &str = "berth-controller";
-/// Timeout for the release of the leader lease when the program ends.
+/// Timeout of the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -60,7 +60,8 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(run_until_signal(settings));
-    // A DNS lookup that hangs must not delay the exit of the program.
+    // The runtime does not wait for blocking tasks, because a DNS lookup that hangs must not delay the exit of the
+    // program.
     runtime.shutdown_background();
     result
 }
@@ -110,7 +111,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut elector = LeaderElector::new(leases, election, guard);
     let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
     tracing::info!(identity, namespace, lease = LEASE, "started leader election");
-    // Reconcilers stop when the set is dropped.
+    // The reconcilers are stopped when this set is dropped.
     let mut reconcilers = JoinSet::new();
     let result = loop {
         tokio::select! {
@@ -129,7 +130,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             _ = end.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             // No task ends in normal operation. If a task ends, the program exits, and systemd or the kubelet
-            // restarts it.
+            // restarts the program.
             Some(ended) = reconcilers.join_next() => break Err(unexpected_end(ended)),
             Some(ended) = watch_tasks.join_next() => break Err(unexpected_end(ended)),
         }

@@ -1,21 +1,22 @@
-//! Objects stored as JSON text. As trees of maps, the content of ten thousand objects takes about ten times the
-//! memory.
+//! Packs the content of objects as JSON text. As trees of maps, the content of ten thousand objects takes about ten
+//! times as much memory.
 
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-/// Replaces the content of an object by its JSON text. The metadata stay. A packed object cannot be serialized.
+/// Replaces the content of an object by its JSON text. The metadata is not changed. A packed object cannot be
+/// serialized.
 pub(super) fn pack_content(object: &mut DynamicObject) {
     let mut text = std::mem::take(&mut object.data).to_string();
     text.shrink_to_fit();
     object.data = Value::String(text);
 }
 
-/// Returns an object with parsed content; an object that is not packed is returned unchanged.
+/// Returns an object with its content parsed again. An object that is not packed is returned unchanged.
 #[must_use]
 pub(super) fn unpack_content(object: &DynamicObject) -> DynamicObject {
     let data = match &object.data {
-        // The text was serialized from a value, so it can be parsed.
+        // Parsing does not fail, because the text was serialized from a value.
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
         data => data.clone(),
     };

@@ -1,4 +1,4 @@
-//! Shared code of reconcilers of cluster-scoped objects, in addition to the harness of berth-runtime.
+//! Shared code of reconcilers of cluster-scoped objects, in addition to that of the crate `berth-runtime`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::context::Context;
 /// Reason why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// A request that failed.
+    /// A request that failed, and its error.
     #[error("{0}: {1}")]
     Call(String, CallError),
     /// A prerequisite that is not met yet.
@@ -25,7 +25,7 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// Returns a function that adds the name of the request to its error.
+    /// Returns a function that adds the description of a request to its error.
     pub fn to(what: impl Into<String>) -> impl FnOnce(CallError) -> Self {
         let what = what.into();
         move |error| Self::Call(what, error)
@@ -41,8 +41,8 @@ impl ReconcileError for Failed {
     }
 }
 
-/// Reconciles each object of the queue that is in the store, until the future is dropped. An object without a
-/// difference is reconciled again after the time of `--resync`, plus or minus a quarter.
+/// Reconciles each object that the queue names and the store contains, until the future is dropped. An object in the
+/// desired state is reconciled again after the time of `--resync`, plus or minus a quarter.
 pub async fn reconcile<K, F, R>(
     options: Options,
     context: Arc<Context>,

@@ -7,21 +7,21 @@ use berth_runtime::serve::Listen;
 
 use super::extender;
 
-/// Settings from the command line.
+/// Settings of the daemon from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Path of a kubeconfig; `None` to use the ServiceAccount of the pod, or `KUBECONFIG`.
+    /// Path of a kubeconfig; `None` to use the ServiceAccount of the pod or the variable `KUBECONFIG`.
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace of the leader lease and of the agents' Leases.
+    /// Namespace of the leader lease and of the Leases of agents.
     pub lease_namespace: String,
     /// Time after which another replica takes over from a leader that does not renew the lease.
     pub lease_duration: Duration,
-    /// Identity of this replica.
+    /// Identity of this replica in the leader lease.
     pub identity: String,
-    /// Addresses of the HTTP server.
+    /// Addresses on which the HTTP server listens.
     pub listen: Vec<Listen>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
-    /// Settings of the scheduler extender, if it is enabled.
+    /// Settings of the scheduler extender; `None` if it is disabled.
     pub extender: Option<extender::Settings>,
 }

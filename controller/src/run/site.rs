@@ -26,8 +26,8 @@ impl Pages {
         Self { metrics, watches, extender }
     }
 
-    /// Returns the kinds that the reconcilers or the extender have not listed yet. A rolling update continues only
-    /// when the new replica can respond to kube-scheduler.
+    /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. Because
+    /// of this page, a rolling update continues only when the new replica can answer kube-scheduler.
     fn unready(&self) -> Option<String> {
         let all = [self.watches.unlisted(), self.extender.unready()];
         let all: Vec<String> = all.into_iter().flatten().collect();
@@ -38,7 +38,7 @@ impl Pages {
 impl Site for Pages {
     const PAGES: serve::Pages<Self> = &[
         ("/metrics", |pages| Page::metrics(pages.metrics.render())),
-        // The program exits if any task ends, so a response proves that all tasks run.
+        // The program exits if any of its tasks ends, so a response proves that all tasks run.
         ("/healthz", |_| Page::fine()),
         ("/readyz", |pages| match pages.unready() {
             None => Page::fine(),

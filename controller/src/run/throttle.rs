@@ -1,16 +1,16 @@
-//! Rate limit for reconciles during a burst of changes: at most one reconcile per period, rather than one per
-//! change or a single one at the end of the burst.
+//! Rate limit for reconciles during a burst of changes: there is at most one reconcile per period, and the first one
+//! does not wait for the end of the burst.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Period of reconciles in a burst. The spec of a host contains all its tenants, so each write costs more the more
-/// tenants it has.
+/// Minimum time between reconciles. The spec of a host contains all its tenants, so the cost of a write grows with
+/// the number of tenants.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Objects to reconcile, and the time of the last reconcile.
+/// Names of the objects to be reconciled, and the time at which objects were last taken.
 #[derive(Debug, Default)]
 pub(super) struct ReconcileThrottle {
     names: BTreeSet<String>,
@@ -18,19 +18,19 @@ pub(super) struct ReconcileThrottle {
 }
 
 impl ReconcileThrottle {
-    /// Adds an object.
+    /// Adds an object that must be reconciled.
     pub(super) fn note(&mut self, name: String) {
         self.names.insert(name);
     }
 
-    /// Returns the time at which the objects are due: now, or one period after the last reconcile. `None` if there
-    /// are no objects.
+    /// Returns the time at which the objects are due: now, or one period after objects were last taken. `None` if
+    /// there are no objects.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let next = self.last.and_then(|last| last.checked_add(PERIOD));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))
     }
 
-    /// Removes and returns the objects that are due now.
+    /// Removes and returns the objects if they are due now; otherwise returns no objects.
     pub(super) fn take(&mut self, now: Instant) -> BTreeSet<String> {
         if self.due(now).is_none_or(|due| due > now) {
             return BTreeSet::new();
@@ -61,7 +61,7 @@ mod tests {
             }
         }
         assert_eq!(last, [1_020, 2_020]);
-        // The objects that remain at the end of the burst are reconciled too.
+        // Objects that were added at the end of the burst are reconciled after the period, too.
         assert_eq!(burst.due(at(2_990)), Some(at(3_020)));
         assert_eq!(burst.take(at(3_020)).len(), 1);
         assert_eq!(burst.due(at(9_000)), None);

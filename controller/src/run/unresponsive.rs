@@ -1,9 +1,8 @@
-//! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the duration of the
-//! Lease.
+//! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the duration of the Lease.
 //!
-//! Only the clock of this program counts, because clocks of hosts may be wrong. If an agent has a report and no
-//! Lease, the agent stopped before it created the Lease, or the Lease was deleted: after a while the agent counts
-//! as unresponsive.
+//! The time is measured by the clock of this program, because the clocks of hosts may be wrong. If an agent has
+//! written a report but has no Lease, the agent stopped before it created the Lease, or the Lease was deleted. Such
+//! an agent is treated as unresponsive after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Interval between checks for expired Leases.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time after which an agent without a Lease counts as unresponsive: an agent creates its Lease when it starts.
+/// Time after which an agent without a Lease is treated as unresponsive. An agent creates its Lease when it starts.
 const MISSING_LEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Observed Leases of agents.
@@ -32,16 +31,17 @@ pub(super) struct AgentLeases {
 /// Agents without a Lease.
 #[derive(Debug, Default)]
 struct MissingLeases {
-    /// Time since which the Lease is missing, counted from the start of the watch at the earliest.
+    /// Time since which the Lease of each agent is missing. For a Lease that was missing at the start of the watch,
+    /// this is the start of the watch.
     since: BTreeMap<String, Instant>,
-    /// Agents that are reported as unresponsive.
+    /// Agents without a Lease whose unresponsiveness has been reported in conditions.
     reported: BTreeSet<String>,
 }
 
 /// Reason why an agent is unresponsive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unresponsive {
-    /// Time of the last renewal of the Lease, as written by the agent.
+    /// The Lease has expired. The value is the time of its last renewal, as the agent wrote it.
     Since(String),
     /// The agent has no Lease.
     NoLease,
@@ -50,11 +50,11 @@ pub(super) enum Unresponsive {
 /// Last renewal of a Lease.
 #[derive(Debug, Clone)]
 struct Renewal {
-    /// Time of the renewal, as written by the agent.
+    /// `renewTime` of the Lease, as the agent wrote it.
     renewed: String,
     seen: Instant,
     lasts: Duration,
-    /// True if the expiry has been reported.
+    /// True if the expiry has been reported in the conditions of the InfraNode.
     reported: bool,
 }
 
@@ -80,8 +80,8 @@ impl AgentLeases {
         (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
     }
 
-    /// Marks the expiry as reported, so that it is reported only once. An agent that runs but cannot renew its
-    /// Lease writes its own conditions again.
+    /// Records that the unresponsiveness of an agent has been reported in conditions, so that it is reported only
+    /// once. An agent that still runs but cannot renew its Lease then writes its own conditions again.
     pub(super) fn mark_reported(&self, node: &str) {
         match self.lock().get_mut(node) {
             Some(renewal) => renewal.reported = true,
@@ -101,7 +101,8 @@ impl AgentLeases {
         all.insert(lease.name_any(), renewal);
     }
 
-    /// Returns the Nodes whose agents became unresponsive since the last call. Nodes without a report are left out.
+    /// Returns the Nodes whose agents have become unresponsive since the last call, and updates `known`. A Node is
+    /// left out if its agent has neither a Lease nor a report.
     fn newly_unresponsive(
         &self,
         known: &mut BTreeSet<String>,

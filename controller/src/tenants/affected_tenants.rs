@@ -1,5 +1,5 @@
-//! Tenants that a change of a host affects. Most changes affect only one of the thousand tenants that a host
-//! carries.
+//! Computes which tenants a change of a host affects. Most changes affect only one of the thousand tenants that a
+//! host carries.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use super::ids::NetworkId;
 pub enum AffectedTenants {
     /// All tenants.
     All,
-    /// Some tenants and, if `deleting` is true, all tenants that are being deleted, because they wait for hosts.
+    /// Some tenants.
     Some {
-        /// Namespaces of the tenants.
+        /// Namespaces of the affected tenants.
         tenants: BTreeSet<String>,
-        /// True if tenants that are being deleted are affected too.
+        /// True if all tenants that are being deleted are affected too, because their deletion waits for hosts.
         deleting: bool,
     },
 }
@@ -27,12 +27,13 @@ impl Default for AffectedTenants {
 }
 
 impl AffectedTenants {
-    /// Returns the tenants that the difference between two states of a host affects; `None` stands for a host that
-    /// does not exist.
+    /// Returns the tenants that are affected by the change of a host from `before` to `after`; `None` means that the
+    /// host does not exist.
     #[must_use]
     pub fn between(before: Option<&HostState>, after: Option<&HostState>) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
-        // Fields that all tenants of the host depend on, and counts without the names of tenants.
+        // Fields on which all tenants of the host depend. `unnamed` is among them, because it counts tenants without
+        // their names.
         let shared = |host: &HostState| {
             (
                 host.labels.clone(),
@@ -53,7 +54,7 @@ impl AffectedTenants {
         Self::Some { tenants, deleting }
     }
 
-    /// Adds the tenants of another set.
+    /// Adds the tenants of `other` to this set.
     pub fn merge(&mut self, other: Self) {
         match (self, other) {
             (Self::All, _) => {}
@@ -66,7 +67,7 @@ impl AffectedTenants {
     }
 }
 
-/// Returns the part of a host's state that belongs to one tenant.
+/// Returns the part of a host's state on which one tenant depends; `None` if the host is not to carry the tenant.
 fn part<'a>(
     host: &'a HostState,
     tenant: &str,

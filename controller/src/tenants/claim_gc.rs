@@ -1,4 +1,5 @@
-//! Garbage collection of claims whose tenant no longer needs them: quarantine, then deletion.
+//! Garbage collection of the VlanClaims that no tenant needs any more: a claim is put into quarantine, and deleted
+//! after the quarantine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,29 +10,29 @@ use k8s_openapi::jiff::Timestamp;
 use super::claims::quarantine_ends;
 use super::ids::NetworkId;
 
-/// A TenantCluster that exists; it may be in deletion.
+/// A TenantCluster that exists. It may be in deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTenant {
     /// Name of the TenantCluster.
     pub name: String,
-    /// Host network of the tenant, and the VLAN or VNI in its status.
+    /// Host network of the tenant, and the VLAN or VNI in its status; `None` if the status has neither.
     pub has: Option<(String, NetworkId)>,
 }
 
-/// Action on one claim.
+/// Due action on one VlanClaim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClaimAction<'a> {
-    /// Start the quarantine of the claim. The caller first reads the tenant from the API server, because a store
-    /// may lack the newest tenants.
+    /// Start the quarantine of the claim. Before that, the caller must read the tenant from the API server, because a
+    /// store may lack the newest tenants.
     Release(&'a VlanClaim),
-    /// End the quarantine of the claim, because its tenant uses the claim: the controller stopped during a
-    /// takeover.
+    /// End the quarantine of the claim, because its tenant uses the claim. This occurs if the controller was stopped
+    /// while the tenant took over the claim.
     Reclaim(&'a VlanClaim),
     /// Delete the claim, because its quarantine has ended.
     Delete(&'a VlanClaim),
 }
 
-/// Returns the actions that are due, and the time of the next action.
+/// Returns the actions that are due now, and the time at which the next action is due.
 #[must_use]
 pub fn actions<'a>(
     claims: &'a [Arc<VlanClaim>],

@@ -26,27 +26,27 @@ pub struct Request<'a> {
     pub tenant: &'a str,
     /// UID of the TenantCluster.
     pub uid: &'a str,
-    /// The host network.
+    /// Name of the tenant's host network.
     pub network: &'a str,
-    /// True if tenants of the network have VNIs instead of VLANs.
+    /// True if tenants of the network are separated by VNIs instead of VLANs.
     pub by_vni: bool,
-    /// VLAN or VNI in the spec of the tenant: no other number is acceptable.
+    /// VLAN or VNI that the spec of the tenant requests; no other number is acceptable.
     pub fixed: Option<NetworkId>,
-    /// VLAN or VNI in the status of the tenant.
+    /// VLAN or VNI in the status of the tenant, which its machines may already use.
     pub recorded: Option<NetworkId>,
 }
 
-/// State of pools and of other tenants' claims.
+/// State on which the choice depends: pools, and VLANs and VNIs in use.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimState<'a> {
-    /// Pools and quarantine.
+    /// InfraConfig with the pools and the duration of the quarantine.
     pub config: &'a InfraConfigSpec,
     /// All existing VlanClaims.
     pub claims: &'a [Arc<VlanClaim>],
-    /// Names of claims that exist on the API server and are not yet in `claims`.
+    /// Names of claims that exist on the API server but may not be in `claims` yet.
     pub refused: &'a BTreeSet<String>,
-    /// VLANs and VNIs that NetworkAttachmentDefinitions of other users have on the same network, with the names of
-    /// the definitions.
+    /// VLANs and VNIs on the same network that NetworkAttachmentDefinitions of other users contain, each with the
+    /// name of the definition.
     pub foreign: &'a BTreeMap<NetworkId, String>,
 }
 
@@ -61,23 +61,24 @@ pub enum Choice<'a> {
     Create(NetworkId),
 }
 
-/// Returns the time for which a VLAN stays unused after its tenant was deleted.
+/// Returns the time for which no other tenant gets a VLAN or VNI after the deletion of its tenant.
 #[must_use]
 pub fn quarantine(config: &InfraConfigSpec) -> SignedDuration {
     SignedDuration::from_secs(config.vlan_quarantine_seconds.unwrap_or(QUARANTINE).into())
 }
 
-/// Returns the end of a claim's quarantine; `None` if it is not in quarantine.
+/// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
 #[must_use]
 pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Timestamp> {
     let released = claim.status.as_ref()?.released_at.as_ref()?.0;
     Some(released.checked_add(quarantine(config)).unwrap_or(Timestamp::MAX))
 }
 
-/// Chooses a VLAN or VNI.
+/// Chooses a VLAN or VNI for a tenant.
 ///
 /// # Errors
-/// Returns a fault if no number is free, or if the requested number is not free; the fault names the users.
+/// Returns a fault if no number is free, or if the requested number is not free; the fault then names who uses the
+/// number.
 pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
     if let Some(id) = held(request, known.claims) {
         return match request.fixed {
@@ -118,7 +119,8 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
     }
     let pool = Pool::for_request(known.config, request)?;
     let before = request.recorded.filter(|id| pool.contains(*id));
-    // Without a claim, another tenant could have the VLAN by now. If the VLAN is free, the tenant's VMs keep it.
+    // The tenant has no claim, so another tenant may have its earlier VLAN by now. If that VLAN is free, it is chosen
+    // first, because the tenant's VMs use it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
     let preferred = pool.by_preference(request).filter(|id| !is_contested(id));
     let mut ids = before.into_iter().chain(preferred);
@@ -128,9 +130,9 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
     }
 }
 
-/// Returns the VLAN or VNI of a tenant's claims. Two controllers that did not see each other's claims may have
-/// created several claims: the number in the status has priority, otherwise the lowest number is used, so that all
-/// controllers choose the same number.
+/// Returns the VLAN or VNI of a tenant's claims. A tenant may have several claims if two controllers created them
+/// without seeing each other's. Then the number in the status has priority, and otherwise the lowest number, so that
+/// all controllers choose the same number.
 #[must_use]
 pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let own = |claim: &VlanClaim| {
@@ -162,7 +164,8 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Returns a released claim of an earlier tenant of the same name: the quarantine only protects other tenants.
+/// Returns a claim in quarantine of an earlier tenant with the same name. The tenant may take it over, because the
+/// quarantine only protects other tenants.
 fn released_by_same_name<'a>(
     request: Request<'_>,
     known: ClaimState<'a>,
@@ -185,7 +188,7 @@ fn released_by_same_name<'a>(
     .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
 
-/// Reason why a VLAN or VNI is not free. The text continues a sentence that begins with the number.
+/// User of a VLAN or VNI that is not free. The text continues a sentence that begins with the number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum IdInUse {
     #[error("tenant {0} has")]
@@ -207,7 +210,7 @@ impl IdInUse {
     }
 }
 
-/// Returns the VLANs and VNIs of tenants on other networks that may share a wire with this network.
+/// Returns the VLANs and VNIs of other tenants on other networks that may share a wire with this network.
 fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
     let mut all = BTreeMap::new();
     for claim in known.claims.iter().map(Arc::as_ref) {
@@ -290,7 +293,7 @@ fn exhausted(
     Fault::new(ConditionReason::PoolExhausted, message)
 }
 
-/// VLANs or VNIs that tenants of a network can get.
+/// VLANs or VNIs from which the tenants of a network get theirs.
 #[derive(Debug)]
 struct Pool {
     ids: Ids,
@@ -356,8 +359,9 @@ impl Pool {
         }
     }
 
-    /// Returns all numbers, starting at the hash of the tenant's name: a tenant that is created again gets the same
-    /// number as before, and two tenants that are created at the same time seldom request the same number.
+    /// Returns all numbers of the pool, starting at the hash of the tenant's name. Thus a tenant that is created
+    /// again gets the same number as before if it is free, and two tenants that are created at the same time seldom
+    /// request the same number.
     fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_of(&[request.tenant, request.network]);
@@ -367,7 +371,7 @@ impl Pool {
     }
 }
 
-/// Returns a hash of several strings; strings with other boundaries have another hash.
+/// Returns a hash of several strings. The hash depends on where one string ends and the next begins.
 pub(super) fn hash_of(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }

@@ -64,7 +64,7 @@ fn created(id: u16) -> (String, NetworkId) {
 fn a_recreated_tenant_requests_the_same_vlan_and_others_request_others() {
     let first = among(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
     assert_eq!(first, among(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
-    // Users can observe the hash: after an upgrade, a tenant must request the same VLAN.
+    // Users can observe the result of the hash: after an upgrade of Berth, a tenant must request the same VLAN.
     assert_eq!(first.1.number(), 175);
     let other = among(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
     assert_ne!(first, other);
@@ -82,7 +82,7 @@ fn vlans_in_use_are_skipped() {
         "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
          1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
     );
-    // VLAN 1 is never chosen, even if a user adds it to the pool; and pools of other networks do not count.
+    // VLAN 1 is never chosen, even if a user adds it to the pool. Pools of other networks are not used.
     assert_eq!(
         among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
         ConditionReason::NoPool
@@ -156,8 +156,8 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
         among(stranger, "100-199", &released, &[], &[]).unwrap_err().reason,
         ConditionReason::NetworkIdInUse
     );
-    // A claim that is not released is not taken over: it may belong to a tenant that this controller does not know
-    // yet.
+    // A claim without a quarantine is not taken over: it may belong to a tenant of the same name that this controller
+    // does not know yet.
     let held = [claim(175, "abc", "other", None)];
     assert_eq!(among(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
@@ -199,7 +199,7 @@ fn unneeded_claims_are_released_and_deleted() {
     assert_eq!(next, Some(Timestamp::from_second(90).unwrap()));
 }
 
-/// A simulated server that accepts one claim of each name, and controllers with lists of any age.
+/// A simulated API server that accepts only one claim of each name. The lists of its controllers may be of any age.
 #[derive(Default)]
 struct Server {
     claims: Vec<Arc<VlanClaim>>,
@@ -215,8 +215,8 @@ impl Server {
         is_free
     }
 
-    /// Runs one attempt of a controller. The controller sees only the first `seen` claims, and may be killed before
-    /// it writes the status.
+    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller sees only the first `seen` claims.
+    /// If `killed` is true, it is killed before it writes the status.
     fn place(
         &mut self,
         tenant: &str,
@@ -255,7 +255,7 @@ impl Server {
                 Err(_) => return,
             };
             if !killed {
-                // The first controller that writes the status wins.
+                // The controller that writes the status first wins.
                 statuses.entry(tenant.to_owned()).or_insert(id);
             }
             return;
@@ -285,14 +285,15 @@ proptest! {
             let claim = server.claims.iter().find(|one| one.name_any() == name).unwrap();
             prop_assert_eq!(&claim.spec.tenant, tenant);
         }
-        // If a tenant has no VLAN, all VLANs are in use.
+        // A tenant may lack a VLAN only if all VLANs are in use.
         if statuses.len() < 6 {
             prop_assert_eq!(server.claims.len(), usize::from(size));
         }
     }
 }
 
-/// A VLAN in use on a network that may share the wire is not free, and a VLAN in both pools is not for new tenants.
+/// A VLAN that is in use on a network that may share the wire is not free, and a VLAN in the pools of both networks
+/// is not given to new tenants.
 #[test]
 fn networks_on_the_same_segment_count() {
     let on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
@@ -306,7 +307,8 @@ fn networks_on_the_same_segment_count() {
     let fault = among(fixed(101), "100-102", &theirs, &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
-    // A claim on the other network also counts in quarantine, and if an earlier tenant of this name had it.
+    // A claim on the other network also blocks its VLAN if it is in quarantine, or if an earlier tenant of this name
+    // had the same VLAN on this network.
     assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
     let left = [on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
     assert_eq!(among(request("abc", "1"), "101-102", &left, &[], &[]).unwrap(), created(102));
@@ -314,7 +316,7 @@ fn networks_on_the_same_segment_count() {
     let both = [on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
     let has = ("have".to_owned(), vlan(101));
     assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
-    // The pool of the other network consists of VLAN 7.
+    // The pool of the other network consists of VLAN 7 only.
     let fault = among(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(

@@ -1,4 +1,5 @@
-//! Facts of the infra cluster for NetworkPolicies of tenants: the pods of cluster DNS, and the cluster's own addresses.
+//! Facts of the infra cluster on which the NetworkPolicies of tenants depend: the pods of cluster DNS, and the
+//! addresses of the cluster itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,17 +13,17 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-/// Immutable label of every namespace since Kubernetes 1.21, with the name of the namespace.
+/// Label that every namespace has since Kubernetes 1.21, with the name of the namespace. Users cannot change it.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-/// Namespace of cluster DNS.
+/// Namespace in which cluster DNS runs.
 pub const SYSTEM: &str = "kube-system";
-/// Label of the Services of cluster DNS. CoreDNS, kube-dns and the charts of distributions set it.
+/// Label of the Services of cluster DNS, which CoreDNS, kube-dns and the charts of distributions set.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// Maximum number of entries of `except` in an `ipBlock`, for each family.
+/// Maximum number of entries of `except` in an `ipBlock`, for each address family.
 const MOST: usize = 256;
-/// Shortest prefix length to which networks are widened to stay within [`MOST`]: there are 256 networks of this
-/// length.
+/// Shortest prefix length to which networks are widened to get at most [`MOST`] networks: there are only 256 networks
+/// of this length.
 const LARGEST: u8 = 8;
 
 /// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
@@ -40,7 +41,7 @@ const NON_PUBLIC_RANGES: [&str; 9] = [
     "fe80::/10",
 ];
 
-/// Objects of a kind, or the reason why the objects are unknown.
+/// Objects of a kind, or the reason why they are unknown.
 pub type Listed<K> = Result<Vec<Arc<K>>, UnknownFact>;
 
 /// Reason why a fact of the infra cluster is unknown.
@@ -63,14 +64,15 @@ pub enum UnknownFact {
         SYSTEM, DNS_LABEL.0, DNS_LABEL.1
     )]
     NoDnsService,
-    /// The namespace of cluster DNS cannot be selected by its name. Kubernetes sets this label since 1.21.
+    /// The namespace of cluster DNS has no label [`NAMESPACE_NAME`], so policies cannot select it. Kubernetes sets
+    /// this label since 1.21.
     #[error(
         "namespace {0} has no label {1}: kubectl label namespace {0} {1}={0}",
         SYSTEM,
         NAMESPACE_NAME
     )]
     NoNamespaceLabel,
-    /// `spec.clusterDNS` of InfraConfig has no labels, and would select every pod.
+    /// `spec.clusterDNS` of the InfraConfig has no labels, so it would select every pod.
     #[error("InfraConfig default: spec.clusterDNS has no labels")]
     ClusterDnsWithoutLabels,
     /// The API server's Service has no endpoints.
@@ -93,15 +95,15 @@ pub struct Objects {
     pub service_networks: Listed<ServiceCIDR>,
 }
 
-/// Pods that answer DNS queries, and the addresses of their Services.
+/// Pods that answer the DNS queries of the infra cluster, and the addresses of their Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Labels of the namespace of these pods.
     pub namespace: BTreeMap<String, String>,
-    /// Labels of the pods, for each Service.
+    /// Pods behind each Service.
     pub backends: Vec<Backend>,
-    /// Addresses of the Services. NodeLocal DNSCache responds to these addresses on the node itself, so packets to
-    /// it are not translated to pod addresses.
+    /// Addresses of the Services. NodeLocal DNSCache answers at these addresses on the node itself, so packets to
+    /// them are not translated to addresses of pods.
     pub addresses: BTreeSet<IpAddr>,
 }
 
@@ -110,25 +112,25 @@ pub struct Dns {
 pub struct Backend {
     /// Labels of the pods; never empty, because an empty selector would select every pod.
     pub selector: BTreeMap<String, String>,
-    /// Protocols and ports of the pods, by number or by name.
+    /// Protocols of the pods' ports, each with the port as a number or a name.
     pub ports: Vec<(String, IntOrString)>,
 }
 
-/// Facts of the infra cluster.
+/// Facts of the infra cluster on which NetworkPolicies depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// Cluster DNS, or the reason why it is unknown.
+    /// Pods of cluster DNS, or the reason why they are unknown.
     pub dns: Result<Dns, UnknownFact>,
     /// Addresses of the API server, or the reason why they are unknown.
     pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
-    /// Addresses of Nodes.
+    /// Addresses of all Nodes.
     pub nodes: BTreeSet<IpAddr>,
-    /// Networks of pods and Services, as far as they are known.
+    /// Networks of pods and Services, as far as the API server has objects that contain them.
     pub networks: BTreeSet<IpNet>,
 }
 
 impl ClusterFacts {
-    /// Derives the facts from objects.
+    /// Derives the facts from objects of the infra cluster.
     #[must_use]
     pub fn derive(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
@@ -146,7 +148,8 @@ impl ClusterFacts {
         }
     }
 
-    /// Returns the networks that an isolated pod must not reach, of both families, aggregated and sorted.
+    /// Returns the networks that an isolated pod must not reach, as IPv4 and IPv6 networks, each aggregated and
+    /// sorted.
     #[must_use]
     pub fn excluded(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
         let single =
@@ -172,9 +175,9 @@ impl ClusterFacts {
     }
 }
 
-/// Returns networks with the longest prefixes that give at most [`MOST`] networks. For thousands of Nodes with
-/// public addresses, neighbouring addresses are excluded too: the policies then allow less than necessary, never
-/// more.
+/// Returns at most [`MOST`] networks: those that `networks` returns for the longest prefix length with which there
+/// are so few. With thousands of Nodes with public addresses, the result includes neighbouring addresses, which are
+/// then excluded too: the policies allow less than necessary, never more.
 fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     let lengths = (LARGEST..=bits).rev();
     let mut found = lengths.map(networks).find(|all| all.len() <= MOST).unwrap_or_default();
@@ -182,14 +185,14 @@ fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     found
 }
 
-/// Returns the addresses of a Node.
+/// Returns the IP addresses in the status of a Node.
 #[must_use]
 pub fn addresses(node: &Node) -> BTreeSet<IpAddr> {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     all.filter_map(|one| one.address.parse().ok()).collect()
 }
 
-/// Returns the pod networks of a Node, if the cluster assigns pod networks to Nodes.
+/// Returns the pod networks of a Node; empty if the cluster does not assign pod networks to Nodes.
 #[must_use]
 pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     let spec = node.spec.as_ref();
@@ -211,7 +214,7 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, Un
         if selector.is_empty() {
             continue;
         }
-        // Tenants do not need the metrics port of the DNS pods.
+        // Only port 53 is allowed: tenants do not need other ports of the DNS pods, such as the metrics port.
         let ports = spec.ports.iter().flatten().filter(|port| port.port == 53);
         let ports = ports.map(|port| {
             let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));

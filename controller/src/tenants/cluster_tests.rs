@@ -1,4 +1,4 @@
-//! Tests of facts that are derived from objects as they occur in clusters.
+//! Tests of facts of the infra cluster, derived from objects as they occur in clusters.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn failed(kind: &str, reason: &str) -> UnknownFact {
     UnknownFact::ListFailed { kind: kind.to_owned(), reason: reason.to_owned() }
 }
 
-/// Returns the objects of a cluster that kubeadm installed.
+/// Returns the objects of a cluster as kubeadm installs it.
 fn typical_objects() -> Objects {
     Objects {
         dns: listed(json!([{"metadata": {"name": "kube-dns"}, "spec": {
@@ -124,7 +124,7 @@ fn unknown_facts_have_a_reason() {
             without(|all| all.api_endpoints = Err(failed("endpointslices", "forbidden"))),
             "forbidden",
         ),
-        // ServiceCIDRs are optional: an older server may not serve the kind.
+        // ServiceCIDRs are optional, because an older API server does not serve the kind.
         (without(|all| all.service_networks = Err(failed("servicecidrs", "no such kind"))), ""),
     ] {
         assert!(why.contains(words) && why.is_empty() == words.is_empty(), "{words}: {why}");
@@ -148,9 +148,9 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
             let IpAddr::V4(node) = node else { continue };
             assert!(v4.iter().any(|net| net.contains(node)), "{node}");
         }
-        // A small number of addresses is excluded exactly.
+        // If there are few addresses, each is excluded as a single address.
         assert!(count > 100 || v4.iter().filter(|net| net.prefix_len() == 32).count() >= 10);
-        // The other ranges keep their prefix lengths.
+        // Private ranges keep their prefix lengths.
         assert!(v4.contains(&"192.168.0.0/16".parse().unwrap()));
     }
     // Neighbouring addresses are merged into one network, and no other address is excluded.

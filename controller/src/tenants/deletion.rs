@@ -15,7 +15,7 @@ use super::hosts::HostState;
 use super::ids::NetworkId;
 
 /// Time after which the deletion no longer waits for a host with an unresponsive agent, because the host may never
-/// return. The links of the host keep the VLAN during the quarantine.
+/// return. The quarantine of the VLAN protects other tenants, because the links of the host may still carry the VLAN.
 pub const UNRESPONSIVE_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of a tenant's namespace.
@@ -27,11 +27,11 @@ pub enum Namespace {
     Owned,
     /// Berth created the namespace, and the namespace is being deleted.
     Terminating,
-    /// Another user or controller created the namespace.
+    /// Berth did not create the namespace, so Berth does not delete it.
     NotOwned,
 }
 
-/// An object in the namespace that is part of a machine.
+/// An object in the tenant's namespace that is part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Machine {
     /// Kind of the object, such as `VirtualMachine`.
@@ -44,18 +44,18 @@ pub struct Machine {
     pub is_deleting: bool,
 }
 
-/// Input of the next step.
+/// State from which the next step of the deletion is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletionState<'a> {
-    /// The tenant.
+    /// The tenant that is being deleted.
     pub tenant: &'a TenantCluster,
     /// State of the tenant's namespace.
     pub namespace: Namespace,
-    /// Machines in the namespace.
+    /// Machines in the tenant's namespace.
     pub machines: &'a [Machine],
-    /// Claims of the tenant that are not released, by name.
+    /// Claims of the tenant that are not in quarantine, each with its name.
     pub claims: &'a [(String, NetworkId)],
-    /// Number of Berth's objects in the namespace.
+    /// Number of objects in the tenant's namespace that Berth created.
     pub objects: usize,
     /// States of all hosts.
     pub hosts: &'a [Arc<HostState>],
@@ -63,29 +63,29 @@ pub struct DeletionState<'a> {
     pub now: Timestamp,
 }
 
-/// Action of a step.
+/// Action of the controller in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Wait for another controller or for a host.
     Wait,
     /// Delete these machines.
     DeleteMachines(Vec<Machine>),
-    /// Remove the VLAN or VNI from the status, so that hosts remove the network.
+    /// Remove the VLAN or VNI from the tenant's status, so that hosts remove the tenant's network.
     ClearNetworkId,
     /// Start the quarantine of these claims.
     Release(Vec<String>),
-    /// Delete Berth's objects in a namespace that is not deleted.
+    /// Delete the objects that Berth created in a namespace that Berth does not delete.
     DeleteObjects,
-    /// Delete the namespace.
+    /// Delete the tenant's namespace.
     DeleteNamespace,
-    /// Remove the finalizer.
+    /// Remove the finalizer from the tenant.
     Finish,
 }
 
 /// A step, and the condition that reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Action of the step.
+    /// Action that the controller takes.
     pub action: Action,
     /// Reason of the condition.
     pub reason: ConditionReason,
@@ -93,8 +93,8 @@ pub struct Step {
     pub message: String,
 }
 
-/// Parses a tenant. If its spec cannot be parsed, the result only has the metadata and the VLAN or VNI, which are
-/// sufficient for its deletion.
+/// Parses a tenant. If its spec cannot be parsed, returns a tenant with only the metadata and the VLAN or VNI, which
+/// are sufficient for its deletion.
 #[must_use]
 pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
@@ -111,7 +111,7 @@ pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     Some(tenant)
 }
 
-/// Returns the next step of the deletion.
+/// Returns the next step of a tenant's deletion.
 #[must_use]
 pub fn next(view: DeletionState<'_>) -> Step {
     let step = |action, reason, message: String| Step { action, reason, message };
@@ -162,7 +162,8 @@ pub fn next(view: DeletionState<'_>) -> Step {
     }
 }
 
-/// Returns the step that deletes machines. In a namespace that Berth did not create, only Berth's objects are deleted.
+/// Returns the step that deletes machines; `None` if there are no machines. In a namespace that Berth did not create,
+/// only machines that Berth created are deleted.
 fn machines(view: DeletionState<'_>) -> Option<Step> {
     if view.machines.is_empty() {
         return None;
@@ -189,7 +190,8 @@ fn machines(view: DeletionState<'_>) -> Option<Step> {
     Some(Step { action, reason: ConditionReason::DeletingMachines, message })
 }
 
-/// Returns the hosts that still have the network, and the hosts that the deletion does not wait for.
+/// Returns the hosts that still have the tenant's network, as two lists: the hosts that the deletion waits for, and
+/// the hosts that it no longer waits for.
 fn hosts(view: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
     let ids: Vec<NetworkId> = view.claims.iter().map(|(_, id)| *id).collect();

@@ -100,7 +100,7 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
         failed("tap1 is in use", json!({"tenant": "cluster-abc"})).1.contains("tap1 is in use")
     );
     assert!(!failed("busy", json!({"vlans": "120"})).0);
-    // This failed removal belongs to another tenant.
+    // A failed removal of another tenant's network does not block the deletion.
     assert!(failed("busy", json!({"tenant": "cluster-abcd"})).0);
 }
 
@@ -136,7 +136,7 @@ fn a_namespace_that_berth_did_not_create_stays() {
     assert_eq!(next(view(&tenant, Namespace::Terminating)).action, Action::Wait);
 }
 
-/// A simulated cluster in which a deletion runs, and the order of the deletions.
+/// A simulated cluster in which a tenant is deleted. It records the order of the deletions.
 #[derive(Clone, Debug)]
 struct World {
     tenant: TenantCluster,
@@ -161,7 +161,8 @@ impl World {
         })
     }
 
-    /// Simulates other controllers: KubeVirt, the hosts' reconciler, the agent, the namespace's controller.
+    /// Simulates one action of the other controllers: KubeVirt, the reconciler of hosts, the agent, or the namespace
+    /// controller.
     fn others(&mut self) {
         if self.machines.iter().any(|machine| machine.is_deleting) {
             self.machines.retain(|machine| !machine.is_deleting);

@@ -1,14 +1,14 @@
-//! Fault of a part of a tenant, for the condition and the event.
+//! Fault of a part of a tenant, from which a condition and an Event are created.
 
 use berth_api::ConditionReason;
 
-/// Reason of a failed condition, and its message.
+/// Reason why a part of a tenant is not ready, and the message of its condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
     /// Reason of the condition and of the event.
     pub reason: ConditionReason,
-    /// Message with object, field, value and remedy.
+    /// Message, which names the object, the field, the value and the remedy.
     pub message: String,
 }
 
@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-/// Formats the first entries of a list, and the number of the remaining entries.
+/// Joins the first four names of a list, and appends the number of the other names.
 #[must_use]
 pub fn join_names_limited(all: &[String]) -> String {
     const NAMED: usize = 4;

@@ -1,5 +1,5 @@
-//! State of a host that tenants depend on, derived from its InfraNode and its Node; and the hosts that carry a
-//! tenant.
+//! State of a host on which tenants depend, derived from its InfraNode and its Node; and the selection of the hosts
+//! that carry a tenant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,52 +13,57 @@ use kube::ResourceExt as _;
 
 use super::ids::NetworkId;
 
-/// Maximum number of hosts that the status names: `maxItems` of `status.hosts.notReady` in the CRD.
+/// Maximum number of hosts that the status of a tenant names: `maxItems` of `status.hosts.notReady` in the CRD.
 const NAMED: usize = 16;
 
-/// The part of a host's state that tenants depend on. It is derived once for all tenants when the InfraNode
-/// changes.
+/// The part of a host's state on which tenants depend. It is derived once for all tenants when the InfraNode or the
+/// Node changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     /// Name of the host.
     pub name: String,
-    /// UID of the InfraNode: another InfraNode of the same name starts without reports.
+    /// UID of the InfraNode. If an InfraNode of the same name has another UID, the reports of the old one are not
+    /// used.
     pub uid: Option<String>,
     /// Labels of the Node; `None` if there is no Node of this name.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Host networks in the spec (`spec.networks`).
+    /// Host networks in `spec.networks` of the InfraNode.
     pub networks: Vec<NetworkSpec>,
-    /// MTU of each network, if the agent reports it.
+    /// MTU of each host network, if the agent reports the MTU.
     pub mtus: BTreeMap<String, u32>,
-    /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by `cluster-<id>`.
+    /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the tenant's namespace
+    /// `cluster-<id>`.
     pub desired: BTreeMap<String, (String, NetworkId)>,
-    /// True if `status.observedGeneration` is the generation of the spec.
+    /// True if the agent has reported for the current spec: `status.observedGeneration` is the generation of the
+    /// spec.
     pub has_reported: bool,
-    /// The part of `desired` that the last report covers: the report stays valid when another tenant is added.
+    /// The entries of `desired` that the last report covers. An entry stays valid when another tenant is added to the
+    /// spec.
     pub reported: BTreeMap<String, (String, NetworkId)>,
-    /// Number of tenants in `status.networks`, by network, that are not ready and not listed by name.
+    /// For each host network, the number of tenants that are not ready and that `status.networks` counts without
+    /// naming them.
     pub unnamed: BTreeMap<String, u32>,
-    /// Tenants that are not ready, by network and `cluster-<id>`, with the reason.
+    /// Reason why a tenant's network is not ready, by host network and the tenant's namespace `cluster-<id>`.
     pub not_ready: BTreeMap<(String, String), String>,
-    /// Failed removals of tenant networks.
+    /// Removals of tenant networks that failed or are blocked.
     pub failed_removals: Vec<FailedRemoval>,
-    /// Time since which the agent is unresponsive.
+    /// Time since which the agent is unresponsive; `None` if the agent is responsive.
     pub unresponsive_since: Option<Timestamp>,
 }
 
-/// A change that does not remove a tenant network yet.
+/// A change in the report of an agent that should remove a tenant network, but has failed or is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRemoval {
-    /// What the change removes.
+    /// Network that the change should remove.
     pub removes: Removal,
-    /// The change as text.
+    /// The agent's description of the change.
     pub what: String,
     /// Reason why the change failed or is blocked.
     pub message: String,
 }
 
 impl HostState {
-    /// Derives the state of a host from the objects.
+    /// Derives the state of a host from its InfraNode and the labels of its Node.
     #[must_use]
     pub fn new(infra: &InfraNode, labels: Option<&BTreeMap<String, String>>) -> Self {
         let status = infra.status.clone().unwrap_or_default();
@@ -101,7 +106,7 @@ impl HostState {
                 host.failed_removals.push(FailedRemoval { removes, what, message });
             }
         }
-        // The reconciler of hosts sets this status when the agent's Lease has expired.
+        // The controller sets this status of the condition when the agent's Lease has expired.
         let unknown = status.conditions.iter().find(|one| one.type_ == "Ready");
         host.unresponsive_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
@@ -111,7 +116,8 @@ impl HostState {
         host
     }
 
-    /// Adds the reports of the previous state, if the host has not sent a new report since.
+    /// Adds the reports that the previous state had, if they are still valid and the agent has not sent a new report
+    /// since.
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
@@ -124,13 +130,14 @@ impl HostState {
         self
     }
 
-    /// Returns the spec of a host network, if the host has it.
+    /// Returns the spec of a host network; `None` if the host does not have the network.
     #[must_use]
     pub fn network(&self, name: &str) -> Option<&NetworkSpec> {
         self.networks.iter().find(|network| network.name == name)
     }
 
-    /// Returns true if the host carries a tenant's network.
+    /// Returns true if the host is to carry a tenant's network: it has the tenant's host network, and the tenant
+    /// selects its labels.
     #[must_use]
     pub fn carries(&self, tenant: &TenantCluster) -> bool {
         let network = tenant.spec.network.as_ref();
@@ -163,7 +170,7 @@ impl HostState {
         }
         match self.unnamed.get(network) {
             Some(0) => None,
-            // The tenant may be one of those that the report does not list by name.
+            // The tenant may be among those that the report counts but does not name.
             Some(more) => {
                 Some(format!("unknown: {more} more tenants are not ready than the report names"))
             }
@@ -171,7 +178,7 @@ impl HostState {
         }
     }
 
-    /// Returns the reason why a tenant's network is not removed from the host; `None` if the agent has reported its
+    /// Returns the reason why a tenant's network may still be on the host; `None` if the agent has reported its
     /// removal.
     #[must_use]
     pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
@@ -218,7 +225,7 @@ fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     uplinks.iter().find(is)?.mtu
 }
 
-/// Returns the readiness of a tenant's network on the hosts that carry it.
+/// Returns whether a tenant's network is ready on the hosts that carry it: counts, and the hosts that are not ready.
 #[must_use]
 pub fn readiness(
     tenant: &TenantCluster,

@@ -1,4 +1,4 @@
-//! Identifier of a tenant on a host network: a VLAN, or a VXLAN network identifier.
+//! Identifier of a tenant on a host network: a VLAN ID, or a VXLAN network identifier (VNI).
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns the name of the claim to this number.
+    /// Returns the name of the VlanClaim to this number on a network.
     #[must_use]
     pub fn claim_name(self, network: &str) -> String {
         match self {
@@ -47,7 +47,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns the claim of a tenant to this number.
+    /// Returns a VlanClaim of a tenant to this number on a network.
     #[must_use]
     pub fn claim(self, network: &str, tenant: &str, uid: &str) -> VlanClaim {
         let (vlan, vni) = self.split();
@@ -61,7 +61,7 @@ impl NetworkId {
         VlanClaim::new(&self.claim_name(network), spec)
     }
 
-    /// Returns the two fields `vlan` and `vni` of objects.
+    /// Returns the values of the two fields `vlan` and `vni` of objects, one of which is `None`.
     #[must_use]
     pub const fn split(self) -> (Option<VlanId>, Option<u32>) {
         match self {
@@ -70,8 +70,8 @@ impl NetworkId {
         }
     }
 
-    /// Parses the two fields `vlan` and `vni` of objects. Servers without CEL accept both fields together, which is
-    /// treated as none.
+    /// Parses the two fields `vlan` and `vni` of objects. Returns `None` if both are set: API servers without CEL
+    /// accept this.
     #[must_use]
     pub const fn join(vlan: Option<VlanId>, vni: Option<u32>) -> Option<Self> {
         match (vlan, vni) {
@@ -81,7 +81,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns the VLAN or VNI of a claim.
+    /// Returns the VLAN or VNI of a VlanClaim.
     #[must_use]
     pub const fn from_claim(claim: &VlanClaim) -> Option<Self> {
         Self::join(claim.spec.vlan, claim.spec.vni)

@@ -1,6 +1,6 @@
-//! VLANs in NetworkAttachmentDefinitions of other users: these VLANs have no claim, but VMs use them.
+//! VLANs and VNIs in NetworkAttachmentDefinitions of other users. They have no VlanClaim, but VMs use them.
 //!
-//! Reads the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single
+//! This module reads the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single
 //! configuration or in a list of `plugins`. A configuration that cannot be parsed is ignored.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ struct Trunk {
     id: Option<u16>,
 }
 
-/// A NetworkAttachmentDefinition.
+/// The fields of a NetworkAttachmentDefinition that contain VLANs.
 #[derive(Clone, Copy, Debug)]
 pub struct Attachment<'a> {
     /// Namespace of the definition.
@@ -46,8 +46,8 @@ pub struct Attachment<'a> {
     pub config: &'a str,
 }
 
-/// Returns the VLANs and VNIs that definitions of other namespaces use on a host network, each with the name of the
-/// first definition in alphabetical order.
+/// Returns the VLANs and VNIs that definitions in other namespaces use on a host network. Each has the name of the
+/// first such definition in alphabetical order.
 #[must_use]
 pub fn used<'a>(
     attachments: impl Iterator<Item = Attachment<'a>>,
@@ -97,7 +97,7 @@ fn ids(
             config.vlan.into_iter().chain(trunks).filter_map(vlan).collect()
         }
         "bridge" => {
-            // The name of a single-tenant bridge contains the VLAN or VNI.
+            // The name of a single-tenant bridge is the prefix followed by the VLAN or VNI.
             let Some(prefix) = network.bridge_prefix.as_deref() else { return Vec::new() };
             let number: Option<u32> =
                 config.bridge.strip_prefix(prefix).and_then(|number| number.parse().ok());

@@ -1,4 +1,4 @@
-//! Address of a tenant's API server, from its kubeconfig.
+//! Reads the address of a tenant's API server from its kubeconfig.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,7 @@ struct Cluster {
     server: String,
 }
 
-/// Host of an API server.
+/// Host in the URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
     /// An IP address.
@@ -48,8 +48,8 @@ pub enum Server {
     Name(String),
 }
 
-/// Reason why a kubeconfig names no API server. The error contains no text of the kubeconfig, which comes from a
-/// Secret.
+/// Reason why the API server of a kubeconfig is unknown. The error contains no text of the kubeconfig, because the
+/// kubeconfig comes from a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKubeconfig {
     /// The text cannot be parsed.
@@ -60,7 +60,7 @@ pub enum InvalidKubeconfig {
     NoServer,
 }
 
-/// Returns the server of the current context.
+/// Returns the host of the API server in the current context of a kubeconfig.
 ///
 /// # Errors
 /// Returns an error if the text is not a kubeconfig, or if the kubeconfig names no server.
@@ -80,7 +80,7 @@ pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
     Ok(host.parse().map_or_else(|_| Server::Name(host.to_owned()), Server::Address))
 }
 
-/// Returns the host of a URL after `https://`.
+/// Returns the host in the part of a URL that follows `https://`.
 fn host_of(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?;

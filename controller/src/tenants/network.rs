@@ -1,4 +1,5 @@
-//! Properties of a host network, from the hosts that have it. All hosts of a tenant must have the same properties.
+//! Properties of a host network, derived from the hosts that have it. All hosts of a tenant must agree on the
+//! properties.
 
 use std::sync::Arc;
 
@@ -9,29 +10,29 @@ use super::fault::{Fault, join_names_limited};
 use super::hosts::HostState;
 use super::ids::NetworkId;
 
-/// A host network.
+/// Properties of a host network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNetwork {
     /// Name of the network.
     pub name: String,
-    /// Method by which the network separates tenants.
+    /// Scenario of the network, which determines how it separates tenants.
     pub scenario: NetworkScenario,
-    /// The bridge that all tenants share (`VlanAwareBridge`).
+    /// The bridge that all tenants share (scenario `VlanAwareBridge`).
     pub shared_bridge: Option<LinkName>,
-    /// Prefix of the names of single-tenant bridges (`BridgePerTenant`, `Vxlan`).
+    /// Prefix of the names of single-tenant bridges (scenarios `BridgePerTenant` and `Vxlan`).
     pub bridge_prefix: Option<String>,
     /// Smallest MTU of all hosts; `None` if no report contains an MTU.
     pub mtu: Option<u32>,
 }
 
 impl HostNetwork {
-    /// Returns true if tenants have VNIs instead of VLANs.
+    /// Returns true if the network separates tenants by VNIs instead of VLANs.
     #[must_use]
     pub fn by_vni(&self) -> bool {
         self.scenario == NetworkScenario::Vxlan
     }
 
-    /// Returns the name of a tenant's bridge, by the same rule as the agents use.
+    /// Returns the name of a tenant's bridge on hosts. Agents use the same rule.
     #[must_use]
     pub fn bridge_of(&self, id: NetworkId) -> Option<String> {
         let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
@@ -53,10 +54,11 @@ impl HostNetwork {
     }
 }
 
-/// Returns the host network in a tenant's spec.
+/// Returns the host network that a tenant's spec names; `None` if the spec names none.
 ///
 /// # Errors
-/// Returns a fault if no host has the network, or if two hosts have it with different properties.
+/// Returns a fault if no host of the tenant has the network, or if two of its hosts have it with different
+/// properties.
 pub fn resolve(
     tenant: &TenantCluster,
     hosts: &[Arc<HostState>],
@@ -71,7 +73,7 @@ pub fn resolve(
             [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
         let shared_bridge = match shared.then(|| spec.shared_bridge()).transpose() {
             Ok(bridge) => bridge,
-            // The agent reports the same error.
+            // The agent of this host reports the same error.
             Err(error) => {
                 let message =
                     format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);

@@ -1,4 +1,5 @@
-//! Host networks that may share a wire according to `spec.segments` of InfraConfig, and the consequences for VLANs.
+//! Determines which host networks may share a wire according to `spec.segments` of the InfraConfig, and which VLANs
+//! conflict for this reason.
 //!
 //! A VLAN tag does not contain the name of a network: if two networks share a trunk, the same VLAN on both networks
 //! is a single layer 2 segment.
@@ -14,7 +15,8 @@ use super::ids::NetworkId;
 /// Maximum number of VLANs that one message names.
 const NAMED: usize = 8;
 
-/// Returns true if two different networks may share a wire, that is, unless they are in different segments.
+/// Returns true if two different networks may share a wire. The result is false only if the InfraConfig declares them
+/// in different segments.
 #[must_use]
 pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {
@@ -26,15 +28,15 @@ pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bo
     }
 }
 
-/// Returns the segment of a network. A network in two segments has no segment, because the declaration is
-/// contradictory.
+/// Returns the segment of a network. A network that is declared in two segments has no segment, because the
+/// declaration is contradictory.
 fn segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
     let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
     let first = all.next()?;
     all.all(|other| other.name == first.name).then_some(first.name.as_str())
 }
 
-/// Returns the VLANs of all pools of each network.
+/// Returns the union of the VLANs in all pools of each network.
 fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     let mut all: BTreeMap<&str, VlanSet> = BTreeMap::new();
     for pool in &config.vlan_pools {
@@ -46,8 +48,8 @@ fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     all
 }
 
-/// Returns the VLANs that the pools of a network and of another network both contain, with the other network, if
-/// both may share a wire.
+/// Returns the VLANs in the pools of a network that are also in the pools of another network with which it may share
+/// a wire. Each VLAN has the name of the other network.
 #[must_use]
 pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
     let pools = pools(config);
@@ -62,7 +64,7 @@ pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<Vlan
     all
 }
 
-/// Returns the networks in configuration, hosts and claims that may share a wire with this network.
+/// Returns the networks in the InfraConfig and in `known` that may share a wire with this network.
 #[must_use]
 pub fn networks_sharing_wire<'a>(
     config: &'a InfraConfigSpec,
@@ -75,8 +77,8 @@ pub fn networks_sharing_wire<'a>(
     all.filter(|other| may_share_segment(config, network, other)).collect()
 }
 
-/// Returns the problems of segments, pools and claims, with names and values. `networks` contains the host networks
-/// of all HostProfiles.
+/// Returns the problems of segments, pools and claims, each as a text with names and values. `networks` contains the
+/// host networks of all HostProfiles.
 #[must_use]
 pub fn config_problems(
     config: &InfraConfigSpec,
@@ -127,8 +129,8 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
     problems
 }
 
-/// Returns claims of two tenants to the same VLAN or VNI on networks that may share a wire. Older releases created
-/// such claims, or the claims are older than the segments. Both tenants keep their numbers.
+/// Returns a problem for each VLAN or VNI that two tenants have claimed on networks that may share a wire. Older
+/// releases created such claims, or the claims are older than the segments. Both tenants keep their numbers.
 fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
     let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
     for claim in claims.iter().map(Arc::as_ref) {
@@ -205,7 +207,7 @@ mod tests {
             assert_eq!(may_share_segment(&declared, one, other), shares, "{one} {other}");
             assert_eq!(may_share_segment(&declared, other, one), shares, "{other} {one}");
         }
-        // A contradictory declaration has no effect.
+        // A network that is declared in two segments may share a wire with every network.
         let both = two_pools(json!([
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));

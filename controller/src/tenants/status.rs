@@ -1,4 +1,4 @@
-//! Status of a tenant: one condition for each part, and the condition Ready.
+//! Status of a tenant: one condition for each part of the tenant, and the condition `Ready`.
 
 use berth_api::names::CONTROLLER_TENANTS;
 use berth_api::{Condition, Time};
@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use super::fault::{Fault, join_names_limited};
 use super::ids::NetworkId;
 
-/// Types of the conditions that the tenants' reconciler writes. The machines' reconciler writes `MachinesReady`.
+/// Types of the conditions that the reconciler of tenants writes. The reconciler of machines writes `MachinesReady`.
 pub const OWNED_CONDITIONS: [&str; 5] =
     ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
 
-/// Condition that a tenant's NetworkPolicies are applied. Machines are created only after it is true.
+/// Type of the condition that is true if the tenant's NetworkPolicies are applied. Machines are created only after
+/// this condition is true.
 pub const POLICIES_READY: &str = "PoliciesReady";
 
-/// State of a part.
+/// State of a part of a tenant: ready, or a fault.
 pub type Part = Result<ReadyPart, Fault>;
 
 /// Reason and message of a part that is ready.
@@ -37,14 +38,14 @@ impl ReadyPart {
     }
 }
 
-/// State of all parts.
+/// State of all parts of a tenant.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// VLAN or VNI, and the NetworkAttachmentDefinition.
+    /// State of the VLAN or VNI and of the NetworkAttachmentDefinition.
     pub network: Part,
-    /// NetworkPolicies.
+    /// State of the NetworkPolicies.
     pub policies: Part,
-    /// Namespace, instance types, and the CSI driver's account.
+    /// State of the namespace, the instance types, and the CSI driver's account.
     pub objects: Part,
     /// Readiness of the tenant's network on the hosts.
     pub hosts: TenantHosts,
@@ -71,7 +72,7 @@ impl Parts {
         }
     }
 
-    /// Sets a fault on each part that has no fault yet.
+    /// Sets the fault on each part that has no fault yet, except `hosts`.
     pub fn fail_all(&mut self, fault: &Fault) {
         for part in [&mut self.network, &mut self.policies, &mut self.objects] {
             if part.is_ok() {
@@ -81,10 +82,10 @@ impl Parts {
     }
 }
 
-/// Joins the faults of a part.
+/// Returns the ready part if there is no fault.
 ///
 /// # Errors
-/// Returns the joined fault, with the reason of the first fault.
+/// Returns the joined faults, with the reason of the first fault.
 pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> Part {
     match faults.first() {
         None => Ok(ready),
@@ -95,8 +96,8 @@ pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> Part {
     }
 }
 
-/// Returns the desired status, with all fields that the tenants' reconciler owns and no field of the machines'
-/// reconciler.
+/// Returns the desired status, with all fields that the reconciler of tenants owns and no field of the reconciler of
+/// machines.
 #[must_use]
 pub fn desired_status(
     tenant: &TenantCluster,
@@ -143,7 +144,7 @@ pub fn desired_status(
     }
 }
 
-/// Returns the status of a tenant that is being deleted. `has` is the VLAN or VNI that hosts still carry.
+/// Returns the status of a tenant that is being deleted. `has` is the VLAN or VNI that hosts may still carry.
 #[must_use]
 pub fn deleting_status(
     tenant: &TenantCluster,
@@ -223,7 +224,7 @@ fn new_condition(
     }
 }
 
-/// Returns true if the desired status differs from the actual status in the fields of the tenants' reconciler.
+/// Returns true if the desired status differs from the actual status in a field that the reconciler of tenants owns.
 #[must_use]
 pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     let mut there = tenant.status.clone().unwrap_or_default();
@@ -236,8 +237,8 @@ pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     there != should
 }
 
-/// Returns the body of the apply request. With `only_if_unchanged`, the API server refuses the request if another
-/// client wrote the object in between.
+/// Returns the body of the request that applies the status. With `only_if_unchanged`, the API server refuses the
+/// request if another client has written the object since it was read.
 #[must_use]
 pub fn apply(
     tenant: &TenantCluster,

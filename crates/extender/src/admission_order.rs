@@ -1,10 +1,10 @@
 //! Order in which a kubelet admits the pods of its host.
 //!
 //! A kubelet allocates zones to pods in the order in which the pods arrive. If a pod is bound before a pod with an
-//! earlier reservation, the kubelet would allocate the zone that the pod with the earlier reservation needs. Therefore
-//! the engine places a pod again as if it arrived first, and binds the pod only if all other reservations on the host
-//! still fit. If agent reports lag behind bindings, the order of admission is unknown, and the pods must fit in every
-//! order.
+//! earlier reservation, the kubelet would allocate the zone that the pod with the earlier reservation needs.
+//! Therefore the extender places a pod again as if the pod arrived first, and permits its binding only if all other
+//! reservations on the host still fit. If agent reports lag behind bindings, the order of admission is unknown, and
+//! the pods must fit in every order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use berth_placement::rules::HostId;
 use super::reservation::{Reservation, Stage, needs_no_zone_resources};
 use super::reservation_table::ReservationTable;
 
-/// Time within which a kubelet admits a pod and its agent reports the pod. A slower kubelet may admit all pods that
-/// were bound to its host in another order.
+/// Time within which a kubelet admits a pod and the host's agent reports the pod. If the report takes longer, the
+/// order in which the kubelet admits the pods that were bound to its host is unknown.
 const REPORT_DELAY: Duration = Duration::from_secs(5);
 
-/// Hosts found by [`ReservationTable::choose`].
+/// Result of [`ReservationTable::choose`].
 pub(super) struct Choice {
-    /// Host on which the engine has placed the pod.
+    /// Host on which the engine has placed the pod; `None` if no host accepts the pod.
     pub(super) host: Option<HostId>,
-    /// Hosts on which the pod does not fit in every order of admission.
+    /// Hosts on which the pod fits, but not in every order of admission.
     pub(super) unordered: HashSet<HostId>,
 }
 
-/// Reason why a pod cannot be placed before the pods that already have a reservation.
+/// Reason why a pod cannot be placed before the pods that already have a reservation on the host.
 pub(super) enum OrderConflict {
-    /// The pod itself does not fit.
+    /// The pod itself does not fit. `reason` is the engine's first reason.
     DoesNotFit { reason: String },
     /// Another pod's reservation would no longer fit.
     Other,
 }
 
 impl ReservationTable {
-    /// Places a pod on the best of these hosts on which all other reservations still fit. Tries `preferred` first.
+    /// Places a pod on the best host of `among` on which all other reservations still fit. Tries `preferred` first.
     pub(super) fn choose(
         &mut self,
         now: Instant,
@@ -62,8 +62,9 @@ impl ReservationTable {
         Choice { host, unordered }
     }
 
-    /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods bound to the
-    /// host. While reports keep up with bindings, pods are admitted in the order of binding, and nothing is computed.
+    /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods that are bound
+    /// to the host. While reports keep up with bindings, pods are admitted in the order of binding, so the result is
+    /// true without a computation.
     pub(super) fn fits_in_any_order(&self, now: Instant, request: &Request, host: HostId) -> bool {
         if needs_no_zone_resources(request) {
             return true;
@@ -82,7 +83,7 @@ impl ReservationTable {
     }
 
     /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does
-    /// not list; each with the time at which the pod was bound.
+    /// not list, except the pod with the UID `except`. Each pod has the time at which it was bound.
     fn unreported(&self, now: Instant, host: HostId, except: &str) -> Vec<(&Request, Instant)> {
         let Some(facts) = self.engine.facts(host) else { return Vec::new() };
         if facts.admission.kubelet().cpu_policy != CpuPolicy::Static {
@@ -103,12 +104,12 @@ impl ReservationTable {
         sent.collect()
     }
 
-    /// Returns true if the other reservations of a host still fit when this pod is bound first. The engine has placed
-    /// the pod after the other reservations; the pod stays placed if the result is true.
+    /// Returns true if the other reservations of a host still fit when the kubelet admits this pod first. The engine
+    /// has already placed the pod after the other reservations; the pod stays placed if the result is true.
     fn keeps_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
         let mut all = others.iter().map(|(_, reservation)| &reservation.request);
-        // Different orders of equal pods count as one order.
+        // Pods that are equal for the kubelet need not be tried in different orders.
         if needs_no_zone_resources(request)
             || all
                 .all(|other| needs_no_zone_resources(other) || request.is_equal_for_kubelet(other))
@@ -123,8 +124,11 @@ impl ReservationTable {
         leaves && self.engine.place(request, Some(&[host])).is_some()
     }
 
-    /// Places a pod before all pods that are not bound yet. If the pod or another pod does not fit in this order, the
-    /// pod is not placed, and the other pods are placed as before.
+    /// Places a pod before all pods that have a reservation on the host and are not bound yet. If the pod or another
+    /// pod does not fit in this order, the pod is not placed, and the other pods are placed as before.
+    ///
+    /// # Errors
+    /// Returns the reason why the pod or another pod does not fit.
     pub(super) fn place_ahead_of_all(
         &mut self,
         request: &Request,
@@ -158,24 +162,26 @@ impl ReservationTable {
         Err(no_place)
     }
 
-    /// Returns the engine's first reason why a host does not accept the pod.
+    /// Returns the engine's first reason why a host does not accept the pod; `no room` if there is none.
     pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
         let reasons = self.engine.rejection_reasons(request, host);
         reasons.first().map_or_else(|| "no room".to_owned(), ToString::to_string)
     }
 
-    /// Places reservations again, in this order.
+    /// Places reservations of a host again, in the order of `others`.
     fn replace_reservations(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
         for (other, _) in others {
             self.engine.remove(other);
         }
         for (_, other) in others {
-            // These pods fitted before. If a report has taken the room meanwhile, `bind` detects it.
+            // These pods fitted before. If they no longer fit because of a report that has arrived since, `bind`
+            // detects it.
             drop(self.engine.bound(&other.request, host));
         }
     }
 
-    /// Returns the reservations of a host that are not bound, in the order in which they were made.
+    /// Returns the reservations of a host whose pods are not bound, in the order in which they were made, except the
+    /// reservation of the pod with the UID `except`.
     fn movable(&self, host: HostId, except: &str) -> Vec<(Arc<str>, Reservation)> {
         let on = self.engine.on(host).filter(|request| request.uid() != except);
         let movable = on.filter_map(|request| {

@@ -12,7 +12,7 @@ use super::states::Availability;
 const UNUSABLE: &str = "node(s) had no usable agent report";
 /// Reason for a host whose kubelet admits pods in an unknown order.
 pub(super) const AWAITING_REPORT: &str = "node(s) had new pods that no agent report lists yet";
-/// Reason for a host with removed pods that the host's report still lists, or may still list.
+/// Reason for a host that awaits the removal of pods: the host's report still lists them, or may still list them.
 const AWAITING_POD_REMOVAL: &str = "node(s) had terminating pods";
 
 impl Availability {
@@ -33,10 +33,11 @@ impl Availability {
 #[derive(Debug, Default)]
 pub(super) struct HostAvailability {
     unusable: HashSet<HostId>,
-    /// Hosts that await a report, each with the time at which the wait ends.
+    /// Hosts that await a report, each with the time at which the wait times out.
     awaiting_report: HashMap<HostId, Instant>,
-    /// Terminating pods with exclusive CPUs or huge pages, and such pods that a report no longer lists. It is unknown
-    /// if the kubelet has released their resources, and therefore which zones a new pod would get.
+    /// For each host, the pods with exclusive CPUs or huge pages that are terminating or that the report no longer
+    /// lists. It is unknown whether the kubelet has released the resources of these pods, and therefore which zones a
+    /// new pod would get.
     awaiting_removal: HashMap<HostId, BTreeSet<Arc<str>>>,
     /// `metadata.resourceVersion` of each host's InfraNode.
     report_versions: HashMap<HostId, u64>,
@@ -71,7 +72,7 @@ impl HostAvailability {
         self.unusable.contains(&host)
     }
 
-    /// Marks a host as unusable: the host accepts no pods. The next report is accepted with any version.
+    /// Marks a host as unusable: the host accepts no pods.
     pub(super) fn set_unusable(&mut self, host: HostId) {
         let before = self.of(host);
         self.unusable.insert(host);
@@ -85,7 +86,7 @@ impl HostAvailability {
         self.check(host, before);
     }
 
-    /// Waits for a report that agrees with the pods of a host.
+    /// Marks a host as awaiting a report that agrees with the pods of the host.
     pub(super) fn await_report(&mut self, host: HostId, until: Instant) {
         let before = self.of(host);
         self.awaiting_report.insert(host, until);
@@ -99,7 +100,7 @@ impl HostAvailability {
         self.check(host, before);
     }
 
-    /// Ends the waits for reports that have timed out, and returns their hosts.
+    /// Ends the waits for reports that have timed out, and returns the hosts of these waits.
     pub(super) fn expire_reports(&mut self, now: Instant) -> Vec<HostId> {
         let over = self.awaiting_report.iter().filter(|(_, until)| **until <= now);
         let over: Vec<HostId> = over.map(|(host, _)| *host).collect();
@@ -109,14 +110,14 @@ impl HostAvailability {
         over
     }
 
-    /// Waits until the kubelet has released a pod's resources.
+    /// Marks a host as awaiting the removal of a pod, that is, the release of the pod's resources by the kubelet.
     pub(super) fn await_removal(&mut self, host: HostId, uid: &str) {
         let before = self.of(host);
         self.awaiting_removal.entry(host).or_default().insert(uid.into());
         self.check(host, before);
     }
 
-    /// Ends the wait for a pod's removal; returns true if the host awaited it.
+    /// Ends the wait of a host for the removal of a pod; returns true if the host awaited the removal.
     pub(super) fn removed(&mut self, host: HostId, uid: &str) -> bool {
         let before = self.of(host);
         let Some(pods) = self.awaiting_removal.get_mut(&host) else { return false };
@@ -128,12 +129,12 @@ impl HostAvailability {
         was_awaited
     }
 
-    /// Returns the pods of a host whose removal is awaited.
+    /// Returns the pods whose removal a host awaits.
     pub(super) fn awaited_removals(&self, host: HostId) -> impl Iterator<Item = &Arc<str>> {
         self.awaiting_removal.get(&host).into_iter().flatten()
     }
 
-    /// Returns true if a report is older than the last one.
+    /// Returns true if `version` is lower than the version of the host's last report.
     pub(super) fn is_outdated(&self, host: HostId, version: Option<u64>) -> bool {
         let last = self.report_versions.get(&host);
         last.zip(version).is_some_and(|(last, version)| version < *last)
@@ -147,7 +148,8 @@ impl HostAvailability {
         self.report_versions.remove(&host);
     }
 
-    /// Drops all report versions: the versions after a restore of the API server's store may be lower.
+    /// Removes all report versions: after a restore of the API server's store from a backup, the versions may be
+    /// lower.
     pub(super) fn forget_report_versions(&mut self) {
         self.report_versions.clear();
     }

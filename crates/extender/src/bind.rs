@@ -14,8 +14,8 @@ use super::observed_pod::ObservedPod;
 use super::reservation::{BINDING_TIMEOUT, RESERVED_TIMEOUT, Stage, has_exclusive};
 
 impl Extender {
-    /// Decides if a pod may be bound to a host. `pod` is required if the watch has not shown the pod and the pod has
-    /// no reservation.
+    /// Decides whether a pod may be bound to a host. `pod` is required if the pod has no reservation and the watch
+    /// has not shown the pod.
     pub fn bind(
         &mut self,
         now: Instant,
@@ -55,7 +55,8 @@ impl Extender {
         }
     }
 
-    /// Binds a pod whose reservation was lost in a restart or has expired.
+    /// Decides about a pod without a reservation, because the reservation was lost in a restart or has expired.
+    /// Places the pod on the host of the call, if it fits there.
     fn bind_unreserved(
         &mut self,
         now: Instant,
@@ -93,7 +94,7 @@ impl Extender {
         self.send(now, &request, host)
     }
 
-    /// Places a pod again, before all pods that are not bound yet.
+    /// Places a pod before all pods that are not bound yet, and returns [`BindAnswer::Send`] if the pod fits.
     fn send(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
         if !self.reservations.fits_in_any_order(now, request, host) {
             self.release(request.uid());
@@ -116,7 +117,7 @@ impl Extender {
         BindError::NoRoom { reason: self.reservations.reason(request, host) }
     }
 
-    /// Records that the API server has accepted a binding.
+    /// Records that the API server has accepted the binding of a pod.
     pub fn bound(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             self.reservations.records.set_stage(uid, Stage::Bound { since: now });
@@ -124,8 +125,8 @@ impl Extender {
         self.queue.unassigned.remove(uid);
     }
 
-    /// Records that the API server has refused a binding. If the outcome is unknown, callers call neither this
-    /// function nor [`Self::bound`].
+    /// Records that the API server has refused the binding of a pod. If the outcome is unknown, the caller must call
+    /// neither this function nor [`Self::bound`].
     pub fn not_bound(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);

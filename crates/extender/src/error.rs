@@ -3,7 +3,7 @@
 use berth_kubevirt_render::launcher;
 use berth_placement::rules;
 
-/// Unusable field of a Pod or a Node.
+/// Invalid field of a Pod or a Node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: `{value}`: {problem}")]
 pub struct InvalidField {
@@ -20,63 +20,63 @@ impl InvalidField {
     }
 }
 
-/// Reason why a call cannot be answered before the watches deliver further events.
+/// Reason why a call of kube-scheduler cannot be answered before the watches deliver further events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
     /// Pods are not listed yet, so the resources in use are unknown.
     #[error("pods are not listed yet")]
     PodsNotListed,
-    /// The pod's VirtualMachineInstance is unknown.
+    /// The pod's VirtualMachineInstance is not known.
     #[error("{pod}: VirtualMachineInstance {instance} is not known in its namespace")]
     UnknownInstance {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
-        /// The uid of the instance that the pod names.
+        /// UID of the VirtualMachineInstance that the pod names.
         instance: String,
     },
-    /// A binding was sent, and its outcome is unknown.
+    /// The binding of the pod was sent, and its outcome is unknown.
     #[error("{pod} is being bound to {host}")]
     BindingPending {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
-        /// The host.
+        /// Name of the host to which the pod is being bound.
         host: String,
     },
 }
 
-/// Reason why `filter` fails.
+/// Reason why a `filter` call fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The pod cannot be read.
+    /// The resources or another field of the pod cannot be read.
     #[error(transparent)]
     Pod(#[from] launcher::Invalid),
-    /// A rule of the pod cannot be compiled.
+    /// An affinity, spread or toleration rule of the pod cannot be compiled.
     #[error(transparent)]
     Field(#[from] InvalidField),
-    /// The pod has no uid.
+    /// The pod has no UID.
     #[error("{pod}: metadata.uid: is empty")]
     EmptyUid {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
     },
-    /// The watch has shown that the pod is deleted or has ended.
+    /// The watch has shown that the pod was deleted or has ended.
     #[error("{pod} is deleted, or has ended")]
     Deleted {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
     },
     /// The pod is bound to a host that the scheduler does not offer.
     #[error("{pod} is bound to {host} already")]
     AlreadyBound {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
-        /// The host.
+        /// Name of the host to which the pod is bound.
         host: String,
     },
     /// The engine has chosen a host that the scheduler does not offer.
     #[error("{pod}: the chosen host is not in NodeNames")]
     HostNotOffered {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
     },
 }
@@ -84,70 +84,70 @@ pub enum FilterError {
 /// Reason why a pod may not be bound to a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The watch has shown that the pod is deleted or has ended.
+    /// The watch has shown that the pod was deleted or has ended.
     #[error("pod {uid} is deleted, or has ended")]
     Deleted {
-        /// The pod.
+        /// UID of the pod.
         uid: String,
     },
     /// Another host is reserved for the pod.
     #[error("{reserved} is reserved for the pod, not {host}")]
     OtherHost {
-        /// The host of the reservation.
+        /// Name of the reserved host.
         reserved: String,
-        /// The host of the call.
+        /// Name of the host in the `bind` call.
         host: String,
     },
-    /// The host does not accept the pod now.
+    /// The host currently accepts no such pod.
     #[error("{host}: {reason}")]
     Unavailable {
-        /// The host.
+        /// Name of the host.
         host: String,
-        /// The reason, as in the scheduler's event.
+        /// The reason, with the text that the scheduler shows in its event.
         reason: &'static str,
     },
-    /// The pod cannot be read.
+    /// The resources or another field of the pod cannot be read.
     #[error(transparent)]
     Pod(#[from] launcher::Invalid),
-    /// A rule of the pod cannot be compiled.
+    /// An affinity, spread or toleration rule of the pod cannot be compiled.
     #[error(transparent)]
     Field(#[from] InvalidField),
     /// Another pod now has the same name.
     #[error("{pod} has the uid {actual}, not {expected}")]
     OtherUid {
-        /// The pod.
+        /// The pod, as `Pod namespace/name`.
         pod: String,
-        /// The uid of the other pod.
+        /// UID of the pod that now has this name.
         actual: String,
-        /// The uid of the call.
+        /// UID in the `bind` call.
         expected: String,
     },
-    /// The pod does not fit in every order in which the kubelet may admit pods.
+    /// The pod does not fit in every order in which the kubelet may admit the pods of the host.
     #[error("{}", super::availability::AWAITING_REPORT)]
     UnknownOrder,
-    /// The host has no room for the pod.
+    /// The pod no longer fits on the host.
     #[error("the pod no longer fits there: {reason}")]
     NoRoom {
-        /// The engine's reason.
+        /// The engine's reason why the pod does not fit.
         reason: String,
     },
-    /// An earlier reservation would no longer fit.
+    /// The reservation of another pod would no longer fit.
     #[error("an earlier reservation would no longer fit")]
     WouldDisplace,
 }
 
-/// Reason why a pod on a host is not counted, or is counted without its rules.
+/// Reason why a pod on a host is not counted, or why only its resources are counted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
     /// The pod is not counted.
     #[error("{0}; the pod is not counted")]
     NotCounted(#[source] InvalidField),
-    /// The pod's resources are counted, its rules are not.
+    /// The pod's resources are counted, but its affinity and spread rules are ignored.
     #[error("{0}; the pod's resources are counted, its affinity and spread rules are ignored")]
     CountedWithoutRules(#[source] InvalidField),
 }
 
-/// Reason why a request cannot be compiled.
+/// Reason why a pod's request cannot be compiled.
 #[derive(Debug)]
 pub(super) enum RequestError {
     NotReady(NotReady),
@@ -163,7 +163,7 @@ impl From<InvalidField> for RequestError {
 /// Reason why a VirtualMachineInstance cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmError {
-    /// A field cannot be read, or no launcher pod can be predicted from the object.
+    /// A field cannot be read, or the launcher pod of the object cannot be predicted.
     #[error(transparent)]
     Field(#[from] launcher::Invalid),
     /// The object is of another kind.

@@ -18,10 +18,10 @@ use super::reservation_table::ReservationTable;
 use super::states::Availability;
 use super::virtual_machines::VirtualMachines;
 
-/// Reason for a host that has not reported.
+/// Reason for a host whose agent has not reported.
 const NO_REPORT: &str = "node(s) had no agent report";
 
-/// State of the scheduler extender: answers kube-scheduler's calls, and is updated by watch events.
+/// State of the scheduler extender. Watch events update the state, and kube-scheduler's calls are answered from it.
 #[derive(Debug, Default)]
 pub struct Extender {
     pub(super) reservations: ReservationTable,
@@ -29,25 +29,25 @@ pub struct Extender {
     pub(super) queue: PodQueue,
     pub(super) vms: VirtualMachines,
     pub(super) refusals: RefusalCache,
-    /// True before pods are listed for the first time.
+    /// True until pods are listed for the first time.
     pub(super) is_unlisted: bool,
 }
 
 impl Extender {
-    /// Creates a state without hosts and pods.
+    /// Creates a state without hosts and pods that answers calls at once.
     #[must_use]
     pub fn new() -> Self {
         Self { reservations: ReservationTable::new(), ..Self::default() }
     }
 
-    /// Creates a state that answers no call before pods are listed.
+    /// Creates a state without hosts and pods that answers no call before pods are listed.
     #[must_use]
     pub fn unlisted() -> Self {
         Self { is_unlisted: true, ..Self::new() }
     }
 
-    /// Returns true if all reservations can be read from the cluster, so that the caller may rebuild the state from
-    /// scratch.
+    /// Returns true if all reservations can be derived from objects of the cluster, so that the caller may rebuild
+    /// the state from scratch.
     #[must_use]
     pub fn can_be_rebuilt(&self) -> bool {
         self.reservations.records.unbound().next().is_none() && !self.is_unlisted
@@ -59,7 +59,10 @@ impl Extender {
         &self.reservations.engine
     }
 
-    /// Compiles a pod's request for a host.
+    /// Compiles the request of a pod: its rules and its requirements for a host.
+    ///
+    /// # Errors
+    /// Returns an error if the pod's VirtualMachineInstance is not known yet, or if a rule is invalid.
     pub(super) fn request(
         &mut self,
         pod: &v1::Pod,
@@ -84,7 +87,8 @@ impl Extender {
         Ok(self.compile(pod, observed, needs)?)
     }
 
-    /// Compiles a pod's rules and the resources that the pod requests.
+    /// Compiles the rules of a pod and the resources that it requests, together with the given requirements for a
+    /// host.
     pub(super) fn compile(
         &mut self,
         pod: &v1::Pod,
@@ -96,8 +100,8 @@ impl Extender {
         request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
     }
 
-    /// Returns the host with a name, or the reason why the host does not accept the pod. A pod without exclusive CPUs
-    /// and huge pages may go to a host whose free zones are unknown.
+    /// Returns the host with this name, or the reason why the host accepts no such pod. A host whose free zones are
+    /// unknown accepts pods without exclusive CPUs and huge pages.
     pub(super) fn usable(&self, name: &str, has_exclusive: bool) -> Result<HostId, &'static str> {
         let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
         match self.availability.of(host).refusal(has_exclusive) {
@@ -106,7 +110,7 @@ impl Extender {
         }
     }
 
-    /// Records a pod that the engine has placed on a host.
+    /// Records the reservation of a pod that the engine has placed on a host, and marks the pod as reserved.
     pub(super) fn reserve(
         &mut self,
         pod: &ObservedPod,
@@ -118,14 +122,14 @@ impl Extender {
         self.queue.reserved(pod.uid());
     }
 
-    /// Releases a pod's resources.
+    /// Removes the reservation of a pod, and marks its host as changed.
     pub(super) fn release(&mut self, uid: &str) {
         if let Some(host) = self.reservations.release(uid) {
             self.queue.refused.host_changed(host);
         }
     }
 
-    /// Ends the wait of a host for the removal of a pod, and marks the host as changed.
+    /// Ends the wait of a host for the removal of a pod. Marks the host as changed if the host awaited the removal.
     pub(super) fn removed(&mut self, host: HostId, uid: &str) {
         if self.availability.removed(host, uid) {
             self.queue.refused.host_changed(host);
@@ -138,7 +142,8 @@ impl Extender {
         self.queue.refused.len() > 0
     }
 
-    /// Returns the hosts whose Nodes the caller must touch because waiting pods now fit on these hosts.
+    /// Returns the hosts on which refused pods now fit. The caller patches the Nodes of these hosts, so that
+    /// kube-scheduler tries the pods again.
     pub fn wake(&mut self) -> Vec<String> {
         if !self.queue.refused.may_wake() {
             return Vec::new();
@@ -166,7 +171,8 @@ impl Extender {
         self.queue.expire(now);
     }
 
-    /// Releases the kept reservations of the VMs for which `is_over` returns true.
+    /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `is_over` returns true. `is_over` is
+    /// called with the UID of the VirtualMachineInstance.
     pub(super) fn release_kept(&mut self, is_over: impl Fn(&str) -> bool) {
         let kept = self.reservations.records.unbound().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
@@ -180,7 +186,8 @@ impl Extender {
     }
 }
 
-/// Returns a pod's requirements for a host, derived from the pod's own containers, if its VM does not define them.
+/// Returns a pod's requirements for a host, derived from its containers. This is for a pod that belongs to no VM, and
+/// for all pods if KubeVirt is not installed.
 fn needs_of_pod(existing: &ExistingPod) -> Needs {
     let is_pinned = existing.pod.has_exclusive_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };

@@ -18,15 +18,15 @@ use super::reservation::{
 };
 use super::reservation_table::Restored;
 
-/// Reason of all hosts for a pod that names a VM that is unknown in the pod's namespace.
+/// Reason for each host if the pod names a VM that is unknown in the pod's namespace.
 const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
 
-/// A host's name, with the host's id or the reason why the host does not accept the pod.
+/// Name of a host, with the id of the host or the reason why it does not accept the pod.
 type Named<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
-    /// Reserves the best of these hosts for the pod. A repeated call returns the same host while the host is among
-    /// `names` and accepts the pod.
+    /// Reserves the best host of `names` for the pod. A repeated call returns the same host as long as the host is
+    /// among `names` and accepts the pod.
     pub fn filter<'n>(
         &mut self,
         now: Instant,
@@ -36,7 +36,8 @@ impl Extender {
         self.answer(now, pod, names, false)
     }
 
-    /// Like `filter`, for a pod of a PodGroup: kube-scheduler may only simulate the placement that this call reserves.
+    /// Answers a `filter` call for a pod of a PodGroup like [`Self::filter`]. Unless the pod waits for volumes, the
+    /// reservation times out sooner, because kube-scheduler may only simulate the placement.
     pub fn filter_pod_group<'n>(
         &mut self,
         now: Instant,
@@ -115,7 +116,7 @@ impl Extender {
         Ok(observed)
     }
 
-    /// Answers the call for a pod whose binding was sent.
+    /// Answers the call for a pod that is on a host or whose binding was sent; `None` for other pods.
     fn answer_bound_pod<'n>(
         &self,
         observed: &ObservedPod,
@@ -139,8 +140,9 @@ impl Extender {
         }
     }
 
-    /// Answers the call for a pod that cannot be compiled. A call about an unknown VM is held for a moment, but only
-    /// once.
+    /// Answers the call for a pod whose request cannot be compiled. If the pod's VM is unknown, the first calls are
+    /// answered with [`FilterAnswer::NotReady`] as long as
+    /// [`UnknownInstances`](super::unknown_instances::UnknownInstances) holds them, and later calls with a refusal.
     fn answer_error<'n>(
         &mut self,
         now: Instant,
@@ -163,7 +165,7 @@ impl Extender {
         }
     }
 
-    /// Returns the reason of each host, from the cache if the cached reason is still valid.
+    /// Returns the reason why each host refuses the pod. Reasons that are still valid come from the cache.
     fn refusals<'n>(
         &mut self,
         request: &Request,
@@ -184,7 +186,7 @@ impl Extender {
         refused
     }
 
-    /// Returns the time after which a reservation expires.
+    /// Returns the time after which the reservation of the pod expires.
     fn timeout(&self, observed: &ObservedPod, is_pod_group_member: bool) -> Duration {
         let existing = &observed.existing;
         let is_unbound = |claim: &String| self.vms.is_unbound(&existing.namespace, claim);
@@ -197,7 +199,7 @@ impl Extender {
         }
     }
 
-    /// Records that `filter` was not answered for the pod, so that the pod is woken when free resources appear.
+    /// Records that `filter` was not answered for the pod, so that the pod is retried when it fits on a host.
     pub fn record_unanswered(&mut self, pod: &v1::Pod) {
         let Ok(observed) = ObservedPod::read(pod) else { return };
         if self.reservations.get(observed.uid()).is_none()

@@ -12,11 +12,11 @@ use super::extender::Extender;
 use super::reservation::{LISTED_TIMEOUT, Stage, has_exclusive};
 
 impl Extender {
-    /// Updates a host from its Node and its agent's report; with `None` the host accepts no pods. Ignores a report
-    /// whose version is older than the last report.
+    /// Updates a host from its Node and its agent's report. If `facts` is `None`, the host accepts no pods. Ignores a
+    /// report whose `version` is lower than that of the last report.
     ///
     /// # Errors
-    /// Returns an error if the API server would refuse a taint; the host then accepts no pods.
+    /// Returns an error if a taint is one that the API server would refuse; the host then accepts no pods.
     pub fn host(
         &mut self,
         now: Instant,
@@ -29,7 +29,7 @@ impl Extender {
             return Ok(());
         }
         let Some((facts, class)) = facts else {
-            // The host's pods keep their resources: no watch has shown their end.
+            // The pods of the host continue to use their resources, because no watch has shown their end.
             if let Some(host) = known {
                 self.availability.set_unusable(host);
                 self.availability.forget_report_version(host);
@@ -61,7 +61,7 @@ impl Extender {
         Ok(())
     }
 
-    /// Places the pods of a host that was unknown before.
+    /// Places the pods that were counted on a host before the host was known.
     fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
         for uid in self.reservations.records.take_without_host(name) {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
@@ -70,16 +70,17 @@ impl Extender {
             if (reservation.is_terminating || is_leaving) && has_exclusive(&request) {
                 self.availability.await_removal(host, &uid);
             }
-            // The pod is on the host, regardless of the predicted decision of the kubelet.
+            // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
+            // the host.
             drop(self.reservations.engine.bound(&request, host));
         }
     }
 
-    /// Updates a Node without a readable report. The Node accepts no pods, but rules count the Node and its pods,
-    /// because kube-scheduler counts them too and offers only hosts that satisfy these rules.
+    /// Updates a Node without a readable report. The Node accepts no pods. However, rules count the Node and its
+    /// pods, because kube-scheduler counts them too and offers only hosts that satisfy the rules.
     ///
     /// # Errors
-    /// Returns an error if the API server would refuse a taint.
+    /// Returns an error if a taint is one that the API server would refuse.
     pub fn node(&mut self, parts: &HostParts<'_>) -> Result<(), InvalidField> {
         let name = parts.name;
         if self.reservations.engine.host(name).is_some() {
@@ -103,8 +104,8 @@ impl Extender {
         Ok(())
     }
 
-    /// Removes a deleted Node: rules no longer count the Node and its pods. If the Node is created again, its pods are
-    /// counted again.
+    /// Removes a deleted Node, so that rules no longer count the Node and its pods. If the Node is created again, its
+    /// pods are counted again.
     pub fn node_deleted(&mut self, name: &str) {
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
@@ -119,13 +120,15 @@ impl Extender {
         self.queue.refused.scan_all();
     }
 
-    /// Accepts the next reports with any version: after a relist, the API server's store may have been restored.
+    /// Accepts the next report of each host with any version: before a relist, the API server's store may have been
+    /// restored from a backup.
     pub fn hosts_relisted(&mut self) {
         self.availability.forget_report_versions();
     }
 
-    /// Compares the pods of a host with its report: pods that the report lists, and pods that the report no longer
-    /// lists.
+    /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks pods that the
+    /// report lists. Releases, or awaits the removal of, pods that the report no longer lists. Ends the waits for
+    /// removals that the report confirms.
     fn compare_report(&mut self, name: &str, host: HostId) {
         let on = self.reservations.engine.on(host).filter(|request| has_exclusive(request));
         let on = on.map(|request| {
@@ -148,7 +151,8 @@ impl Extender {
             let is_terminating = reservation.is_terminating;
             match stage {
                 Stage::Kept { .. } if is_listed => self.availability.await_removal(host, &uid),
-                // The report's allocation counts; the host awaits the removal as long as the report lists the pod.
+                // The allocation in the report replaces the reservation; the host awaits the removal as long as the
+                // report lists the pod.
                 Stage::Leaving { .. } if is_listed => self.release(&uid),
                 Stage::Bound { .. } if is_listed => {
                     self.reservations.records.mark_listed(&uid);

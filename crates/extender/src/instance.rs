@@ -1,4 +1,4 @@
-//! A `VirtualMachineInstance` with the fields that its launcher pod lacks.
+//! The fields of a `VirtualMachineInstance` that its launcher pod lacks.
 
 use berth_api::Class;
 use berth_api::names::CLASS_LABEL;
@@ -9,22 +9,23 @@ use serde_json::Value;
 
 use super::error::VmError;
 
-/// An instance of a VM.
+/// A `VirtualMachineInstance`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     pub(super) namespace: Box<str>,
     guest: Guest,
-    /// Class from the instance's annotation; `None` if the annotation is absent or has an unknown value.
+    /// Class from the annotation `berth.dev/class` of the instance; `None` if the annotation is absent or has an
+    /// unknown value.
     class: Option<Class>,
-    /// True if the instance has ended, so that no further pod is created for the instance.
+    /// True if the instance has ended, so that no further launcher pod is created for the instance.
     pub(super) is_final: bool,
 }
 
 impl Instance {
-    /// Reads an instance and its uid.
+    /// Reads a VirtualMachineInstance, and returns its UID and its fields.
     ///
     /// # Errors
-    /// Returns an error if the object is not a VirtualMachineInstance, or if a field cannot be read.
+    /// Returns an error if the object is of another kind, or if a field cannot be read.
     pub fn read(object: &Value) -> Result<(String, Self), VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
         let uid = text("/metadata/uid").unwrap_or_default().to_owned();
@@ -38,13 +39,13 @@ impl Instance {
         Ok((uid, Self { guest: machine.guest(), class, is_final, ..unknown }))
     }
 
-    /// Returns an instance with a namespace and without further fields.
+    /// Returns an instance in this namespace without any further field.
     #[must_use]
     pub fn unknown(namespace: &str) -> Self {
         Self { namespace: namespace.into(), ..Self::default() }
     }
 
-    /// Returns the requirements of the instance's pod for a host.
+    /// Returns the requirements of the instance's launcher pod for a host.
     pub(super) fn needs(&self, pod: &Pod) -> Needs {
         Needs::of_vm(pod, &self.guest, self.class)
     }

@@ -1,4 +1,4 @@
-//! Watch events of VirtualMachineInstances, claims and namespaces.
+//! Watch events of VirtualMachineInstances, PersistentVolumeClaims and namespaces.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -9,12 +9,13 @@ use super::observed_pod::ObservedPod;
 use super::pending_vm::Claim;
 
 impl Extender {
-    /// Updates a namespace's labels.
+    /// Sets the labels of a namespace.
     pub fn namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         self.reservations.engine.set_namespace(name, labels);
     }
 
-    /// Records the presence or absence of KubeVirt. With KubeVirt, a VM's pod is not placed before the VM is known.
+    /// Records whether KubeVirt is installed. If it is, the pod of a VM is not placed before its
+    /// VirtualMachineInstance is known.
     pub fn set_kubevirt_installed(&mut self, is_installed: bool) {
         if is_installed {
             self.vms.instances.get_or_insert_default();
@@ -40,7 +41,7 @@ impl Extender {
         self.release_kept(|vm| vm == uid);
     }
 
-    /// Replaces all VirtualMachineInstances after a list.
+    /// Replaces all VirtualMachineInstances by a complete list.
     pub fn instances_listed(&mut self, all: HashMap<String, Instance>) {
         let is_alive = |uid: &str| all.get(uid).is_some_and(|instance| !instance.is_final);
         self.release_kept(|vm| !is_alive(vm));
@@ -49,7 +50,7 @@ impl Extender {
         self.wake_pods(&pods);
     }
 
-    /// Wakes pods whose instance is now known and in the pod's namespace.
+    /// Marks pods to be retried if their VirtualMachineInstance is now known and is in the pod's namespace.
     fn wake_pods(&mut self, pods: &[String]) {
         for pod in pods {
             let Some(pod) = self.queue.unassigned.get(pod).cloned() else { continue };
@@ -62,7 +63,8 @@ impl Extender {
         }
     }
 
-    /// Updates a claim without a volume, with the claim's selected node; with `None` the claim is bound or deleted.
+    /// Updates a claim. `unbound` is the claim's selected node if the claim has no volume, and `None` if the claim is
+    /// bound or deleted.
     pub fn claim(
         &mut self,
         now: Instant,
@@ -87,7 +89,7 @@ impl Extender {
         }
     }
 
-    /// Replaces all claims without a volume after a list.
+    /// Replaces all claims without a volume by a complete list.
     pub fn claims_listed(&mut self, now: Instant, all: Vec<(Claim, Option<String>)>) {
         let listed: HashSet<&Claim> = all.iter().map(|(claim, _)| claim).collect();
         self.vms.retain_claims(|claim| listed.contains(claim));

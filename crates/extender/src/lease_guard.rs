@@ -1,38 +1,38 @@
 //! The lease guard: among several extenders, only the extender whose kube-scheduler holds the scheduler's Lease
 //! decides.
 //!
-//! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host name,
-//! `_` and a random part. A Lease that is not renewed expires after its own duration, measured from the last change
-//! that this extender has read. After another scheduler has held the Lease, the guard waits for the maximum time that
-//! the last binding of that scheduler may take.
+//! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host
+//! name, `_` and a random part. A Lease that is not renewed expires after the duration in the Lease, measured from
+//! the time at which this extender first read the last change. If another scheduler held the Lease before, the guard
+//! waits until the last binding of that scheduler must have ended.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// Time for which a read of the Lease is valid.
+/// Time for which the result of a read of the Lease is valid.
 pub const READ_VALIDITY: Duration = Duration::from_secs(1);
-/// Timeout of sending a binding.
+/// Timeout of a request that sends a binding.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which the scheduler must hold the Lease before the extender decides, if another scheduler held the Lease
-/// before. The time is longer than the validity of a read plus the duration of a binding.
+/// Time for which this pod's scheduler must hold the Lease before the extender decides, if another scheduler held the
+/// Lease before. The time is longer than the validity of a read plus the duration of a binding.
 const TAKEOVER_DELAY: Duration = Duration::from_secs(4);
 
 /// Reason why this extender may not decide now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// A later read has already returned.
+    /// The result is outdated, because a read that began later has already returned.
     #[error("a newer read of the scheduler's Lease has returned")]
     Outdated,
     /// The Lease has no holder.
     #[error("no scheduler holds the scheduler's Lease")]
     NoHolder,
-    /// A scheduler of another pod holds the Lease.
+    /// The scheduler of another pod holds the Lease.
     #[error("{holder} holds the scheduler's Lease, not a scheduler of {host}")]
     OtherHolder {
         /// Identity of the holder.
         holder: String,
-        /// The host name of this pod.
+        /// Host name of this pod.
         host: String,
     },
     /// The holder has not renewed the Lease within the lease duration.
@@ -41,7 +41,7 @@ pub enum LeaseError {
         /// Identity of the holder.
         holder: String,
     },
-    /// The holder acquired the Lease a moment ago.
+    /// The holder acquired the Lease less than four seconds ago, and another scheduler held the Lease before.
     #[error("{holder} has only just acquired the scheduler's Lease")]
     JustAcquired {
         /// Identity of the holder.
@@ -49,17 +49,17 @@ pub enum LeaseError {
     },
 }
 
-/// State of the scheduler's Lease according to the reads.
+/// State of the scheduler's Lease, as far as it was read.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseGuard {
     host: String,
-    /// Last `renewTime`, and the time at which this value was first read.
+    /// Last `renewTime` that was read, and the time at which this value was first read.
     renewed: Option<(String, Instant)>,
-    /// Holder and `acquireTime`, and the time at which these values were first read.
+    /// Holder and `acquireTime` that were read last, and the time at which these values were first read.
     acquired: Option<(String, String, Instant)>,
-    /// Time of the last read.
+    /// Time at which the read with the latest result began.
     last_read: Option<Instant>,
-    /// Time of the last read, if this pod's scheduler held the Lease.
+    /// Time at which that read began, if this pod's scheduler held the Lease and may decide.
     held: Option<Instant>,
 }
 
@@ -70,16 +70,16 @@ impl LeaseGuard {
         Self { host: host.to_owned(), ..Self::default() }
     }
 
-    /// Returns true if the last read is valid, and this pod's scheduler held the Lease.
+    /// Returns true if the last read is still valid and this pod's scheduler held the Lease.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         self.held.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
     }
 
-    /// Updates the state with the result of a read that began at `began` and has just returned.
+    /// Updates the state with the Lease from a read that began at `began` and has just returned.
     ///
     /// # Errors
-    /// Returns an error if this extender may not decide.
+    /// Returns the reason if this extender may not decide.
     pub fn update(
         &mut self,
         began: Instant,
@@ -114,8 +114,8 @@ impl LeaseGuard {
         if began.saturating_duration_since(since) >= lasts {
             return Err(LeaseError::Expired { holder: holder.to_owned() });
         }
-        // Both times are from the holder's clock, which may have been set back; in that case the locally measured time
-        // is used.
+        // Both times come from the holder's clock. If that clock has been set back, the locally measured time is
+        // used.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
         let held = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held = held.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
@@ -193,7 +193,7 @@ mod tests {
         let now = Instant::now();
         let mut guard = LeaseGuard::new("a");
         for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
-            // An hour before the holder acquired the Lease, and renewed each second.
+            // The clock of the holder was set back: the renewals, one each second, are an hour before `acquireTime`.
             let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
             let read = read(
                 &mut guard,

@@ -1,4 +1,4 @@
-//! A pod from the watch, with the fields that the extender reads in addition to the pod's resources.
+//! A pod from the watch, with those fields that the extender reads in addition to the pod's resources.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,7 +7,7 @@ use berth_kubevirt_render::launcher::{ExistingPod, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-/// Reason of the condition `PodScheduled` of a pod with scheduling gates (`v1.PodReasonSchedulingGated`).
+/// Reason of the condition `PodScheduled` of a pod that has scheduling gates (`v1.PodReasonSchedulingGated`).
 const SCHEDULING_GATED: &str = "SchedulingGated";
 
 /// A pod from the watch.
@@ -15,26 +15,27 @@ const SCHEDULING_GATED: &str = "SchedulingGated";
 pub struct ObservedPod {
     /// Resources, host and VM of the pod.
     pub existing: ExistingPod,
-    /// True if the pod names Berth's scheduler.
+    /// True if `spec.schedulerName` of the pod is Berth's scheduler.
     pub is_ours: bool,
-    /// Claims of the pod's volumes, in the pod's namespace.
+    /// Names of the PersistentVolumeClaims of the pod's volumes, in the pod's namespace.
     pub claims: Vec<String>,
-    /// True if the scheduler has found no host for it.
+    /// True if the scheduler has found no host for the pod.
     pub is_unschedulable: bool,
-    /// Reason why the kubelet has refused the pod.
+    /// Reason why the kubelet has refused the pod, if it has.
     pub kubelet: Option<KubeletRefusal>,
-    /// Hash of the fields that other pods' rules read, and of the container resources.
+    /// Hash of the pod's labels, its termination and its container resources, which other pods' rules and the engine
+    /// read.
     pub(super) stamp: u64,
 }
 
-/// Reason why a kubelet refused a pod that was bound to it.
+/// Reason why a kubelet refused a pod that was bound to its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KubeletRefusal {
-    /// No set of zones satisfies all managers.
+    /// No set of NUMA zones satisfies all resource managers of the kubelet.
     TopologyAffinity,
-    /// The pod would not get whole cores.
+    /// The static CPU manager would not allocate whole cores to the pod.
     SmtAlignment,
-    /// A manager could not allocate the resources that its hint offered.
+    /// A resource manager of the kubelet could not allocate the resources that its topology hint offered.
     UnexpectedAdmission,
     /// The Node has insufficient free resources.
     OutOfResource,
@@ -52,7 +53,7 @@ impl KubeletRefusal {
         Self::NodeAffinity,
     ];
 
-    /// Parses `status.reason` of a failed pod (pkg/kubelet/lifecycle, pkg/kubelet/cm).
+    /// Parses `status.reason` of a failed pod (pkg/kubelet/lifecycle, pkg/kubelet/cm); `None` for any other reason.
     fn parse(reason: &str) -> Option<Self> {
         Some(match reason {
             "TopologyAffinityError" => Self::TopologyAffinity,
@@ -64,7 +65,7 @@ impl KubeletRefusal {
         })
     }
 
-    /// Returns the value of the metric's label.
+    /// Returns the value of the metric's label `reason`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,7 +82,7 @@ impl ObservedPod {
     /// Reads a pod.
     ///
     /// # Errors
-    /// Returns an error if an amount is malformed.
+    /// Returns an error if a resource quantity is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
         let mut existing = ExistingPod::read(pod)?;
         if !belongs_to_instance(pod, existing.vmi_uid.as_deref()) {
@@ -95,7 +96,7 @@ impl ObservedPod {
         let claims = volumes.iter().filter_map(|volume| {
             let named =
                 volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
-            // The ephemeral volume controller gives this name to the claim that it creates.
+            // The ephemeral volume controller creates a claim with this name.
             let own = volume.ephemeral.as_ref();
             named.or_else(|| own.map(|_| format!("{}-{}", existing.name, volume.name)))
         });
@@ -123,7 +124,7 @@ impl ObservedPod {
         })
     }
 
-    /// Returns the pod's uid.
+    /// Returns the UID of the pod.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.existing.pod.uid
@@ -136,8 +137,8 @@ impl ObservedPod {
     }
 }
 
-/// Returns true if the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both the
-/// label and the owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
+/// Returns true if the VirtualMachineInstance with this UID owns the pod. virt-controller sets the label and the
+/// owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
 fn belongs_to_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let is_instance = |owner: &OwnerReference| {

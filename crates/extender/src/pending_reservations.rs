@@ -1,4 +1,4 @@
-//! Reservations after a restart, for VMs without a launcher pod.
+//! Reservations that are computed after a restart for VMs without a launcher pod.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use super::pending_vm::{Claim, PendingVm, intersection};
 use super::reservation::{Reservation, Stage, VmKey};
 
 impl Extender {
-    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved as
-    /// soon as pods are listed too.
+    /// Sets the VMs that have no pod on a host, and the node selectors of the volumes of their claims. As soon as
+    /// pods are listed, a host is reserved for each VM whose volumes only one host can reach.
     pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
         self.vms.pending = (vms, volumes);
     }
 
-    /// Reserves, for VMs without a pod, the only host that can reach their volumes.
+    /// For each VM without a pod whose volumes only one host can reach, reserves that host.
     pub(super) fn reserve_pending_vms(&mut self) {
         let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
         vms.sort_by(|a, b| a.claims.cmp(&b.claims));
@@ -39,7 +39,8 @@ impl Extender {
 
     fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
         let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
-        // Only the launcher's rules about other pods apply: the volumes already determine the host.
+        // The volumes determine the host, so the node affinity of the launcher is replaced. Its rules about other
+        // pods still apply.
         let node_affinity = NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(pin),
             ..NodeAffinity::default()
@@ -67,7 +68,7 @@ impl Extender {
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.request(&parts, needs) else { return };
         let mut hosts = engine.candidates(&request);
-        // If several hosts can reach the volume, the VM does not depend on a single host.
+        // If several hosts can reach the volumes, no host is reserved, because the VM can start on another host.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
         if engine.place(&request, Some(&[host])).is_none() {
             return;

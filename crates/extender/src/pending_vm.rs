@@ -3,9 +3,9 @@
 //! A volume that only one host can reach is created in one of two ways. Without populators, CDI waits for a first
 //! consumer: KubeVirt creates a first-consumer pod, the volume is provisioned on the host of that pod, the pod ends,
 //! CDI imports the image for minutes, and only then KubeVirt creates the launcher pod. With populators (DataVolume
-//! `PendingPopulation`), the launcher pod itself is the first consumer and waits for its volume in the scheduler. No
-//! object stores the reservation of either pod, but the reservation can be computed: the claims and volumes name the
-//! host, and the instance has the amounts.
+//! `PendingPopulation`), the launcher pod itself is the first consumer and waits for its volume in the scheduler. In
+//! both cases no object stores the reservation, but it can be computed: the claims and volumes name the host, and the
+//! VirtualMachineInstance has the amounts of the resources.
 
 use berth_api::names::SCHEDULER;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
@@ -15,13 +15,13 @@ use serde_json::Value;
 use super::error::VmError;
 use super::reservation::VmKey;
 
-/// Namespace and name.
+/// Namespace and name of a PersistentVolumeClaim.
 pub(super) type Claim = (String, String);
 
-/// Maximum number of node selector terms of all volumes of a VM: the terms of several volumes are multiplied.
+/// Maximum number of node selector terms for all volumes of a VM: the numbers of terms of the volumes are multiplied.
 const TERMS: usize = 64;
 
-/// A VM with claims that is not on a host yet.
+/// A VM that has claims and is not on a host yet.
 #[derive(Clone, Debug)]
 pub struct PendingVm {
     pub(super) instance: String,
@@ -29,7 +29,7 @@ pub struct PendingVm {
     pub(super) launcher: Box<Launcher>,
 }
 
-/// Returns the node selector for a volume that will be provisioned on a node.
+/// Returns the node selector of a volume that will be provisioned on this node.
 #[must_use]
 pub fn node_selector(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
@@ -42,10 +42,11 @@ pub fn node_selector(node: &str) -> NodeSelector {
 }
 
 impl PendingVm {
-    /// Reads an instance; `None` if the instance is on a host, has ended, has another scheduler, or has no claims.
+    /// Reads a VirtualMachineInstance. Returns `None` if it is on a host, has ended, has another scheduler, or has no
+    /// claims.
     ///
     /// # Errors
-    /// Returns an error if no launcher pod can be predicted from the object.
+    /// Returns an error if the launcher pod of the object cannot be predicted.
     pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");
@@ -62,7 +63,8 @@ impl PendingVm {
             return Ok(None);
         }
         let machine = Machine::read(object)?.ok_or(VmError::OtherKind)?;
-        // Device plugin resources of networks are left out: the launcher pod requests them later.
+        // Device plugin resources of networks are left out, because the launcher pod requests them only after its
+        // creation.
         let networks = object.pointer("/spec/networks").and_then(Value::as_array);
         let named = networks
             .into_iter()
@@ -88,21 +90,22 @@ impl PendingVm {
     }
 }
 
-/// Returns the claim of a volume (KubeVirt `PVCNameFromVirtVolume`); the claim of a DataVolume has the same name as
-/// the DataVolume.
+/// Returns the claim of a KubeVirt volume (KubeVirt `PVCNameFromVirtVolume`). The claim of a DataVolume has the same
+/// name as the DataVolume.
 fn claim(volume: &Value) -> Option<&str> {
     let names = ["/persistentVolumeClaim/claimName", "/dataVolume/name"];
     names.into_iter().find_map(|pointer| volume.pointer(pointer)?.as_str())
 }
 
-/// Returns a node selector that matches the nodes that both selectors match.
+/// Returns a node selector that matches the nodes that both selectors match; `None` if no term remains, or if there
+/// are more than [`TERMS`] terms.
 pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
     };
-    // A term without requirements matches no node; combined with another term, the result would match that term's
-    // nodes.
+    // Terms without requirements are left out. Such a term matches no node, but its combination with another term
+    // would match the nodes of the other term.
     let is_some = |term: &&NodeSelectorTerm| {
         let all = [&term.match_expressions, &term.match_fields];
         all.into_iter().flatten().any(|all| !all.is_empty())

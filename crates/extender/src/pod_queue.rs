@@ -11,10 +11,10 @@ use super::refused_pods::RefusedPods;
 use super::unassigned_pods::UnassignedPods;
 use super::unknown_instances::UnknownInstances;
 
-/// Time for which the extender remembers a deleted pod, because the scheduler may still call `filter` for the pod.
+/// Time for which a deleted pod is remembered, because the scheduler may still call `filter` for the pod.
 const DELETED: Duration = Duration::from_secs(60);
 
-/// Pods without a host, and pods that were deleted a short time ago.
+/// Pods without a host, and pods that were recently deleted.
 #[derive(Debug, Default)]
 pub(super) struct PodQueue {
     pub(super) unassigned: UnassignedPods,
@@ -24,7 +24,7 @@ pub(super) struct PodQueue {
 }
 
 impl PodQueue {
-    /// Inserts a pod without a host, unless the pod was deleted.
+    /// Inserts a pod without a host. Returns false if the pod was deleted; the pod is then not inserted.
     pub(super) fn insert(&mut self, pod: Arc<Pod>, observed: &ObservedPod) -> bool {
         if self.is_deleted(observed.uid()) {
             return false;
@@ -33,19 +33,20 @@ impl PodQueue {
         true
     }
 
-    /// Removes a pod that has a host.
+    /// Removes a pod that is now on a host.
     pub(super) fn assigned(&mut self, uid: &str) {
         self.unassigned.remove(uid);
         self.refused.remove(uid);
     }
 
-    /// Removes a pod that has a reservation and is not bound yet.
+    /// Removes a pod that has a reservation from the refused pods. The pod remains among the unassigned pods until it
+    /// is bound.
     pub(super) fn reserved(&mut self, uid: &str) {
         self.refused.remove(uid);
         self.unknown_instances.remove(uid);
     }
 
-    /// Removes a pod that was deleted or has ended, and remembers the pod for a while.
+    /// Removes a pod that was deleted or has ended, and remembers its UID for [`DELETED`].
     pub(super) fn deleted(&mut self, now: Instant, uid: &str) {
         self.assigned(uid);
         self.deleted.insert(uid.to_owned(), now);
@@ -55,7 +56,7 @@ impl PodQueue {
         self.deleted.contains_key(uid)
     }
 
-    /// Removes expired entries.
+    /// Removes the entries that have expired.
     pub(super) fn expire(&mut self, now: Instant) {
         let Self { unassigned, unknown_instances, deleted, .. } = self;
         unknown_instances.expire(now, |uid| unassigned.get(uid).is_some());

@@ -1,4 +1,4 @@
-//! Watch events of pods: bound pods take resources, and the kubelet's release of a deleted pod frees them.
+//! Watch events of pods: a bound pod uses resources of its host until the kubelet has released them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Extender {
     /// Updates the state with a pod from the watch.
     ///
     /// # Errors
-    /// Returns an error if a rule of a pod on a host cannot be compiled.
+    /// Returns an error if the pod is on a host and one of its rules cannot be compiled.
     pub fn pod(
         &mut self,
         now: Instant,
@@ -28,7 +28,8 @@ impl Extender {
     ) -> Result<(), PodError> {
         let existing = &observed.existing;
         if existing.is_terminal {
-            // No reservation is kept if the kubelet has refused the pod.
+            // If the pod has failed, for example because the kubelet refused it, its reservation is not kept for the
+            // VM's launcher pod.
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             self.pod_ended(now, observed.uid(), phase == Some("Failed"));
             return Ok(());
@@ -48,8 +49,8 @@ impl Extender {
     }
 
     /// Returns true if a pod with exclusive CPUs or huge pages is bound to a host whose report does not list the pod
-    /// yet. When many pods are added, such pods must come last because their resources are computed from the resources
-    /// of the others.
+    /// yet. When a caller adds many pods, it must add such pods last, because their resources are computed from those
+    /// of the other pods.
     #[must_use]
     pub fn is_unreported(&self, observed: &ObservedPod) -> bool {
         let existing = &observed.existing;
@@ -59,7 +60,8 @@ impl Extender {
         facts.allocation(observed.uid()).is_none() && wants_exclusive(observed)
     }
 
-    /// Updates the state from a list of all pods: known pods that are not listed are deleted.
+    /// Updates the state after a complete list of pods: known pods that are not listed were deleted. After the first
+    /// list, also reserves hosts for pending VMs.
     pub fn pods_listed(&mut self, now: Instant, listed: &HashSet<String>) {
         let is_missing = |(uid, reservation): &(&Arc<str>, &Reservation)| {
             let is_late = |since: Instant| now.saturating_duration_since(since) > LISTED_TIMEOUT;
@@ -96,7 +98,7 @@ impl Extender {
         self.pod_ended(now, uid, false);
     }
 
-    /// Counts a pod on its host, regardless of the scheduler that has bound the pod.
+    /// Counts a pod on its host, regardless of which scheduler has bound the pod.
     fn pod_on_host(
         &mut self,
         now: Instant,
@@ -139,7 +141,8 @@ impl Extender {
         };
         self.reservations.records.insert(uid, reservation);
         match id {
-            // The pod is on the host, regardless of the predicted decision of the kubelet.
+            // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
+            // the host.
             Some(id) => drop(self.reservations.engine.bound(&request, id)),
             None => {
                 self.reservations.records.mark_without_host(uid);
@@ -149,8 +152,8 @@ impl Extender {
         result
     }
 
-    /// Compiles a bound pod. If the rules cannot be compiled, compiles the pod without rules, because its resources
-    /// are in use in any case.
+    /// Compiles a pod that is on a host. If its rules cannot be compiled, compiles the pod without rules, because its
+    /// resources are in use in any case.
     fn request_of_bound(
         &mut self,
         pod: &v1::Pod,
@@ -172,7 +175,8 @@ impl Extender {
         }
     }
 
-    /// Releases the reservation of the pod's VM, and the reservation of the pod on another host.
+    /// Releases reservations that a pod on `host` makes obsolete: the reservation of the pod's VM, and the
+    /// reservation of the pod on another host.
     fn release_other_reservation(&mut self, uid: &str, host: &str, vm: Option<&VmKey>) {
         let holder = vm.and_then(|vm| self.reservations.records.holder(vm)).cloned();
         if let Some(holder) = holder.filter(|holder| &**holder != uid)
@@ -188,8 +192,8 @@ impl Extender {
         }
     }
 
-    /// Awaits the removal of a terminating pod: its kubelet may release the resources before the watch shows the
-    /// release.
+    /// If the pod is terminating, marks its host as awaiting the removal of the pod: the kubelet may release the
+    /// resources before the watch shows the release.
     fn await_removal_if_terminating(&mut self, uid: &str, host: &str, observed: &ObservedPod) {
         let host = self.reservations.engine.host(host);
         if let Some(host) = host.filter(|_| observed.existing.is_deleted)
@@ -227,7 +231,8 @@ impl Extender {
         }
     }
 
-    /// Queues a pod without a host. Restores the host that a scheduler chose before a restart.
+    /// Inserts a pod without a host into the queue. After a restart, reserves the host that the scheduler chose
+    /// before.
     fn pod_without_host(&mut self, now: Instant, pod: v1::Pod, observed: &ObservedPod) {
         let pod = Arc::new(pod);
         if !self.queue.insert(Arc::clone(&pod), observed) {
@@ -244,7 +249,7 @@ impl Extender {
         }
     }
 
-    /// Reserves the nominated node of a pod, or the node that was selected for its volumes.
+    /// Reserves the nominated node of a pod, or the node that was selected for the pod's volumes.
     pub(super) fn reserve_selected_node(
         &mut self,
         now: Instant,
@@ -268,7 +273,7 @@ impl Extender {
                 let Ok(host) = self.usable(&node, has_exclusive(&request)) else { return };
                 let vm = VmKey::from_pod(existing);
                 let is_kept = vm.is_some_and(|vm| self.reservations.records.holder(&vm).is_some());
-                // `filter` uses the reservation that is kept for the VM.
+                // If a reservation is kept for the VM, `filter` uses that reservation instead.
                 if !is_kept && self.reservations.engine.place(&request, Some(&[host])).is_some() {
                     self.reserve(observed, request, host, until);
                 }
@@ -276,7 +281,8 @@ impl Extender {
         }
     }
 
-    /// Ends a pod's reservation if its kubelet has released the resources.
+    /// Handles the end of a pod. Its reservation ends as soon as the kubelet has released the resources, or is kept
+    /// for the VM's launcher pod.
     fn pod_ended(&mut self, now: Instant, uid: &str, has_failed: bool) {
         self.queue.deleted(now, uid);
         let Some(reservation) = self.reservations.get(uid) else { return };
@@ -298,7 +304,7 @@ impl Extender {
         self.leave(now, uid);
     }
 
-    /// Keeps the reservation of a first-consumer pod for its VM's launcher pod.
+    /// Keeps the reservation of a first-consumer pod that has ended for the launcher pod of its VM.
     fn reserve_for_vm(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let (request, was_released) =
@@ -311,7 +317,7 @@ impl Extender {
         self.reservations.records.set_stage(uid, Stage::Kept { until });
         let Some(host) = host else { return };
         if was_released {
-            // The kubelet released the resources before the extender saw the end of the pod; the resources are
+            // The kubelet released the resources before the extender saw the end of the pod. The resources are now
             // reserved for the VM.
             drop(self.reservations.engine.bound(&request, host));
         }
@@ -320,17 +326,19 @@ impl Extender {
         } else {
             self.removed(host, uid);
         }
-        // The launcher pod can use this reservation, and may have been refused because of this pod.
+        // The launcher pod can use this reservation, and may have been refused while the first-consumer pod still
+        // existed.
         self.queue.refused.host_changed(host);
     }
 
-    /// Releases the resources of a pod that was on a host, or waits until the kubelet releases them.
+    /// Releases the resources of a pod that has ended on a host. If the kubelet may still use the resources, waits
+    /// until it has released them.
     fn leave(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let was_listed = reservation.is_listed;
         let until = now.checked_add(LEAVING_TIMEOUT);
         let Some(host) = self.reservations.engine.host(&reservation.host) else {
-            // The Node is deleted, and the kubelet may run the pod for a moment longer.
+            // The Node is deleted, but the kubelet may continue to run the pod for a moment.
             return match until {
                 Some(until) => {
                     self.reservations.records.set_stage(uid, Stage::Leaving { until });
@@ -339,12 +347,12 @@ impl Extender {
             };
         };
         match until {
-            // The engine counts the allocation in the report until the report no longer lists the pod.
+            // The engine counts the allocation in the report as long as the report lists the pod.
             _ if self.reservations.is_listed(host, uid) => {
                 self.availability.await_removal(host, uid);
                 self.release(uid);
             }
-            // No report has listed the pod, so the CPUs that the kubelet allocated are unknown.
+            // No report has listed the pod, so it is unknown which CPUs the kubelet allocated.
             Some(until) if !was_listed => {
                 self.availability.await_removal(host, uid);
                 self.reservations.records.set_stage(uid, Stage::Leaving { until });

@@ -1,7 +1,7 @@
-//! Records of reservations, by pod, by VM and by host.
+//! Records of reservations, indexed by pod, by VM and by host.
 //!
-//! The placement engine stores the amounts; a record stores the stage and the expiry. Each pod has one record and
-//! there are no counters, so no amount is released twice.
+//! The placement engine stores the amounts of resources; a record stores the stage and the expiry. Each pod has at
+//! most one record, and there are no counters, so no amount is released twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::states::ReservationState;
 #[derive(Debug, Default)]
 pub(super) struct Records {
     by_pod: HashMap<Arc<str>, Reservation>,
-    /// The pod that has the reservation of each VM.
+    /// UID of the pod that has the reservation of each VM.
     by_vm: HashMap<VmKey, Arc<str>>,
-    /// Pods whose reservation may expire.
+    /// UIDs of the pods that are not bound, whose reservations may expire.
     unbound: BTreeSet<Arc<str>>,
-    /// Pods on hosts that are unknown to the engine, by host.
+    /// UIDs of the pods on each host that is unknown to the engine.
     without_host: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     host_names: HashSet<Arc<str>>,
 }
 
 impl Records {
-    /// Returns the shared copy of a host's name.
+    /// Returns the shared copy of a host name, to save memory.
     pub(super) fn intern_host(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.host_names.get(name) {
             return Arc::clone(known);
@@ -46,12 +46,12 @@ impl Records {
         self.by_pod.iter()
     }
 
-    /// Returns the reservations of pods that are not bound.
+    /// Returns the reservations of pods that are not bound, with the UIDs of the pods.
     pub(super) fn unbound(&self) -> impl Iterator<Item = (&Arc<str>, &Reservation)> {
         self.unbound.iter().filter_map(|uid| Some((uid, self.by_pod.get(uid)?)))
     }
 
-    /// Returns the pod that has the reservation of a VM.
+    /// Returns the UID of the pod that has the reservation of a VM.
     pub(super) fn holder(&self, vm: &VmKey) -> Option<&Arc<str>> {
         self.by_vm.get(vm)
     }
@@ -64,7 +64,7 @@ impl Records {
         debug_assert!(state.can_transition_to(next), "{uid}: {state:?} to {next:?}");
     }
 
-    /// Inserts or replaces a pod's reservation, and makes it the reservation of the pod's VM.
+    /// Inserts or replaces the reservation of a pod. If the pod has a VM, the reservation becomes that of the VM.
     pub(super) fn insert(&mut self, uid: &str, reservation: Reservation) {
         self.check(uid, reservation.stage.state());
         let uid: Arc<str> = uid.into();
@@ -86,14 +86,14 @@ impl Records {
         self.index_stage(&uid, stage);
     }
 
-    /// Records that the watch shows the pod on its host.
+    /// Records that the watch has shown the pod on its host, and whether the pod is terminating.
     pub(super) fn mark_seen(&mut self, uid: &str, is_terminating: bool) {
         if let Some(reservation) = self.by_pod.get_mut(uid) {
             (reservation.is_seen, reservation.is_terminating) = (true, is_terminating);
         }
     }
 
-    /// Records that a report lists the pod.
+    /// Records that a report has listed the pod.
     pub(super) fn mark_listed(&mut self, uid: &str) {
         if let Some(reservation) = self.by_pod.get_mut(uid) {
             reservation.is_listed = true;
@@ -123,7 +123,7 @@ impl Records {
         Some(reservation)
     }
 
-    /// Returns the pods whose reservations have expired.
+    /// Returns the UIDs of the pods whose reservations have expired.
     pub(super) fn expired(&self, now: Instant) -> Vec<Arc<str>> {
         let is_expired =
             |reservation: &Reservation| reservation.stage.expiry().is_some_and(|end| end <= now);
@@ -139,12 +139,12 @@ impl Records {
         }
     }
 
-    /// Returns the pods on a Node without a report.
+    /// Returns the UIDs of the pods on this Node, whose agent has not reported yet.
     pub(super) fn pods_without_report(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
         self.without_host.get(node).into_iter().flatten()
     }
 
-    /// Removes and returns the pods that are on this host and were marked as pods without a known host.
+    /// Removes and returns the UIDs of the pods on this host that were marked by [`Self::mark_without_host`].
     pub(super) fn take_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
         self.without_host.remove(host).unwrap_or_default()
     }

@@ -7,26 +7,27 @@ use std::collections::HashMap;
 use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
-/// Reason of a host for which the engine finds no single reason.
+/// Reason for a host that refuses the pod but for which the engine finds no single reason.
 const NO_SINGLE_REASON: &str = "node(s) had too little room for it";
-/// Maximum number of cached request classes; with more, the cache is emptied.
+/// Maximum number of cached request classes. When the cache is full, the next new class empties it.
 const CLASSES: usize = 64;
 
-/// Short reasons by request class.
+/// Short reasons why hosts refuse pods, by request class.
 #[derive(Debug, Default)]
 pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusals>);
 
 /// Reasons of hosts for one request class.
 #[derive(Debug, Default)]
 pub(super) struct ClassRefusals {
-    /// Number of the last host change that the reasons include.
+    /// Number of the last host change that is taken into account.
     last_change: u64,
     reasons: Vec<Option<Cow<'static, str>>>,
 }
 
 impl RefusalCache {
-    /// Removes the reasons for a pod from the cache, without the reasons of changed hosts. Returns no reasons for a
-    /// pod whose rules count other pods.
+    /// Removes the reasons for the request class of a pod from the cache and returns them, without the reasons of
+    /// hosts that have changed. For a pod whose rules depend on other pods, returns no reasons, because such a pod
+    /// has no class.
     pub(super) fn take(&mut self, engine: &Engine, request: &Request) -> ClassRefusals {
         let cached = engine.class_key(request).and_then(|class| self.0.remove(class));
         let mut cached = cached.unwrap_or_default();
@@ -54,7 +55,7 @@ impl RefusalCache {
 }
 
 impl ClassRefusals {
-    /// Returns the reason why a host refuses the pod.
+    /// Returns the reason why a host refuses the pod, from the cache if it is there.
     pub(super) fn reason(
         &mut self,
         engine: &Engine,

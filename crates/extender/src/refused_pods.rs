@@ -1,7 +1,9 @@
-//! Pods that no host accepted, and the hosts that have changed since; decides which pods to wake, and by which host.
+//! Pods that no host accepted, and the hosts that have changed since. Decides which pods kube-scheduler must retry,
+//! and on which host they fit.
 //!
 //! The scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is no
-//! such event, so the extender touches a Node when a waiting pod would fit on that Node, once for each refusal.
+//! such event. Therefore the extender patches a Node when a waiting pod fits on that Node, once for each refusal of
+//! the pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -13,11 +15,13 @@ use berth_placement::rules::HostId;
 #[derive(Clone, Debug)]
 struct RefusedPod {
     request: Request,
-    /// True if a Node was touched for the pod since the last refusal.
+    /// True if a Node was patched for the pod after the last refusal of the pod.
     is_woken: bool,
-    /// Number of the round since which a full scan for the pod is due.
+    /// Number of the round since which a full scan of the hosts is due for the pod; `None` if only changed hosts need
+    /// to be checked.
     scan_due: Option<u64>,
-    /// Host with the reservation of the pod's VM: the engine does not see the reserved resources as free.
+    /// Host that is reserved for the pod's VM. The engine counts the reserved resources as used, although this pod
+    /// may use them.
     kept_on: Option<Arc<str>>,
 }
 
@@ -31,19 +35,18 @@ pub(super) struct RefusedPods {
     round: u64,
 }
 
-/// Maximum number of changed hosts that are checked individually; for more hosts, a search in the engine's order is
-/// faster.
+/// Maximum number of changed hosts that are checked individually. For more hosts, a search by the engine is faster.
 const FEW_HOSTS: usize = 64;
-/// Maximum number of request classes per round; the others are searched in the next rounds.
+/// Maximum number of request classes per round; the other classes are searched in later rounds.
 const CLASSES: usize = 64;
 
 impl RefusedPods {
-    /// Inserts a pod that no host accepted in a full scan.
+    /// Inserts a pod that no host accepted. `kept_on` is the host that is reserved for the pod's VM.
     pub(super) fn insert(&mut self, request: &Request, kept_on: Option<Arc<str>>) {
         self.add(request, None, kept_on);
     }
 
-    /// Inserts a pod without a preceding full scan.
+    /// Inserts a pod for which the hosts have not been scanned, so that the next round scans them.
     pub(super) fn insert_unscanned(&mut self, request: &Request) {
         self.add(request, Some(self.round), None);
     }
@@ -72,7 +75,8 @@ impl RefusedPods {
         }
     }
 
-    /// Schedules a full scan for all pods, because rules that count hosts may now have another result on any host.
+    /// Schedules a full scan for all pods. This is needed after a change of a Node: rules that count hosts may then
+    /// have another result on any host.
     pub(super) fn scan_all(&mut self) {
         for pod in self.pods.values_mut() {
             pod.scan_due.get_or_insert(self.round);
@@ -80,14 +84,14 @@ impl RefusedPods {
         }
     }
 
-    /// Returns true if [`Self::wake`] may find a host.
+    /// Returns true if a call of [`Self::wake`] may find a host.
     pub(super) fn may_wake(&self) -> bool {
         let is_due = || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_woken);
         !self.changed.is_empty() || is_due()
     }
 
-    /// Returns the hosts on which a waiting pod now fits. If `all_available` is true, the hosts are not filtered by
-    /// availability.
+    /// Returns the hosts on which a waiting pod now fits, and marks these pods as woken. `all_available` must be true
+    /// only if `is_available` is true for every host; it makes the search faster.
     pub(super) fn wake(
         &mut self,
         engine: &mut Engine,
@@ -105,7 +109,7 @@ impl RefusedPods {
         let waits = |pod: &&mut RefusedPod| !pod.is_woken;
         let (mut due, others): (Vec<_>, Vec<_>) =
             self.pods.values_mut().filter(waits).partition(|pod| pod.scan_due.is_some());
-        // The pod whose scan has been due longest comes first, so that every pod is scanned eventually.
+        // The pods whose scan has been due longest come first, so that every pod is scanned eventually.
         due.sort_by_key(|pod| pod.scan_due);
         let others = others.into_iter().filter(|_| !changed.is_empty());
         for pod in due.into_iter().chain(others) {

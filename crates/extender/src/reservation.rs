@@ -14,35 +14,37 @@ use super::states::ReservationState;
 pub(super) const POD_GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after a `filter` call within which the pod must be bound, or `filter` must be called for the pod again.
 pub(super) const RESERVED_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a reservation while volumes are provisioned: the scheduler waits ten minutes for volumes
-/// (`bindTimeoutSeconds`).
+/// Timeout of a reservation while volumes are provisioned. It exceeds the ten minutes for which the scheduler waits
+/// for volumes (`bindTimeoutSeconds`).
 pub(super) const VOLUMES_TIMEOUT: Duration = Duration::from_secs(660);
-/// Time within which the watch shows a binding whose outcome is unknown.
+/// Time within which the watch must show a binding whose outcome is unknown.
 pub(super) const BINDING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which a deleted pod may still use CPUs that no report has listed.
 pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which every list of pods includes a pod that was bound here.
+/// Time after a binding from which every list of pods includes the bound pod.
 pub(super) const LISTED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stage of a reservation; [`super::states`] has the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// `filter` has returned the host.
+    /// `filter` has returned the host. The reservation expires at `until`.
     Reserved { until: Instant },
-    /// The binding was sent, and its outcome is unknown.
+    /// The binding was sent, and its outcome is unknown. The reservation expires at `until`.
     Binding { until: Instant },
-    /// The pod is on the host.
+    /// The pod is on the host. `since` is the time of the binding, or of the event that showed the pod on the host.
     Bound { since: Instant },
-    /// The first-consumer pod has ended, and the reservation waits for the VM's launcher pod on this host.
+    /// The first-consumer pod has ended, and the reservation waits for the VM's launcher pod on this host. Without
+    /// `until`, the reservation does not expire.
     Kept { until: Option<Instant> },
-    /// The pod has ended, and its kubelet may not have processed the end yet.
+    /// The pod has ended, and its kubelet may not have released the resources yet. The reservation expires at
+    /// `until`.
     Leaving { until: Instant },
-    /// The pod is terminating, and its kubelet has released its resources.
+    /// The pod is terminating, and the kubelet has released the pod's resources.
     Released,
 }
 
 impl Stage {
-    /// Returns the time at which the reservation expires.
+    /// Returns the time at which the reservation expires; `None` if it does not expire.
     pub(super) const fn expiry(self) -> Option<Instant> {
         match self {
             Self::Reserved { until } | Self::Binding { until } | Self::Leaving { until } => {
@@ -53,7 +55,8 @@ impl Stage {
         }
     }
 
-    /// Returns true if the reservation may move to another host, because the kubelet does not know the pod yet.
+    /// Returns true if the reservation may move to another host: no binding was sent for the pod, or the
+    /// first-consumer pod that was bound has ended.
     pub(super) const fn is_movable(self) -> bool {
         matches!(self, Self::Reserved { .. } | Self::Kept { .. })
     }
@@ -70,13 +73,13 @@ impl Stage {
     }
 }
 
-/// Key of the reservations of a VM: a migrating VM has two. The key includes the namespace, so that no pod uses the
-/// reservation of a VM in another namespace.
+/// Key of the reservation of a VM. A migrating VM has two keys, one of them with the migration. The key contains the
+/// namespace, so that no pod uses the reservation of a VM in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VmKey {
     pub(super) namespace: String,
     pub(super) instance: String,
-    /// Uid of the migration whose target is the pod; empty without a migration.
+    /// UID of the migration whose target is the pod; empty if the pod is not the target of a migration.
     pub(super) migration: String,
 }
 
@@ -96,7 +99,7 @@ pub(super) struct Reservation {
     pub(super) request: Request,
     pub(super) vm: Option<VmKey>,
     pub(super) is_first_consumer: bool,
-    /// Hash of the fields that other pods' rules read, at the time of the reservation.
+    /// `ObservedPod::stamp` of the pod at the time of the reservation.
     pub(super) stamp: u64,
     /// True once the watch has shown the pod on the host.
     pub(super) is_seen: bool,
@@ -105,7 +108,7 @@ pub(super) struct Reservation {
     pub(super) is_terminating: bool,
 }
 
-/// Returns true if the kubelet allocates exclusive CPUs or huge pages of zones to the pod.
+/// Returns true if the kubelet allocates exclusive CPUs or huge pages to the pod.
 pub(super) fn has_exclusive(request: &Request) -> bool {
     request.pinned_cpus() > 0 || request.page_size().is_some()
 }

@@ -1,7 +1,7 @@
-//! The reservation table: resources of each pod on each host, as amounts in the engine and as records.
+//! The reservation table: for each pod with a host, the amounts of its resources in the engine and a record.
 //!
-//! A pod on a host that the engine knows is placed in the engine while the pod has a record, except in the stage
-//! `released` and while `filter` or `bind` try another order of pods.
+//! As long as a pod has a record and the engine knows its host, the pod is placed in the engine. The exceptions are
+//! the stage `released`, and the time in which `filter` or `bind` try another order of pods.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use super::observed_pod::ObservedPod;
 use super::records::Records;
 use super::reservation::{Reservation, Stage, VmKey, has_exclusive};
 
-/// The placement engine, and a record for each pod that is placed in the engine.
+/// The placement engine, and a record for each pod that has a reservation or is on a host.
 #[derive(Debug, Default)]
 pub(super) struct ReservationTable {
     pub(super) engine: Engine,
     pub(super) records: Records,
 }
 
-/// Outcome of [`ReservationTable::restore`].
+/// Result of [`ReservationTable::restore`].
 pub(super) enum Restored {
     /// There was nothing to restore.
     Nothing,
-    /// The reservation stays removed; its host may have more free resources than before.
+    /// The pod's own reservation stays removed; this host may have more free resources than before.
     Freed(HostId),
-    /// The VM's reservation is on this host as before.
+    /// The VM's reservation is restored on this host.
     Kept(Arc<str>),
 }
 
@@ -43,7 +43,7 @@ impl ReservationTable {
         self.engine.facts(host).is_some_and(|facts| facts.allocation(uid).is_some())
     }
 
-    /// Records a pod that the engine has placed on a host.
+    /// Inserts the record of a pod that the engine has placed on a host.
     pub(super) fn record(
         &mut self,
         pod: &ObservedPod,
@@ -66,14 +66,16 @@ impl ReservationTable {
         self.records.insert(pod.uid(), reservation);
     }
 
-    /// Releases a pod's resources and returns the host, which now has more free resources.
+    /// Removes the reservation of a pod and returns its host, which may now have more free resources. Returns `None`
+    /// if there was no reservation, or if the engine does not know the host.
     pub(super) fn release(&mut self, uid: &str) -> Option<HostId> {
         let reservation = self.records.remove(uid)?;
         self.engine.remove(uid);
         self.engine.host(&reservation.host)
     }
 
-    /// Removes the reservation of the pod or of its VM, so that the pod can be placed again.
+    /// Removes and returns the reservation of the pod or, if it has none, the reservation of its VM, so that the pod
+    /// can be placed again. Leaves a reservation whose binding was sent.
     pub(super) fn take(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
@@ -87,8 +89,8 @@ impl ReservationTable {
         Some((uid, reservation))
     }
 
-    /// Restores the VM's reservation that [`Self::take`] has removed for a pod that was not placed. The pod's own
-    /// reservation stays removed, because the pod does not fit there.
+    /// Restores the reservation of the VM that [`Self::take`] has removed for a pod that was then not placed. The
+    /// pod's own reservation is not restored, because the pod does not fit on that host.
     pub(super) fn restore(
         &mut self,
         taken: Option<(Arc<str>, Reservation)>,
@@ -100,30 +102,31 @@ impl ReservationTable {
             return host.map_or(Restored::Nothing, Restored::Freed);
         }
         let Some(host) = host else {
-            // The Node may be created again.
+            // The host is unknown, but its Node may be created again.
             self.records.insert(&uid, reservation);
             self.records.mark_without_host(&uid);
             return Restored::Nothing;
         };
-        // The next `filter` call for the pod checks if the kubelet would still admit the pod.
+        // The reservation is restored even if the kubelet would not admit the pod; the next `filter` call for the pod
+        // checks this.
         drop(self.engine.bound(&reservation.request, host));
         self.records.insert(&uid, reservation);
         Restored::Kept(name)
     }
 
-    /// Counts a pod for the rules of other pods on a Node without a report.
+    /// Counts a pod on a Node without a report, so that the rules of other pods apply to the pod.
     pub(super) fn count_unreported(&mut self, request: &Request, node: &str) {
         if let Some(node) = self.engine.node(node) {
             drop(self.engine.bound(request, node));
         }
     }
 
-    /// Returns true if the report of a host differs from the pods on the host, so that the resources of each pod are
-    /// unknown.
+    /// Returns true if the report of a host does not list the same pods as the engine has on the host, so that the
+    /// resources of each pod are unknown.
     pub(super) fn differs_from_report(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.facts(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
-        // The kubelet has allocated nothing to a pod that only has a reservation.
+        // A pod that only has a reservation is left out, because the kubelet has allocated nothing to it.
         let is_there = |request: &Request| {
             self.records
                 .get(request.uid())

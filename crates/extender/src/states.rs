@@ -126,14 +126,14 @@ pub(super) const AVAILABILITY_TRANSITIONS: [(Availability, Availability); 12] = 
 };
 
 impl ReservationState {
-    /// Returns true if the table has this transition.
+    /// Returns true if [`RESERVATION_TRANSITIONS`] has this transition.
     pub(super) fn can_transition_to(self, next: Self) -> bool {
         RESERVATION_TRANSITIONS.contains(&(self, next))
     }
 }
 
 impl Availability {
-    /// Returns true if the table has this transition, or nothing changes.
+    /// Returns true if [`AVAILABILITY_TRANSITIONS`] has this transition, or if both states are equal.
     pub(super) fn can_transition_to(self, next: Self) -> bool {
         self == next || AVAILABILITY_TRANSITIONS.contains(&(self, next))
     }
@@ -143,7 +143,7 @@ impl Availability {
 mod tests {
     use super::*;
 
-    /// Returns the first two columns of the table below a heading of this file's module documentation.
+    /// Returns the first two columns of the table below a heading in this file's module documentation.
     fn documented(heading: &str) -> Vec<(String, String)> {
         let text = include_str!("states.rs");
         let rows = text.split(heading).nth(1).unwrap().lines().skip(1);
@@ -155,7 +155,7 @@ mod tests {
         cells.filter(|(from, _)| from != "from").collect()
     }
 
-    /// Returns the words of a variant's name: `awaiting report`.
+    /// Returns the name of a variant as lower-case words: `awaiting report`.
     fn words(state: impl std::fmt::Debug) -> String {
         let mut words = String::new();
         for letter in format!("{state:?}").chars() {

@@ -1,45 +1,45 @@
-//! Statistics: reservations by stage, free resources, and fragmentation of the free resources.
+//! Statistics of the extender: number of pods by stage, free resources, and fragmentation of the free resources.
 
 use super::extender::Extender;
 use super::reservation::Stage;
 
-/// Number of pods in each stage.
+/// Number of pods in each stage of a reservation, and number of refused pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
-    /// `filter` has returned a host.
+    /// Pods for which `filter` has returned a host.
     pub reserved: usize,
-    /// The binding was sent.
+    /// Pods whose binding was sent.
     pub binding: usize,
-    /// The pod is on a host.
+    /// Pods on a host, including terminating pods whose resources the kubelet has released.
     pub bound: usize,
-    /// The first-consumer pod has ended, and the reservation is kept for the VM's launcher pod.
+    /// First-consumer pods that have ended and whose reservation is kept for the VM's launcher pod.
     pub kept: usize,
-    /// The pod has ended, and its kubelet may not have processed the end yet.
+    /// Pods that have ended and whose resources the kubelet may not have released yet.
     pub leaving: usize,
-    /// No host accepted the pod.
+    /// Pods that no host accepted.
     pub waiting: usize,
 }
 
 /// Free resources of all hosts, and the part of these resources that no VM can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeResources {
-    /// CPUs that can be pinned now.
+    /// Number of CPUs that can be pinned now.
     pub free_cpus: u64,
-    /// Free CPUs in zones that have huge pages but no free huge pages.
+    /// Number of free CPUs in zones that have huge pages, none of which are free.
     pub stranded_cpus: u64,
-    /// Bytes of free huge pages.
+    /// Free huge pages, in bytes.
     pub free_pages: u64,
-    /// Bytes of free huge pages in zones without CPUs that can be pinned.
+    /// Free huge pages in zones whose pinnable CPUs are all allocated, in bytes.
     pub stranded_pages: u64,
-    /// Zones with at least [`VM_SIZES`] free CPUs.
+    /// For each entry of [`VM_SIZES`], the number of zones with at least that many free CPUs.
     pub zones: [u64; VM_SIZES.len()],
 }
 
-/// Common numbers of CPUs of VMs.
+/// Numbers of CPUs that VMs commonly have.
 pub const VM_SIZES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 impl Extender {
-    /// Counts pods by stage.
+    /// Returns the number of pods in each stage.
     #[must_use]
     pub fn stage_counts(&self) -> StageCounts {
         let waiting = self.queue.refused.len();
@@ -59,7 +59,7 @@ impl Extender {
         counts
     }
 
-    /// Sums up the free resources of all hosts with a usable report.
+    /// Returns the sums of the free resources of all hosts with a usable report.
     #[must_use]
     pub fn free_resources(&self) -> FreeResources {
         let mut all = FreeResources::default();

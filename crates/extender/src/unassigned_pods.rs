@@ -1,4 +1,4 @@
-//! Pods without a host, by uid and by the claims of their volumes.
+//! Pods without a host, indexed by UID and by the claims of their volumes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::observed_pod::ObservedPod;
 
-/// Namespace and name.
+/// Namespace and name of a PersistentVolumeClaim.
 type Claim = (String, String);
 
 /// Pods without `spec.nodeName`.
@@ -18,7 +18,7 @@ pub(super) struct UnassignedPods {
 }
 
 impl UnassignedPods {
-    /// Inserts a pod, or replaces it.
+    /// Inserts a pod, or replaces the pod with the same UID.
     pub(super) fn insert(&mut self, pod: Arc<Pod>, observed: &ObservedPod) {
         self.remove(observed.uid());
         let namespace = &observed.existing.namespace;
@@ -51,7 +51,7 @@ impl UnassignedPods {
         self.pods.keys()
     }
 
-    /// Returns the pods with a volume of this claim.
+    /// Returns the pods that have a volume of this claim.
     pub(super) fn with_claim(&self, claim: &Claim) -> Vec<Arc<Pod>> {
         let uids = self.by_claim.get(claim).into_iter().flatten();
         uids.filter_map(|uid| self.get(uid).cloned()).collect()
@@ -79,7 +79,7 @@ mod tests {
         pods.insert(Arc::default(), &observed("one", &["disk", "data"]));
         pods.insert(Arc::default(), &observed("two", &["disk"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (2, 1));
-        // The pod has another volume now.
+        // The pod `two` now has a volume of another claim.
         pods.insert(Arc::default(), &observed("two", &["data"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (1, 2));
         pods.remove("one");

@@ -8,22 +8,23 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Time for which the calls for a pod are held.
+/// Time after the first call for a pod during which its calls are held.
 const HOLD: Duration = Duration::from_secs(1);
-/// Time for which the pods of a namespace are not held after a hold in vain.
+/// Time for which no pod of a namespace is held after a hold in vain in that namespace.
 const HOLD_COOLDOWN: Duration = Duration::from_secs(60);
 
 /// Pods whose VirtualMachineInstances are unknown.
 #[derive(Debug, Default)]
 pub(super) struct UnknownInstances {
-    /// Time of the first call, and the instance that the pod names, by pod.
+    /// For each pod by UID, the time of the first call and the UID of the instance that the pod names.
     pods: HashMap<String, (Instant, String)>,
-    /// Namespaces whose pods are not held, each with the time until which this applies.
+    /// Namespaces whose pods are not held, each with the time at which their pods may be held again.
     cooldown: HashMap<String, Instant>,
 }
 
 impl UnknownInstances {
-    /// Returns true if the extender should hold a call for this pod now.
+    /// Returns true if the extender should hold a `filter` call for this pod now. Records the pod at its first call,
+    /// and the namespace when the hold was in vain.
     pub(super) fn hold(
         &mut self,
         now: Instant,
@@ -44,7 +45,7 @@ impl UnknownInstances {
         !is_in_vain
     }
 
-    /// Returns the pods whose instance matches.
+    /// Returns the UIDs of the pods that name an instance for whose UID `matches` returns true.
     pub(super) fn pods_of(&self, matches: impl Fn(&str) -> bool) -> Vec<String> {
         let pods = self.pods.iter().filter(|(_, (_, instance))| matches(instance));
         pods.map(|(pod, _)| pod.clone()).collect()
@@ -55,7 +56,8 @@ impl UnknownInstances {
         self.pods.remove(pod);
     }
 
-    /// Removes pods that no longer wait.
+    /// Removes the pods for which `waits` returns false and whose first call is more than [`HOLD_COOLDOWN`] ago, and
+    /// the namespaces whose cooldown has ended.
     pub(super) fn expire(&mut self, now: Instant, waits: impl Fn(&str) -> bool) {
         let is_new = |since: Instant| now.saturating_duration_since(since) < HOLD_COOLDOWN;
         self.pods.retain(|pod, (since, _)| is_new(*since) || waits(pod));

@@ -1,4 +1,4 @@
-//! VirtualMachineInstances and the claims of their volumes, from the watches.
+//! VirtualMachineInstances, and the PersistentVolumeClaims of their volumes, from the watches.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,25 +8,26 @@ use super::instance::Instance;
 use super::pending_vm::{Claim, PendingVm};
 use super::reservation::VmKey;
 
-/// All VirtualMachineInstances, and all claims without a volume.
+/// All VirtualMachineInstances, and all claims that are not bound to a volume.
 #[derive(Debug, Default)]
 pub(super) struct VirtualMachines {
     /// VirtualMachineInstances by uid; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, Instance>>,
-    /// Claims without a volume, each with its selected node.
+    /// Claims that are not bound to a volume, each with its selected node.
     claims: BTreeMap<Claim, Option<String>>,
-    /// VMs that are on no host, and the node selectors of their claims' volumes; stored until pods are listed.
+    /// VMs that have no pod on a host, and the node selectors of the volumes of their claims; kept until pods are
+    /// listed.
     pub(super) pending: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
 }
 
 impl VirtualMachines {
-    /// Returns the instance of a VM. The instance must be in the namespace of the pod that names it.
+    /// Returns the VirtualMachineInstance of a VM. It must be in the namespace of the pod that names it.
     pub(super) fn instance(&self, vm: &VmKey) -> Option<&Instance> {
         let instance = self.instances.as_ref()?.get(&vm.instance)?;
         (*instance.namespace == *vm.namespace).then_some(instance)
     }
 
-    /// Returns true if the VM's instance exists and has not ended; always true without KubeVirt.
+    /// Returns true if the VM's instance exists and has not ended. Always true if KubeVirt is not installed.
     pub(super) fn is_alive(&self, vm: &VmKey) -> bool {
         match &self.instances {
             Some(_) => self.instance(vm).is_some_and(|instance| !instance.is_final),
@@ -44,12 +45,12 @@ impl VirtualMachines {
         }
     }
 
-    /// Returns true if a claim has no volume.
+    /// Returns true if a claim is known and is not bound to a volume.
     pub(super) fn is_unbound(&self, namespace: &str, claim: &str) -> bool {
         self.claims.contains_key(&(namespace.to_owned(), claim.to_owned()))
     }
 
-    /// Returns the node that was selected for any of these claims.
+    /// Returns the node that was selected for the first of these claims that has a selected node.
     pub(super) fn selected_node(&self, namespace: &str, claims: &[String]) -> Option<String> {
         claims.iter().find_map(|claim| {
             self.claims.get(&(namespace.to_owned(), claim.clone())).cloned().flatten()

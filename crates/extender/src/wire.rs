@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Arguments of `filter` (`ExtenderArgs`).
 #[derive(Debug)]
 pub struct FilterArgs<'a> {
-    /// The pod.
+    /// The pod to be scheduled.
     pub pod: v1::Pod,
-    /// Names of the hosts that the scheduler's plugins accept, borrowed from the body.
+    /// Names of the hosts that the scheduler's plugins accept, borrowed from the request body.
     pub names: Vec<&'a str>,
     /// True if the pod belongs to a PodGroup; kube-scheduler 1.36 first simulates the placement of such pods.
     pub is_pod_group_member: bool,
@@ -23,14 +23,14 @@ pub struct FilterArgs<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingArgs {
-    /// The pod's name.
+    /// Name of the pod.
     pub pod_name: String,
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub pod_namespace: String,
-    /// The pod's uid.
+    /// UID of the pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// The host.
+    /// Name of the host.
     pub node: String,
 }
 
@@ -44,17 +44,17 @@ struct RawFilterArgs<'a> {
     node_names: Option<Vec<&'a str>>,
 }
 
-/// Reason why the body of a call is invalid; the scheduler logs the reason.
+/// Reason why the body of a call is invalid. The scheduler logs this error.
 #[derive(Debug, thiserror::Error)]
 pub enum CallBodyError {
-    /// The body is not JSON, or not the JSON of this call.
+    /// The body is not JSON, or does not have the fields of this call.
     #[error("{call}: {field}: {source} (a body of {length} bytes)")]
     Json {
-        /// The call.
+        /// Name of the call: `filter` or `bind`.
         call: &'static str,
-        /// Path of the field.
+        /// Path of the malformed field.
         field: String,
-        /// The length of the body.
+        /// Length of the body in bytes.
         length: usize,
         /// The parser's error.
         source: serde_json::Error,
@@ -62,15 +62,15 @@ pub enum CallBodyError {
     /// The body has no pod.
     #[error("filter: Pod: is missing")]
     NoPod,
-    /// The body has Node objects instead of names.
+    /// The body has whole Node objects instead of their names.
     #[error(
         "filter: NodeNames: is missing, the request has whole Nodes; set nodeCacheCapable: true in the extender's configuration"
     )]
     NoNodeNames,
-    /// A field is empty.
+    /// A required field is empty.
     #[error("bind: {field}: is empty")]
     Empty {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
 }
@@ -91,7 +91,8 @@ pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
     Ok(FilterArgs { pod, names, is_pod_group_member })
 }
 
-/// Returns true if the pod has `spec.schedulingGroup`, a field that the Kubernetes types of this crate lack.
+/// Returns true if the pod in the body has `spec.schedulingGroup`, a field that the Kubernetes types of this crate
+/// lack.
 fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -107,8 +108,8 @@ fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     struct Spec {
         scheduling_group: Option<IgnoredAny>,
     }
-    // A body has thousands of names. The word is searched only outside of the names, and the body is parsed again only
-    // if the word is found.
+    // A body has thousands of host names, so the word is searched only outside of the names, and the body is parsed
+    // again only if the word is found.
     let at = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
     let first = names.first().map_or(body.len(), |name| at(name.as_ptr()));
     let last = names.last().map_or(body.len(), |name| at(name.as_bytes().as_ptr_range().end));
@@ -150,7 +151,7 @@ fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T,
     })
 }
 
-/// `FailedNodes`: refused hosts, each with the reason.
+/// `FailedNodes` of a response: the hosts that refuse the pod, each with its reason.
 #[derive(Debug)]
 struct Failed<'a>(&'a [(&'a str, Cow<'static, str>)]);
 
@@ -173,19 +174,19 @@ struct Filtered<'a> {
     error: &'a str,
 }
 
-/// Returns the response to `filter` with one host.
+/// Returns the response to a `filter` call with the chosen host.
 #[must_use]
 pub fn host(name: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[name], failed_nodes: Failed(&[]), error: "" })
 }
 
-/// Returns the response to `filter` without a host.
+/// Returns the response to a `filter` call without a host, with the reason of each host.
 #[must_use]
 pub fn refused(hosts: &[(&str, Cow<'static, str>)]) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(hosts), error: "" })
 }
 
-/// Returns the response to a failed `filter` call.
+/// Returns the response to a `filter` call that fails.
 #[must_use]
 pub fn filter_error(error: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(&[]), error })
@@ -197,14 +198,14 @@ struct Bound<'a> {
     error: &'a str,
 }
 
-/// Returns the response to `bind`; an empty error means success.
+/// Returns the response to a `bind` call; an empty error means success.
 #[must_use]
 pub fn bound(error: &str) -> String {
     json(&Bound { error })
 }
 
 fn json(answer: &impl Serialize) -> String {
-    // Serialising text cannot fail; the scheduler would treat an empty response as an error.
+    // Serialising these types cannot fail. The scheduler would treat an empty response as an error.
     serde_json::to_string(answer).unwrap_or_default()
 }
 

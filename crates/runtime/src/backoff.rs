@@ -1,4 +1,4 @@
-//! RetryBackoff between the attempts of a loop.
+//! Exponential backoff with jitter for a loop that retries.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl RetryBackoff {
     /// Pause before the first retry.
     pub const FIRST: Duration = Duration::from_secs(1);
 
-    /// Returns a backoff that grows up to a limit.
+    /// Returns a backoff whose pauses grow up to `most`, before jitter.
     #[must_use]
     pub const fn up_to(most: Duration) -> Self {
         Self { next: Self::FIRST, most }
@@ -32,14 +32,14 @@ impl RetryBackoff {
     }
 }
 
-/// Returns a time that is at least `time` after jitter is applied.
+/// Returns a time for which the result of [`jittered`] is at least `time`.
 #[must_use]
 pub fn jittered_at_least(time: Duration) -> Duration {
-    // Both divisions round down, which may lose two nanoseconds.
+    // Each of the two divisions in `jittered` rounds down, so together they may lose two nanoseconds.
     time * 4 / 3 + Duration::from_nanos(2)
 }
 
-/// Returns a random time between 0.75 and 1.25 of a time.
+/// Returns a random time from 0.75 to 1.25 times `time`.
 #[must_use]
 pub fn jittered(time: Duration) -> Duration {
     // The seeds of the standard library's hash maps are random enough for jitter.

@@ -1,17 +1,17 @@
-//! Calls of the API server: their time limit and their errors.
+//! Calls to the API server: their time limit and their errors.
 
 use std::time::Duration;
 
 use crate::cli::text;
 use crate::retry_after::Busy;
 
-/// Time limit for a call. Watches have separate limits.
+/// Time limit for a call to the API server. Watches have separate limits.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Limits the time of a call.
+/// Waits for a call to the API server for at most [`CALL_TIMEOUT`].
 ///
 /// # Errors
-/// If the call fails, or has no answer in time.
+/// Returns an error if the call fails, or if the server does not answer in time.
 pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(value)) => Ok(value),
@@ -32,27 +32,28 @@ pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-/// Error of a write while this process may not write.
+/// Error of a write that was not sent because this process is not the leader.
 #[derive(Debug, thiserror::Error)]
 #[error("not sent: this process is not the leader")]
 pub struct NotLeader;
 
-/// Error of a call.
+/// Error of a call to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The server did not answer in time.
+    /// The server did not answer within [`CALL_TIMEOUT`].
     #[error("the API server does not answer ({} s)", CALL_TIMEOUT.as_secs())]
     NoAnswer,
     /// The server did not answer within the caller's limit.
     #[error("no answer in time")]
     TimedOut,
-    /// The server refused the request with a `Retry-After`.
+    /// The server refused the request with a `Retry-After`, or the client did not send the request again before that
+    /// time.
     #[error("{0}")]
     Busy(Busy),
-    /// The request was not sent.
+    /// The request was not sent, because this process is not the leader.
     #[error("{0}")]
     NotSent(NotLeader),
-    /// The server's answer, or a failed connection.
+    /// The server answered with an error, or the connection failed.
     #[error("{}", chain(.0))]
     Kube(Box<kube::Error>),
 }
@@ -70,10 +71,12 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// Returns the text of an error with its sources: kube's own text lacks the sources of a failed connection.
+/// Returns the text of an error with its sources: the text of `kube::Error` alone does not contain the sources of a
+/// failed connection.
 fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        // kube returns this error for an object of a watch that it cannot parse.
+        // If a watch receives an object that cannot be parsed, kube returns an error with code 0 and an empty
+        // message.
         if status.code == 0 && status.message.is_empty() {
             return "the API server sent an object that cannot be parsed".to_owned();
         }
@@ -83,7 +86,7 @@ fn chain(error: &kube::Error) -> String {
 }
 
 impl CallError {
-    /// Returns the server's answer, if there was one.
+    /// Returns the `Status` object of the server's answer; `None` if the server did not answer.
     #[must_use]
     pub fn status(&self) -> Option<&kube::core::Status> {
         match self {
@@ -95,7 +98,7 @@ impl CallError {
         }
     }
 
-    /// Returns the time until `Retry-After` is over.
+    /// Returns the remaining time of the server's `Retry-After`; zero if there was none.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         match self {
@@ -110,14 +113,14 @@ impl CallError {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
     }
 
-    /// Returns the HTTP status of the server's answer.
+    /// Returns the HTTP status code of the server's answer.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 }
 
-/// Returns the time until the `Retry-After` of an error is over.
+/// Returns the remaining time of the `Retry-After` of an error; zero if there was none.
 #[must_use]
 pub fn retry_after(error: &kube::Error) -> Duration {
     let busy = match error {

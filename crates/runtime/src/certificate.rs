@@ -9,11 +9,11 @@ use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Longest time between a warning and the expiry: a certificate that is valid for a year needs no warning four months
-/// before.
+/// Longest time before expiry at which a certificate is reported as expiring soon: a certificate that is valid for a
+/// year needs no warning four months before.
 const MAX_NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
-/// Period in which a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// Start of the validity.
@@ -25,9 +25,9 @@ pub struct Validity {
 /// Remaining validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// No renewal is due.
+    /// The certificate need not be renewed yet.
     Far,
-    /// Less than a third of the lifetime and less than two weeks are left; kubelets renew their certificates at that
+    /// Less than a third of the lifetime and less than two weeks remain; kubelets renew their certificates at that
     /// time.
     Soon,
     /// The certificate has expired.
@@ -47,10 +47,10 @@ impl Validity {
     }
 }
 
-/// Reason that a client certificate cannot be read.
+/// Reason why a client certificate cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The text is not a kubeconfig.
+    /// The text is not a valid kubeconfig.
     #[error("not a kubeconfig: invalid YAML, or a field of another type")]
     Kubeconfig,
     /// The file that the kubeconfig names cannot be read.
@@ -74,9 +74,9 @@ pub enum CertificateError {
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CertificateSource {
-    /// PEM in base64; it takes precedence.
+    /// The certificate as base64-encoded PEM; it takes precedence over the file.
     pub client_certificate_data: Option<String>,
-    /// Path of a PEM file.
+    /// Path of a PEM file with the certificate.
     pub client_certificate: Option<String>,
 }
 

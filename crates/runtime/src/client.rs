@@ -17,14 +17,14 @@ use crate::kubeconfig;
 use crate::leader_election::LeaderGuard;
 use crate::retry_after::RetryAfterLayer;
 
-/// Time limit for a connection to the server.
+/// Time limit for establishing a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client and its configuration.
+/// A client of the API server, with properties of its connection.
 #[derive(Clone)]
 pub struct Connected {
-    /// The client; it connects with the first request.
+    /// The client; it connects when it sends the first request.
     pub client: Client,
-    /// Name or address of the server, and its port.
+    /// Host name or address of the API server, and its port.
     pub server: (String, u16),
     /// Validity of the client certificate, if the kubeconfig has one.
     pub certificate: Option<Validity>,
@@ -36,11 +36,12 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// Returns a client for the cluster of a kubeconfig, or without a kubeconfig for that of the pod or of `KUBECONFIG`.
+/// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, uses the ServiceAccount of the pod,
+/// or `KUBECONFIG`.
 /// `hint` is appended to the error if there is no cluster; `count` is called with the method of each request.
 ///
 /// # Errors
-/// If the kubeconfig or the ServiceAccount cannot be read.
+/// Returns an error if the kubeconfig or the ServiceAccount cannot be read.
 pub async fn connect(
     kubeconfig: Option<&Path>,
     hint: &str,
@@ -51,7 +52,7 @@ pub async fn connect(
         Some(path) => {
             let name = path.display();
             let config = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
-            // If the certificate cannot be read, the next step fails with this error.
+            // If the certificate cannot be read, `from_custom_kubeconfig` below returns the error.
             certificate = kubeconfig::validity(&config);
             Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
                 .await
@@ -66,7 +67,7 @@ pub async fn connect(
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;
-    // Callers decide when to retry, and then send their latest state.
+    // kube's own retries are disabled: the callers retry, and then send their latest state.
     config.default_retry = false;
     let usual = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -76,19 +77,20 @@ pub async fn connect(
         count(request.method().as_str());
         request
     });
-    // The count is below the other layer, which does not send requests before their `Retry-After` is over.
+    // Requests that wait for their `Retry-After` are not sent and therefore not counted, because the counting layer
+    // is below the `Retry-After` layer.
     let client = builder.with_layer(&counted).with_layer(&RetryAfterLayer::default()).build();
     Ok(Connected { client, server, certificate })
 }
 
-/// Returns true if an error of [`connect`] is an invalid or missing kubeconfig, so that no retry helps.
+/// Returns true if an error of [`connect`] means that the kubeconfig is invalid or missing. A retry would fail too.
 #[must_use]
 pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 
-/// Returns a client that sends requests other than reads only while this process is the leader. So a process that was
-/// stopped, and lost the leader lease meanwhile, sends nothing when it continues, at any point of its code.
+/// Returns a client that sends requests other than GET only while this process is the leader. If a process is
+/// suspended at any point of its code and loses the leader lease meanwhile, it sends no writes after it is resumed.
 #[must_use]
 pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
     let namespace = client.default_namespace().to_owned();

@@ -1,7 +1,8 @@
-//! A kubeconfig that is read again when one of its files has changed, while the daemon runs.
+//! A kubeconfig that is read again, while the daemon runs, after one of its files has changed.
 //!
-//! kube itself reads token files again, but reads a kubeconfig and certificates only once. All requests use one
-//! client that passes them to the latest connection; open watches keep their connection.
+//! kube itself reads token files again, but reads a kubeconfig and certificates only once. All users of a
+//! [`Credential`] share one client that sends each request over the latest connection; open watches keep their
+//! connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +18,10 @@ use crate::certificate::Validity;
 use crate::client::{Connected, connect};
 use crate::kubeconfig::{read_file, user};
 
-/// Period of the check of the files.
+/// Interval between checks of the files for changes.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The latest connection of a kubeconfig.
+/// The latest client that was created from a kubeconfig.
 #[derive(Debug, Clone)]
 pub struct Credential {
     path: PathBuf,
@@ -28,10 +29,10 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Reads the kubeconfig.
+    /// Reads the kubeconfig. `hint` is appended to the error if there is no cluster.
     ///
     /// # Errors
-    /// If the kubeconfig cannot be read.
+    /// Returns an error if the kubeconfig cannot be read.
     pub async fn read(path: &Path, hint: &str) -> anyhow::Result<Self> {
         let connected = connect(Some(path), hint, |_| {}).await?;
         Ok(Self { path: path.to_owned(), latest: Arc::new(Mutex::new(connected)) })
@@ -41,7 +42,7 @@ impl Credential {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the address of the server in the latest kubeconfig.
+    /// Returns the host name or address of the API server in the latest kubeconfig, and its port.
     #[must_use]
     pub fn server(&self) -> (String, u16) {
         self.lock().server.clone()
@@ -65,7 +66,7 @@ impl Credential {
         Client::new(service, namespace)
     }
 
-    /// Reads the kubeconfig again after each change of the kubeconfig or of a file that it names; never ends.
+    /// Reads the kubeconfig again each time the kubeconfig, or a file that it names, has changed. Never ends.
     pub async fn renew(self) {
         let path = self.path.display().to_string();
         let (mut seen, mut said) = (files(&self.path), String::new());
@@ -97,7 +98,8 @@ impl Credential {
     }
 }
 
-/// Returns the contents of a kubeconfig and of the certificates and keys that it names.
+/// Returns the contents of a kubeconfig and of the certificates and keys that it names; `None` for each file that
+/// cannot be read.
 fn files(path: &Path) -> Vec<Option<String>> {
     let mut all = vec![path.to_owned()];
     if let Ok(kubeconfig) = Kubeconfig::read_from(path) {

@@ -1,14 +1,15 @@
-//! Kinds of the API server.
+//! Discovery of the kinds that the API server serves.
 
 use kube::Client;
 use kube::api::ApiResource;
 
 use crate::call::found;
 
-/// Returns true if the server has a kind; a kind of a CustomResourceDefinition may be added or removed at any time.
+/// Returns true if the API server serves a kind. The result may change at any time, when a CustomResourceDefinition
+/// is added or removed.
 ///
 /// # Errors
-/// The error of the server.
+/// Returns the error of the API server.
 pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     let list = if resource.group.is_empty() {
         client.list_core_api_resources(&resource.version).await

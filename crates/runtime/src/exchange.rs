@@ -1,4 +1,5 @@
-//! HTTP server for one client program on the same host. The client posts JSON; an answer may take long.
+//! HTTP server for one client program on the same host. The client sends JSON in POST requests; a response may take
+//! long.
 
 use axum::Router;
 use axum::body::Body;
@@ -20,11 +21,11 @@ impl IntoResponse for JsonText {
     }
 }
 
-/// Serves the routes until the future is dropped. A body has at most `most` bytes. The client is trusted to read its
-/// answers, so connections have no time limit: the client would see a connection that is closed during a request as an
-/// error.
+/// Serves the routes until the future is dropped. A request body may have at most `most` bytes. Connections have no
+/// time limit, because the client is trusted to read the responses, and would treat a connection that is closed
+/// during a request as an error.
 pub async fn exchange(server: Server, most: usize, routes: Router) {
-    // The server ends only with the future.
+    // `axum::serve` never returns.
     axum::serve(server, router(most, routes)).await.unwrap_or_default();
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     user.auth_info.as_ref()
 }
 
-/// Reads a file of a kubeconfig.
+/// Reads a file that a kubeconfig names.
 #[expect(
     clippy::disallowed_methods,
     reason = "a credential is no file of the host that is observed"
@@ -24,7 +24,7 @@ pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// Returns the validity of a kubeconfig's client certificate, if it can be read.
+/// Returns the validity of a kubeconfig's client certificate; `None` if there is no certificate or it cannot be read.
 pub(crate) fn validity(kubeconfig: &Kubeconfig) -> Option<Validity> {
     let user = user(kubeconfig)?;
     let source = CertificateSource {

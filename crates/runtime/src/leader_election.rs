@@ -1,10 +1,10 @@
 //! Leader election by a Lease, with the rules of client-go's `tools/leaderelection`.
 //!
-//! Another holder's Lease is expired if it has not changed for its duration by the clock of this process, so clocks
-//! may differ. Each write has the version that was read, so the server refuses one of two concurrent writes. A leader
-//! stops at two thirds of the duration after its last renewal, even if the server cannot be reached. The
-//! [`LeaderGuard`] shows the end of leadership to all writers, so a process that was stopped for a while sends
-//! nothing when it continues.
+//! The Lease of another holder has expired if it has not changed for its duration, measured by the clock of this
+//! process; the clocks of the candidates may differ. Each write contains the resource version that was read, so the
+//! API server refuses one of two concurrent writes. A leader gives up leadership when two thirds of the duration have
+//! passed since its last renewal, even if the API server cannot be reached. All writers check the [`LeaderGuard`], so
+//! a process that was suspended and has lost leadership meanwhile sends no writes after it is resumed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use crate::backoff::jittered;
 use crate::call::CallError;
 
-/// Time until which this process is certainly the leader.
+/// Time until which no other candidate can acquire the Lease of this process; `None` if this process is not the
+/// leader.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
@@ -58,7 +59,7 @@ pub struct LeaderElector {
     api: Api<Lease>,
     election: Election,
     guard: LeaderGuard,
-    /// The Lease as it was last read, and the time when this version was first read.
+    /// The Lease as last read, and the time at which this resource version was first read.
     seen: Option<(Lease, Instant)>,
     last_error: String,
 }
@@ -70,7 +71,8 @@ impl LeaderElector {
         Self { api, election, guard, seen: None, last_error: String::new() }
     }
 
-    /// Tries to acquire and renew the Lease, and sends true while the candidate holds the Lease. Never ends.
+    /// Tries to acquire the Lease and renews it. Sends to `leading` whenever this process becomes the leader (true)
+    /// or is no longer the leader (false). Never ends.
     pub async fn run(&mut self, leading: &watch::Sender<bool>) {
         let duration = self.election.duration;
         loop {
@@ -86,7 +88,7 @@ impl LeaderElector {
             leading.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
             let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
             let pause = jittered(pause);
-            // The pause ends when the leadership ends.
+            // The pause ends at the latest when the leadership ends.
             let pause = self
                 .guard
                 .until()
@@ -102,12 +104,12 @@ impl LeaderElector {
         if !was_leader {
             return;
         }
-        // A renewal may have been in flight, so the Lease is read again.
+        // The last renewal may have succeeded without an answer, so the Lease is read again.
         self.read().await.unwrap_or_default();
         let ours = self.seen.take().filter(|(lease, _)| self.is_ours(lease));
         let Some((lease, _)) = ours else { return };
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-        // As in client-go: the holder is empty and the duration is one second.
+        // As in client-go, the released Lease has an empty holder and a duration of one second.
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
@@ -122,7 +124,7 @@ impl LeaderElector {
         }
     }
 
-    /// Returns true if the Lease was acquired or renewed.
+    /// Returns true if the Lease was acquired or renewed. Logs errors, and then returns false.
     async fn try_acquire_or_renew(&mut self) -> bool {
         match self.acquire_or_renew().await {
             Ok(acquired) => {
@@ -130,7 +132,7 @@ impl LeaderElector {
                 acquired
             }
             Err(error) => {
-                // Another candidate has written the Lease.
+                // Another candidate wrote the Lease first.
                 if error.code() == Some(409) {
                     self.read().await.unwrap_or_default();
                     return false;
@@ -147,7 +149,8 @@ impl LeaderElector {
     }
 
     async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
-        // The holder renews the Lease without reading it: a write of another candidate causes a conflict.
+        // The leader renews the Lease without reading it first: if another candidate has written the Lease, the
+        // renewal causes a conflict.
         let is_ours = self.seen.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
         if !(is_ours && self.guard.is_leader()) {
             self.read().await?;
@@ -220,7 +223,7 @@ impl LeaderElector {
         Ok(())
     }
 
-    /// Limits a call to a third of the duration, so that there is time for a retry.
+    /// Waits for a call for at most a third of the Lease's duration, so that there is time for a retry.
     async fn limit<T>(
         &self,
         call: impl Future<Output = Result<T, kube::Error>>,
@@ -241,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that has one Lease.
+    /// A simulated API server that has one Lease.
     #[derive(Clone, Default)]
     struct Server {
         lease: Arc<Mutex<Option<Lease>>>,

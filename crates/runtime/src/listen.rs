@@ -10,7 +10,7 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-/// Address of an HTTP server.
+/// Address on which an HTTP server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP address.
@@ -31,7 +31,7 @@ impl FromStr for Listen {
                 Err(ListenError::RelativePath)
             };
         }
-        // An IPv6 address may have no brackets, as in a pod's environment.
+        // The address may be IPv6 without brackets, as in the environment of a pod.
         let plain = || {
             let (address, port) = text.rsplit_once(':')?;
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
@@ -59,10 +59,10 @@ pub enum ListenError {
 }
 
 impl Listen {
-    /// Parses an address that only this host can reach.
+    /// Parses an address that only processes on this host can connect to.
     ///
     /// # Errors
-    /// If the text is not an address, or if other hosts can reach the address.
+    /// Returns an error if the text is not an address, or if other hosts can reach the address.
     pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
         match text.parse()? {
             Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
@@ -80,7 +80,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A listening socket.
+/// A listening socket of an HTTP server.
 #[derive(Debug)]
 pub enum Server {
     /// A TCP socket.
@@ -98,12 +98,12 @@ impl Listener for Server {
     type Io = Box<dyn Stream>;
     type Addr = ();
 
-    /// Accepts the next connection; if no file descriptor is free, retries a second later.
+    /// Accepts the next connection. Retries a second later if there is no free file descriptor.
     async fn accept(&mut self) -> (Self::Io, ()) {
         loop {
             let accepted: std::io::Result<Self::Io> = match self {
                 Self::Tcp(listener) => TcpListener::accept(listener).await.map(|(stream, _)| {
-                    // Answers are small, and the client waits for the answer.
+                    // TCP_NODELAY is set, because responses are small and the client waits for them.
                     stream.set_nodelay(true).unwrap_or_default();
                     Box::new(stream) as Self::Io
                 }),
@@ -126,12 +126,12 @@ impl Listener for Server {
 /// Starts to listen on an address.
 ///
 /// # Errors
-/// If the address is in use, or the socket cannot be created.
+/// Returns an error if the address is in use, or if the socket cannot be created.
 pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
     Ok(match listen {
         Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
         Listen::Unix(path) => {
-            // The socket remains from a crash: the agent's lock proves that no other agent runs.
+            // A socket that exists remains from a crash: the agent holds its lock, so no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }

@@ -11,7 +11,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging. Messages of kube are excluded, as callers log kube's errors with more context.
+/// Starts logging to standard error. Messages of the crate kube are excluded, because the callers log kube's errors
+/// with more context.
 pub fn begin(format: LogFormat) {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};

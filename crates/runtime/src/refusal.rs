@@ -1,4 +1,5 @@
-//! Fields that another field manager owns: Berth does not change these fields, and reports them.
+//! Fields of a server-side apply that another field manager owns: Berth does not change these fields, and reports
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,13 +7,13 @@ use std::time::{Duration, Instant};
 use kube::core::Status;
 use serde_json::Value;
 
-/// Time after which Berth tries a field again, as the other manager may have released the field.
+/// Time after which Berth tries to apply a field again, because the other manager may have released the field.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Reason of each cause of a conflict of an apply (`metav1.CauseTypeFieldManagerConflict`).
+/// `reason` of each cause in the response to a conflicting apply (`metav1.CauseTypeFieldManagerConflict`).
 pub const FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 
-/// Returns the fields of a conflict (409) of an apply, each with the manager that owns it.
+/// Returns the fields that caused the conflict (409) of an apply, each with the manager that owns it.
 #[must_use]
 pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -20,18 +21,18 @@ pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
 }
 
-/// Returns the manager in a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
+/// Returns the name of the manager in a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
 fn manager(message: &str) -> &str {
     message.split('"').nth(1).unwrap_or(message)
 }
 
-/// Fields of one object, by their path in the server's format.
+/// Fields of one object that other managers own: path in the server's format, and time of the last conflict.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<String, Instant>);
 
 impl Refusals {
-    /// Records the fields of a conflict (409) of an apply, except the fields that `may_take` accepts by path and
-    /// manager. Returns the fields with the server's messages if at least one field is new.
+    /// Records the fields that caused the conflict (409) of an apply. Leaves out a field if `may_take` returns true
+    /// for its path and manager. Returns the new fields with the server's messages; `None` if no field is new.
     pub fn note(
         &mut self,
         status: &Status,
@@ -51,7 +52,7 @@ impl Refusals {
         (!new.is_empty()).then(|| new.join("; "))
     }
 
-    /// Removes old fields, and returns the others.
+    /// Returns the fields that had a conflict in the last ten minutes, and removes the other fields.
     pub fn fields(&mut self) -> BTreeSet<String> {
         self.0.retain(|_, since| since.elapsed() < RETRY_INTERVAL);
         self.0.keys().cloned().collect()
@@ -85,7 +86,8 @@ enum Step {
     Key(String, String),
 }
 
-/// Splits a path. The server quotes text in keys, but not numbers. Names with dots do not occur in an InfraNode.
+/// Splits a path into fields and list keys. The server quotes text in keys, but not numbers. No field name of an
+/// InfraNode contains a dot.
 fn steps(path: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in path.split('.').filter(|part| !part.is_empty()) {

@@ -1,8 +1,9 @@
-//! `Retry-After`: if the server refused a request with this header, no caller sends the request again before that time.
+//! Respects `Retry-After`: if the server refused a request with this header, the client does not send the request
+//! again before that time.
 //!
-//! kube returns a refusal without the header, so a layer of the client reads the header, returns it as an error, and
-//! refuses the same request locally until the time is over. So watches, reconcilers and all other callers respect the
-//! header; their own pauses only avoid useless retries.
+//! kube returns a refusal without the header. Therefore a layer of the client reads the header, returns it as an
+//! error, and refuses the same request locally until the time is over. In this way, watches, reconcilers and all
+//! other callers respect the header; the pauses of the callers only avoid useless retries.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -17,14 +18,16 @@ use hyper::{Method, Request, Response};
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-/// Longest `Retry-After` that is respected; a longer time is treated as a mistake.
+/// Longest `Retry-After` that is respected. A longer time is treated as a mistake of the server, and is shortened to
+/// this time.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Maximum length of a refusal's body, in bytes.
+/// Number of bytes of a refusal's body after which no more of the body is read.
 const LONGEST_BODY: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
-// The text has no remaining time: a text that changes would be written again each time.
+// The text does not contain the remaining time: a text that changes would be logged and written to conditions again
+// each time.
 #[error("{message} ({code}, retry after {} s)", .retry_after.as_secs())]
 pub struct Busy {
     code: u16,
@@ -34,18 +37,18 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Returns the remaining time.
+    /// Returns the time until the request may be sent again.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 }
 
-/// Method and path: requests are the same if they differ only in selectors or `watch`.
+/// Method and path of a request. Requests that differ only in selectors or `watch` have the same key.
 type Key = (Method, String);
 type Answer = Response<Box<DynBody>>;
 
-/// Requests that must wait for their `Retry-After`.
+/// Layer with the requests that must not be sent before their `Retry-After` is over.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
 
@@ -121,7 +124,7 @@ async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
     let until = Instant::now() + retry_after;
     let code = answer.status().as_u16();
     let (mut body, mut message) = (answer.into_body(), Vec::new());
-    // The refusal counts even if its message cannot be read.
+    // The refusal is recorded even if its message cannot be read.
     while message.len() < LONGEST_BODY
         && let Some(Ok(frame)) = body.frame().await
     {
@@ -144,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a server that answers all requests with this code and header, and counts the requests.
+    /// Returns a simulated server that answers all requests with this code and header, and counts the requests.
     fn server(
         code: u16,
         header: Option<&'static str>,
@@ -164,7 +167,7 @@ mod tests {
         })
     }
 
-    /// Returns the number of requests that reach a server, of three equal requests and one with another method.
+    /// Sends three equal requests and one with another method, and returns how many of them reach the server.
     fn sent(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();

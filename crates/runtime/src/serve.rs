@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 pub use crate::listen::{Listen, ListenError, Server, bind};
 
-/// Maximum number of open connections; a scraper and a user with curl need two.
+/// Maximum number of open connections. Two are needed: one for a scraper, and one for a user with curl.
 const CONNECTIONS: usize = 16;
 /// Time limit for the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// client that never reads its answer would keep the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Pages of a daemon.
+/// A set of HTTP pages that a daemon serves.
 pub trait Site: Sized + Send + Sync + 'static {
     /// All pages.
     const PAGES: Pages<Self>;
@@ -48,19 +48,19 @@ pub struct Page {
 }
 
 impl Page {
-    /// Returns the page of a daemon that is healthy (200).
+    /// Returns the page of a daemon that is healthy (status 200).
     #[must_use]
     pub fn fine() -> Self {
         Self::text(200, "ok")
     }
 
-    /// Returns the page of a daemon that is not ready (503), with the reason.
+    /// Returns the page of a daemon that is not ready (status 503), with the reason.
     #[must_use]
     pub fn unavailable(why: &str) -> Self {
         Self::text(503, why)
     }
 
-    /// Returns a page of metrics, as prometheus-client encodes them.
+    /// Returns a page of metrics in the format of prometheus-client; status 500 if the metrics could not be encoded.
     #[must_use]
     pub fn metrics(rendered: Result<String, fmt::Error>) -> Self {
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -88,9 +88,9 @@ impl IntoResponse for Page {
     }
 }
 
-/// Serves until the future is dropped. If all connections are in use, the oldest connection is closed for the new
-/// one. An answer takes milliseconds, so the client of the oldest connection does not read its answer, and no client
-/// can keep a probe from `/healthz`.
+/// Serves the pages until the future is dropped. If all connections are in use, the oldest connection is closed in
+/// favour of the new one. This prevents a client from blocking a probe of `/healthz`: responses take milliseconds, so
+/// the client of the oldest connection is not reading its response.
 pub async fn serve(mut server: Server, site: Arc<impl Site>) {
     let router = router(site);
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
@@ -114,11 +114,12 @@ pub async fn serve(mut server: Server, site: Arc<impl Site>) {
     }
 }
 
-/// Serves one connection. `axum::serve` has neither time limits nor connections with a single request.
+/// Serves one connection. `axum::serve` is not used, because it has no time limits and cannot restrict a connection
+/// to a single request.
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    // Each connection has one request, so the time limit of the connection is also the time limit of the answer.
+    // A connection has only one request, so the time limit of the connection also limits the response.
     let builder = builder.keep_alive(false);
     let service = TowerToHyperService::new(router);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
@@ -126,7 +127,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ro
     }
 }
 
-/// Returns the pages of a site, and the list of their paths at `/` and wherever there is no page.
+/// Returns the routes of a site. The path `/`, and each path without a page (404), returns the list of pages.
 fn router<S: Site>(site: Arc<S>) -> Router {
     let paths = S::PAGES.iter().map(|(path, _)| *path).collect::<Vec<_>>().join("\n");
     let list = |code| {
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A site with an answer that is larger than the kernel's socket buffer.
+    /// A site with a page that is larger than the kernel's socket buffer.
     struct Large;
 
     impl Site for Large {

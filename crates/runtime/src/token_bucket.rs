@@ -1,8 +1,8 @@
-//! Rate limit with a burst: a token bucket.
+//! Token bucket: a rate limit that permits bursts.
 
 use std::time::{Duration, Instant};
 
-/// A token bucket.
+/// A token bucket. Each permitted action takes one token.
 #[derive(Debug)]
 pub struct TokenBucket {
     left: u32,
@@ -21,7 +21,7 @@ impl TokenBucket {
     /// Takes a token.
     ///
     /// # Errors
-    /// Returns the time until the next token, if the bucket is empty.
+    /// Returns the time until the next token if the bucket is empty.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         while self.left < self.most && now.duration_since(self.counted) >= self.every {
             self.left += 1;

@@ -1,5 +1,5 @@
-//! Sends bindings. Each host gets one binding at a time, because its kubelet allocates zones in the order of the
-//! bindings.
+//! Sends bindings. Bindings to the same host are sent one after the other, because its kubelet allocates zones in the
+//! order of the bindings.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,19 +18,19 @@ use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
 use super::service::Service;
 use crate::run::calls::post_params;
 
-/// Sends bindings.
+/// Sends the bindings of pods to the API server.
 pub(super) struct Binder {
     service: Arc<Service>,
-    /// Lock of each host, held while a binding to the host is in progress.
+    /// Lock for each host, held while a binding to the host is in progress.
     hosts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// Size of the map above which hosts without a binding in progress are removed from it.
+/// Number of locks above which the locks of hosts without a binding in progress are removed.
 const IDLE_HOSTS: usize = 4096;
-/// Timeout of a read of one pod.
+/// Timeout of the read of a pod after a failed binding.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the timeout of a step, limited by the time that remains for the whole call.
+/// Returns `timeout`, shortened to the time that remains until the end of the whole call.
 fn within_call(timeout: Duration, end: Instant) -> Duration {
     timeout.min(end.saturating_duration_since(Instant::now()))
 }
@@ -40,7 +40,7 @@ impl Binder {
         Self { service: Arc::clone(service), hosts: Mutex::default() }
     }
 
-    /// Binds a pod, if the extender permits it.
+    /// Handles a `bind` call: sends the binding of a pod if the extender permits it.
     pub(super) async fn bind(&self, args: &BindingArgs) -> Result<(), BindFailure> {
         let (service, began) = (&self.service, Instant::now());
         let after = |time| began.checked_add(time).unwrap_or(began);
@@ -78,7 +78,7 @@ impl Binder {
         }
     }
 
-    /// Returns the lock of a host.
+    /// Returns the lock of a host; creates it if there is none.
     fn host(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if hosts.len() >= IDLE_HOSTS {
@@ -100,7 +100,7 @@ impl Binder {
 
     async fn send(&self, args: &BindingArgs, end: Instant) -> Result<(), BindFailure> {
         let (service, uid) = (&self.service, &args.pod_uid);
-        // The last read of the Lease may be too old.
+        // The Lease is checked again, because the last read may be too old by now.
         if let Err(error) = service.gate.check_lease_before(end).await {
             service.update(|extender, now| extender.not_bound(now, uid));
             return Err(error.into());
@@ -116,8 +116,8 @@ impl Binder {
             Ok(Err(error)) => CallError::from(error),
             Err(_) => CallError::TimedOut,
         };
-        // If the API server refuses the binding, the pod is not bound. After any other error, the pod shows the
-        // outcome.
+        // If the API server refuses the binding, the pod is not bound. After any other error, the pod is read to find
+        // out if it is bound.
         let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
         let pod = if is_refused { None } else { Some(self.read(args, end).await) };
         match pod {
@@ -130,7 +130,7 @@ impl Binder {
                 }
                 service.update(|extender, now| extender.not_bound(now, uid));
             }
-            // The watch will show the outcome. Until then the reservation stays.
+            // The outcome is unknown until the watch shows it. Until then the reservation stays.
             Some(_) => {}
         }
         Err(BindFailure::Api(error))

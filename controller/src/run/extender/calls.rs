@@ -1,4 +1,4 @@
-//! Calls of kube-scheduler: `filter` and `bind`.
+//! Handles kube-scheduler's calls `filter` and `bind`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,13 +18,13 @@ use super::error::BodyError;
 use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
 use super::service::Service;
 
-/// State of the calls.
+/// State that the handlers of all calls share.
 struct Calls {
     service: Arc<Service>,
     binder: Binder,
 }
 
-/// Body of a response, and the value of the metric's label `result`.
+/// Body of a response, and the value of the label `result` of the metrics.
 type Answer = (String, &'static str);
 
 impl Calls {
@@ -48,7 +48,8 @@ impl Calls {
         }
     }
 
-    /// Responds with one host. Delays the response until the watches are up to date.
+    /// Returns the response to a `filter` call. Delays the response until the watches are up to date, as long as the
+    /// time limits permit.
     async fn filter_pod(&self, args: &wire::FilterArgs<'_>) -> Answer {
         let failed = |error: &dyn std::error::Error| {
             let error = chain(error);
@@ -84,7 +85,8 @@ impl Calls {
                 FilterAnswer::Refused(hosts) => {
                     service.metrics.assignment.refused(&hosts);
                     tracing::debug!(hosts = hosts.len(), "no host takes the pod");
-                    // The state may have changed during the call.
+                    // The waker is notified, because the state may have changed between the decision and this
+                    // response.
                     service.changed.notify_one();
                     return (wire::refused(&hosts), "refused");
                 }
@@ -95,7 +97,7 @@ impl Calls {
                     if now >= object_until {
                         return failed(&error);
                     }
-                    // The call is repeated after a change, and also after the timeout.
+                    // The call is repeated after a change of the state, and also at the end of the timeout.
                     drop(tokio::time::timeout_at(object_until.into(), changed.changed()).await);
                 }
             }
@@ -120,14 +122,14 @@ impl Calls {
         }
     }
 
-    /// Records an answer in the metrics.
+    /// Records a response in the metrics, and returns its body.
     fn answered(&self, call: &'static str, (text, result): Answer, began: Instant) -> JsonText {
         self.service.metrics.assignment.decided(call, result, began.elapsed());
         JsonText(text)
     }
 }
 
-/// Body of a request, or the reason why it cannot be read.
+/// Body of a request, or the reason why the body cannot be read.
 type RequestBody = Result<Bytes, BytesRejection>;
 
 /// Returns the HTTP routes of the extender.

@@ -1,5 +1,5 @@
-//! Watch of PersistentVolumeClaims: the node that the scheduler selects for a claim is reserved until the volume is
-//! provisioned.
+//! Watch of PersistentVolumeClaims. The extender reserves the node that the scheduler has selected for a claim until
+//! the volume of the claim is provisioned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use kube::{Api, ResourceExt as _};
 use super::listed::Kind;
 use super::service::Service;
 
-/// Annotation that the scheduler sets on a claim whose volume is to be provisioned on that node.
+/// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Namespace and name of a claim.
+/// Namespace and name of a PersistentVolumeClaim.
 type Claim = (String, String);
 
-/// Watches claims; never ends. Claims that have a volume are ignored.
+/// Passes claims without a volume to the extender; never ends. Other claims are ignored.
 pub(super) async fn watch_claims(service: Arc<Service>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
     let mut listed: Vec<(Claim, Option<String>)> = Vec::new();
-    // Most claims have a volume, so their changes are ignored.
+    // Claims without a volume that the extender knows. Changes of other claims that have a volume are ignored.
     let mut unbound: BTreeSet<Claim> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {
@@ -62,7 +62,7 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
     watch(api, Config::default(), "persistentvolumeclaims", handle, always).await;
 }
 
-/// Returns a claim without a volume and its selected node.
+/// Returns namespace and name of a claim and its selected node; `None` if the claim has a volume.
 fn read_unbound(claim: &PersistentVolumeClaim) -> Option<(Claim, Option<String>)> {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     let key = (claim.namespace().unwrap_or_default(), claim.name_any());

@@ -1,13 +1,14 @@
-//! Errors of calls of kube-scheduler.
+//! Errors of kube-scheduler's calls.
 
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
 use berth_extender::{BindError, LeaseError, NotReady};
 use berth_runtime::call::CallError;
 
-/// Maximum size of a request body: 50,000 host names, and the largest pod that an API server accepts.
+/// Maximum size of a request body in bytes: sufficient for 50,000 host names and the largest pod that an API server
+/// accepts.
 pub(super) const MAX_BODY: usize = 8 << 20;
 
-/// Reason why a request has no valid body.
+/// Reason why the body of a request cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("the body is longer than {MAX_BODY} bytes")]
@@ -27,7 +28,7 @@ impl From<BytesRejection> for BodyError {
     }
 }
 
-/// Reason why the extender cannot decide now.
+/// Reason why the extender cannot answer calls now.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GateError {
     #[error("{0}")]
@@ -46,7 +47,7 @@ pub(super) enum GateError {
     Late,
 }
 
-/// Reason why a pod is not bound.
+/// Reason why a `bind` call fails.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BindFailure {
     #[error("earlier bindings to this host are still in progress")]

@@ -1,4 +1,4 @@
-//! Watch of hosts: reads the report of the agent and the Node of a host as soon as either changes.
+//! Watch of hosts: passes the agent's report and the Node of a host to the extender as soon as either changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::profiles::{Selection, select_profile};
 static NO_RESOURCES: Resources =
     Resources { cpu_millis: 0, memory: 0, hugepages: BTreeMap::new(), extended: BTreeMap::new() };
 
-/// Number of hosts that are read before the task yields to other tasks.
+/// Number of hosts that are passed to the extender before the task yields to other tasks.
 const BATCH: usize = 64;
 
-/// Watches hosts; never ends.
+/// Passes hosts to the extender; never ends.
 pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
     let Shared { nodes, infra_nodes, profiles } = &shared;
     let (mut of_nodes, mut of_infra_nodes) = (nodes.changes(), infra_nodes.changes());
     let mut of_profiles = profiles.changes();
     tokio::join!(nodes.ready(), infra_nodes.ready(), profiles.ready());
-    // The stores already contain earlier changes, and are read completely now.
+    // Earlier changes are discarded, because all objects in the stores are read now.
     while of_nodes.try_recv().is_ok() {}
     while of_infra_nodes.try_recv().is_ok() {}
     while of_profiles.try_recv().is_ok() {}
@@ -70,7 +70,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
                     hosts.read_all().await;
                 }
             }
-            // The informers run as long as the program.
+            // The branch is never reached: the informers run as long as the program.
             else => std::future::pending().await,
         }
     }
@@ -79,7 +79,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
 struct Hosts<'a> {
     service: Arc<Service>,
     shared: &'a Shared,
-    /// Last logged problems of each host.
+    /// Problems of each host that were logged last.
     problems: BTreeMap<String, String>,
     /// Nodes without a readable report.
     unreported: BTreeSet<String>,
@@ -97,7 +97,7 @@ impl Hosts<'_> {
         self.service.extender().hosts_relisted();
         for (index, name) in names.iter().enumerate() {
             self.read(name);
-            // Calls and other watches run in between.
+            // The task yields, so that calls and other watches can run in between.
             if index % BATCH == BATCH - 1 {
                 tokio::task::yield_now().await;
             }
@@ -146,7 +146,7 @@ impl Hosts<'_> {
                 set
             } else {
                 self.unreported.insert(name.to_owned());
-                // The Node accepts no pods, so its resources do not matter.
+                // The Node accepts no pods, so its resources do not matter and are passed as empty.
                 let counted = extender.node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
                 set.and(counted)
             }
@@ -156,7 +156,7 @@ impl Hosts<'_> {
         self.log_once(name, problems.collect::<Vec<_>>().join("; "));
     }
 
-    /// Logs the problems of a host when they change.
+    /// Logs the problems of a host if they differ from those that were logged last.
     fn log_once(&mut self, name: &str, problems: String) {
         if problems.is_empty() {
             self.problems.remove(name);
@@ -178,15 +178,15 @@ fn name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
     after.or(before).and_then(|object| object.meta().name.clone()).unwrap_or_default()
 }
 
-/// Returns the fields of a Node that the extender uses. Most of the data that a kubelet writes every few minutes is
-/// unchanged or not used.
+/// Returns the fields of a Node that the extender uses, for comparison. A kubelet writes its Node every few minutes,
+/// but the data that it writes is mostly unchanged or not used here.
 fn relevant_of_node(node: Option<&Node>) -> impl PartialEq {
     node.map(|node| {
         let status = node.status.as_ref();
         let version =
             status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         let allocatable = status.and_then(|status| status.allocatable.clone());
-        // This label only wakes old schedulers and has no other meaning.
+        // This label is ignored: the waker changes it only to make old schedulers retry pods.
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
         labels.remove(CAPACITY_GENERATION);
         (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)

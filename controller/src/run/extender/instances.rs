@@ -1,4 +1,4 @@
-//! Watch of VirtualMachineInstances, in clusters where KubeVirt is installed.
+//! Watch of VirtualMachineInstances, as long as KubeVirt is installed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::listed::Kind;
 use super::service::Service;
 use super::volumes;
 
-/// Interval between checks for the installation of the kind.
+/// Interval between checks whether the kind is installed.
 const PROBE: Duration = Duration::from_secs(15);
-/// Delay after a failed check.
+/// Delay before a failed check is repeated.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Watches VirtualMachineInstances whenever KubeVirt is installed; never ends.
+/// Passes VirtualMachineInstances to the extender whenever KubeVirt is installed; never ends.
 pub(super) async fn watch_instances(service: Arc<Service>) {
     let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance");
     let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
@@ -84,14 +84,14 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
     watch(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
 }
 
-/// Reads a VM that has no host yet.
+/// Reads a VM that has no host yet; `None` if the VM has a host, or is not one that the extender reserves a host for.
 fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
-    // Most VMs have a host.
+    // This check comes first, because it is fast and most VMs have a host.
     if object.data.pointer("/status/nodeName").is_some() {
         return None;
     }
     let mut object = serde_json::to_value(object).ok()?;
-    // Items of a list have no `apiVersion` and no `kind`.
+    // Items of a list have no `apiVersion` and no `kind`, which `PendingVm::read` requires.
     object["apiVersion"] = "kubevirt.io/v1".into();
     object["kind"] = "VirtualMachineInstance".into();
     PendingVm::read(&object, configuration).unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option
     })
 }
 
-/// Reads the few fields of an instance that the extender uses.
+/// Reads the few fields of a VirtualMachineInstance that the extender uses.
 fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
     let mut domain = json!({});
     for field in ["cpu", "memory", "resources"] {

@@ -1,9 +1,9 @@
-//! Kinds of objects that must be listed before the extender can respond to calls.
+//! Kinds of objects that must be listed before the extender can answer calls.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A kind of object that all decisions depend on.
+/// A kind of object on which all decisions of the extender depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Hosts,
@@ -35,7 +35,7 @@ pub(in crate::run) struct Listed {
 }
 
 impl Listed {
-    /// Creates the set of all kinds; an empty set if the extender is disabled.
+    /// Creates the set with all kinds; an empty set if the extender is disabled.
     pub(in crate::run) fn new(has_extender: bool) -> Self {
         let kinds = if has_extender { Kind::ALL.into() } else { BTreeSet::new() };
         Self { unlisted: Mutex::new(kinds) }
@@ -46,7 +46,7 @@ impl Listed {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why the extender cannot respond to calls yet; `None` if it can.
+    /// Returns the reason why the extender cannot answer calls yet; `None` if all kinds are listed.
     pub(in crate::run) fn unready(&self) -> Option<String> {
         let kinds: Vec<&str> = self.unlisted().iter().map(|kind| kind.name()).collect();
         (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))

@@ -1,9 +1,9 @@
-//! Tasks of the scheduler extender. It runs on each replica; the Lease of kube-scheduler determines which extender
-//! decides.
+//! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
+//! determines which of the extenders decides.
 //!
 //! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
-//! kube-scheduler calls the extender over HTTP ([`calls`]); the readiness gate delays calls ([`readiness_gate`]).
-//! The binder sends bindings ([`binder`]). The waker wakes pods that fit after a change ([`waker`]).
+//! kube-scheduler calls the extender over HTTP ([`calls`]); the readiness gate delays calls ([`readiness_gate`]). The
+//! binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change ([`waker`]).
 
 mod binder;
 mod calls;
@@ -40,15 +40,19 @@ use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
 const TICK: Duration = Duration::from_secs(1);
-/// Number of ticks between updates of the metrics of free resources; an update reads all zones.
+/// Number of ticks between updates of the metrics of free resources. The updates are rare, because each update reads
+/// all zones.
 const FREE_RESOURCES_TICKS: u32 = 10;
-/// Age after which the state is rebuilt from scratch, as soon as no reservation would be lost.
+/// Age of the state after which it is rebuilt from scratch, as soon as no reservation would be lost.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Additional time after which the state is rebuilt in any case. This is safe, because a restart must be correct at
-/// any time, too.
+/// Additional time after which the state is rebuilt even if a reservation is lost. This is safe, because the extender
+/// may be restarted at any time, too.
 const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 
 /// Starts the tasks of the extender, which never end.
+///
+/// # Errors
+/// Returns an error if the extender cannot listen on its address.
 pub(super) async fn start(
     settings: &Settings,
     client: &Client,
@@ -70,9 +74,8 @@ pub(super) async fn start(
     Ok(())
 }
 
-/// Watches all objects that decisions depend on. Once a day, when no reservation would be lost, the state is
-/// rebuilt from scratch: compiled rules are cached for the next pod of the same request class, and the number of
-/// classes grows.
+/// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state
+/// from scratch: compiled rules are cached by request class, and the number of classes only grows.
 async fn run(service: Arc<Service>, shared: Shared) {
     loop {
         let mut watches = JoinSet::new();
@@ -83,13 +86,13 @@ async fn run(service: Arc<Service>, shared: Shared) {
         watches.spawn(pods::watch_pods(Arc::clone(&service)));
         tokio::select! {
             () = tick_until_old(&service) => {}
-            // No watch ends in normal operation.
+            // No watch ends in normal operation. The program then exits.
             _ = watches.join_next() => return,
         }
         service.gate.close();
         watches.shutdown().await;
         let idle = service.sending.write().await;
-        // A watch may have opened the gate before the watch was stopped.
+        // A watch may have marked its kind as listed before it was stopped.
         service.gate.close();
         *service.extender() = Extender::unlisted();
         drop(idle);
@@ -97,7 +100,7 @@ async fn run(service: Arc<Service>, shared: Shared) {
     }
 }
 
-/// Releases expired reservations and updates metrics, until the state must be rebuilt.
+/// Releases expired reservations and updates metrics, until the state is old enough to be rebuilt.
 async fn tick_until_old(service: &Service) {
     let mut ticks = tokio::time::interval(TICK);
     let began = Instant::now();

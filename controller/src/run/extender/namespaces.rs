@@ -1,4 +1,4 @@
-//! Watch of namespaces: rules select pods by the labels of namespaces.
+//! Watch of namespaces, whose labels determine which pods the affinity rules of other pods select.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 use super::listed::Kind;
 use super::service::Service;
 
-/// Watches namespaces; never ends.
+/// Passes the labels of namespaces to the extender; never ends.
 pub(super) async fn watch_namespaces(service: Arc<Service>) {
     let api: Api<Namespace> = Api::all(service.client.clone());
     let handle = |event: Event<Namespace>| match event {
@@ -23,7 +23,7 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
                 extender.namespace(&namespace.name_any(), namespace.labels())
             });
         }
-        // The API server deletes the pods of a namespace before the namespace.
+        // A deleted namespace may stay in the state: the API server has deleted its pods before.
         Event::Delete(_) => {}
     };
     watch(api, Config::default(), "namespaces", handle, always).await;

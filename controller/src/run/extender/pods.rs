@@ -1,4 +1,4 @@
-//! Watch of pods: pods on hosts use resources, and pods of Berth's scheduler without a host wait for resources.
+//! Watch of pods: pods on hosts use resources, and pods of Berth's scheduler without a host are to be placed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::listed::Kind;
 use super::service::Service;
 use super::volumes;
 
-/// Watches pods after all other kinds are listed; never ends.
+/// Passes pods to the extender after all other kinds have been listed; never ends.
 pub(super) async fn watch_pods(service: Arc<Service>) {
     service.gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
-    // The wrapper for objects that cannot be parsed would parse each of many thousands of pods twice. Pods are a
-    // built-in kind and do not need the wrapper.
+    // The watch does not use the wrapper `DeserializeGuard` for objects that cannot be parsed, because it would parse
+    // each of many thousands of pods twice. Pods are a built-in kind, so they can always be parsed.
     let api: Api<Pod> = Api::all(service.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();
-    // Pods that a kubelet has refused, so that each refusal is counted once. Pods of the first list are not
-    // counted.
+    // Pods that a kubelet has refused and that are counted in the metrics, so that each refusal is counted once. Pods
+    // of the first list are not counted.
     let mut refused: HashSet<String> = HashSet::new();
     let mut is_first = true;
-    // Time to count pods, without the time to wait for pages of the list.
+    // Time that counting the pods of the list takes, without the time to wait for pages of the list.
     let mut counting = Duration::ZERO;
     let handle = |event: Event<Pod>| match event {
         Event::Init => {
@@ -93,7 +93,8 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     watch(api, Config::default(), "pods", handle, always).await;
 }
 
-/// Returns the reason why the kubelet has refused a pod of Berth's scheduler.
+/// Returns the reason why the kubelet has refused a pod; `None` if it has not, or if the pod has another scheduler
+/// than Berth's.
 fn refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
     observed.kubelet.filter(|_| observed.is_ours)
 }
@@ -130,8 +131,8 @@ fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
     }
 }
 
-/// Removes the fields that are not needed after the pod was read. A pod on a host only keeps the fields that rules
-/// use.
+/// Removes the fields that the extender does not use after it has read the pod. A pod on a host keeps only the fields
+/// that rules use.
 fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());

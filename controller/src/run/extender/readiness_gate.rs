@@ -1,7 +1,7 @@
-//! Readiness gate: a call waits until all kinds are listed and the lease guard permits this extender to decide.
+//! Readiness gate: delays each call until all kinds are listed and the lease guard permits this extender to decide.
 //!
-//! A scheduler whose call is delayed for a moment continues as soon as it gets the response. A scheduler that gets
-//! an error retries the pod after a minute (Kubernetes before 1.22).
+//! A scheduler whose call is delayed for a moment continues as soon as it gets the response. A scheduler that gets an
+//! error retries the pod after a minute (Kubernetes before 1.22).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use super::settings::Settings;
 /// Maximum duration of a call, including all its requests to the API server. kube-scheduler waits for ten seconds
 /// (`httpTimeout`) and treats a later response as a failure, even if the pod was bound.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(9);
-/// Maximum time for which a call is delayed before a decision.
+/// Maximum time for which a call is delayed before the extender decides.
 pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(8);
-/// Maximum time for which a call waits for an object that another watch will deliver.
+/// Maximum time for which a call is delayed until another watch delivers an object that the decision requires.
 pub(super) const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after a call during which another call is expected.
+/// Time after a call in which another call is expected, so that the Lease is read in advance.
 const BUSY: Duration = Duration::from_secs(5);
-/// Interval between reads of a Lease while another scheduler holds the Lease.
+/// Interval between reads of the Lease while this extender may not decide.
 const RETRY: Duration = Duration::from_millis(300);
 /// Timeout of a read of the Lease.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) struct ReadinessGate {
     changed: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
     guard: Mutex<LeaseGuard>,
-    /// Lock for the call that reads the Lease; other calls wait for the result.
+    /// Lock held by the call that reads the Lease; other calls wait for the result.
     reading: tokio::sync::Mutex<()>,
     last_call: Mutex<Option<Instant>>,
 }
@@ -57,7 +57,7 @@ impl ReadinessGate {
         }
     }
 
-    /// Records that a kind is listed, or that the kind is being listed again.
+    /// Records that a kind has been listed, or that a new list of the kind has begun.
     pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
         if is_listed {
             self.listed.unlisted().remove(&kind);
@@ -67,17 +67,17 @@ impl ReadinessGate {
         self.notify();
     }
 
-    /// Records that all kinds must be listed again.
+    /// Records that no kind is listed.
     pub(super) fn close(&self) {
         self.listed.unlisted().extend(Kind::ALL);
     }
 
-    /// Notifies the calls that wait for a change.
+    /// Notifies the calls that wait for a change of the state.
     pub(super) fn notify(&self) {
         self.changed.send_replace(());
     }
 
-    /// Waits until all kinds except pods are listed: the other kinds are needed to count pods.
+    /// Waits until all kinds except pods are listed. The other kinds are needed to count pods.
     pub(super) async fn wait_for_other_kinds(&self) {
         let mut changed = self.changed.subscribe();
         while self.listed.unlisted().iter().any(|kind| *kind != Kind::Pods) {
@@ -87,16 +87,16 @@ impl ReadinessGate {
         }
     }
 
-    /// Returns a receiver of changes. The caller must create the receiver before the check that may fail, so that
-    /// no change is missed.
+    /// Returns a receiver that is notified of changes. The caller must create it before the check that may fail, so
+    /// that no change is missed.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Waits until this extender may decide.
+    /// Waits until this extender may decide, at most until `until`.
     ///
     /// # Errors
-    /// Returns an error if this extender may not decide at the end of the wait.
+    /// Returns the reason if this extender may not decide at the end of the wait.
     pub(super) async fn pass(&self, until: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
@@ -112,12 +112,12 @@ impl ReadinessGate {
                 return Err(error);
             }
             let end = until.min(now.checked_add(pause).unwrap_or(until));
-            // The check is repeated after a change, and also after the delay.
+            // The check is repeated after a change of the state, and also after the delay.
             drop(tokio::time::timeout_at(end.into(), changed.changed()).await);
         }
     }
 
-    /// Waits as [`Self::pass`] does, with all its requests, at most until the end of a call.
+    /// Waits as [`Self::pass`] does, but ends at `end`, even during a request.
     ///
     /// # Errors
     /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
@@ -126,7 +126,7 @@ impl ReadinessGate {
         pass.unwrap_or(Err(GateError::Late))
     }
 
-    /// Checks the Lease as [`Self::check_lease`] does, at most until the end of a call.
+    /// Checks the Lease as [`Self::check_lease`] does, but ends at `end`.
     ///
     /// # Errors
     /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
@@ -135,7 +135,8 @@ impl ReadinessGate {
         check.unwrap_or(Err(GateError::Late))
     }
 
-    /// Checks that this extender is the one that decides.
+    /// Checks that the scheduler of this pod holds the Lease, so that this extender decides. Reads the Lease if the
+    /// last read is too old.
     ///
     /// # Errors
     /// Returns an error if another extender decides, or if the Lease cannot be read.
@@ -165,7 +166,7 @@ impl ReadinessGate {
         Ok(())
     }
 
-    /// Reads the Lease repeatedly while calls arrive, so that no call has to wait for a read. Never ends.
+    /// Reads the Lease repeatedly as long as calls arrive, so that no call has to wait for a read. Never ends.
     pub(super) async fn refresh_lease(&self) {
         let mut ticks = tokio::time::interval(READ_VALIDITY / 3);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -173,7 +174,7 @@ impl ReadinessGate {
             ticks.tick().await;
             let is_busy = lock(&self.last_call).is_some_and(|last| last.elapsed() < BUSY);
             if is_busy && lock(&self.guard).is_held(Instant::now()) {
-                // The next call reads the Lease again and returns the error.
+                // An error is ignored, because the next call reads the Lease again and returns the error.
                 drop(self.read_lease().await);
             }
         }

@@ -16,11 +16,12 @@ use crate::run::metrics::Metrics;
 pub(super) struct Service {
     extender: Mutex<Extender>,
     pub(super) gate: ReadinessGate,
-    /// VMs that have no host yet, as of the last list.
+    /// VMs that had no host yet at the last list of VirtualMachineInstances.
     pending_vms: Mutex<Vec<PendingVm>>,
-    /// Notified after a change that may free resources for a waiting pod.
+    /// Notified after a change that may make a waiting pod fit on a host.
     pub(super) changed: Notify,
-    /// Read lock held by each binding in progress. An extender that is rebuilt from scratch would miss the binding.
+    /// Each binding in progress holds the read lock. The rebuild takes the write lock, because an extender that is
+    /// rebuilt from scratch would miss the outcome of the binding.
     pub(super) sending: RwLock<()>,
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,
@@ -52,15 +53,15 @@ impl Service {
         self.pending_vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the extender, and notifies waiting calls and pods.
+    /// Updates the extender, and notifies waiting calls and the waker.
     pub(super) fn update<T>(&self, update: impl FnOnce(&mut Extender, Instant) -> T) -> T {
         let result = update(&mut self.extender(), Instant::now());
         self.notify();
         result
     }
 
-    /// Notifies calls and pods that wait for a change. A batch of changes, such as a list, needs only one
-    /// notification: each notification wakes two tasks.
+    /// Notifies waiting calls and the waker of a change. After several changes, such as those of a list, one
+    /// notification is sufficient.
     pub(super) fn notify(&self) {
         self.gate.notify();
         self.changed.notify_one();

@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::Node;
 /// Settings of the extender from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Address for the calls of the local kube-scheduler.
+    /// Address on which the extender listens for calls of the local kube-scheduler.
     pub listen: Listen,
-    /// Namespace and name of the scheduler's Lease; `None` if a single scheduler runs without a Lease.
+    /// Namespace and name of the scheduler's Lease; `None` if only one scheduler runs, without a Lease.
     pub lease: Option<(String, String)>,
-    /// Host name of the pod, which is part of the scheduler's identity in the Lease.
+    /// Host name of this pod, with which the scheduler's identity in the Lease begins.
     pub host: String,
 }
 
-/// Informers of objects that reconcilers also watch.
+/// Informers that the extender shares with reconcilers.
 #[derive(Clone)]
 pub(in crate::run) struct Shared {
     pub(in crate::run) nodes: Informer<Node>,

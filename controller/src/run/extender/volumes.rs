@@ -1,4 +1,4 @@
-//! Volumes of VMs that have no host yet. Volumes are read once at the start, and not watched.
+//! Reads the volumes of VMs that have no host yet. They are read once at the start of the watches, and not watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,15 @@ use kube::{Api, Client, ResourceExt as _};
 use super::claims::SELECTED_NODE;
 use super::service::Service;
 
-/// Namespace and name of a claim.
+/// Namespace and name of a PersistentVolumeClaim.
 type Claim = (String, String);
 
-/// Number of concurrent requests. After a failure of the whole cluster, thousands of VMs start at the same time.
+/// Number of concurrent requests. Many volumes may have to be read: after a failure of the whole cluster, thousands
+/// of VMs start at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Passes VMs that have no host yet to the extender, with the node selectors of their volumes.
+/// Reads the volumes of VMs that have no host yet, and passes these VMs to the extender, with the node selectors of
+/// their volumes.
 pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     let vms = std::mem::take(&mut *service.pending_vms());
     let claims: BTreeSet<Claim> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
@@ -43,8 +45,8 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     service.extender().pending_vms(vms, volumes);
 }
 
-/// Returns the node selector of a claim's volume. For a volume that is not provisioned yet, returns a selector for
-/// the node that was selected.
+/// Returns the node selector of a claim's volume. For a volume that is not provisioned yet, returns a selector of the
+/// node that was selected for the claim. Returns `None` if there is neither, or if the claim does not exist.
 async fn read_node_selector(
     client: &Client,
     (namespace, name): &Claim,
@@ -60,8 +62,7 @@ async fn read_node_selector(
     Ok(volume.and_then(|volume| volume.spec?.node_affinity?.required))
 }
 
-/// Returns KubeVirt's configuration, which determines the predicted launcher pods; the defaults if the
-/// configuration cannot be read.
+/// Returns KubeVirt's configuration, on which the predicted launcher pods depend; the defaults if it cannot be read.
 pub(super) async fn kubevirt_configuration(client: &Client) -> Configuration {
     let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
     let resource = ApiResource::from_gvk_with_plural(&kind, "kubevirts");

@@ -1,4 +1,5 @@
-//! Wakes pods that wait for resources: the scheduler retries these pods when a watched field of a Node changes.
+//! Makes kube-scheduler retry pods that wait for resources: kube-scheduler retries pods when a watched field of a
+//! Node changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,19 +16,20 @@ use serde_json::json;
 use super::service::Service;
 use crate::run::calls::patch_params;
 
-/// Debounce: a burst of changes leads to one round.
+/// Time for which changes are collected before a round, so that a burst of changes leads to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Interval between rounds.
+/// Minimum interval between rounds.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Delay after a failure, and while another extender decides.
+/// Delay after a failed request, and while another extender decides.
 const RETRY: Duration = Duration::from_secs(2);
-/// Number of Nodes that are changed in a round. Old schedulers then retry all pods; newer schedulers retry the pods
-/// that may fit the Node.
+/// Maximum number of Nodes that are changed in a round. After each change, old schedulers retry all pods, and newer
+/// schedulers retry the pods that may fit on the Node.
 const NODES: usize = 8;
-/// First version of Kubernetes whose scheduler watches annotations of Nodes; older schedulers watch labels.
+/// First version of Kubernetes whose scheduler retries pods after a change of a Node's annotations; older schedulers
+/// only consider labels.
 const ANNOTATIONS: (u32, u32) = (1, 21);
 
-/// Task that wakes waiting pods.
+/// Task that makes kube-scheduler retry waiting pods.
 pub(super) struct PodWaker {
     service: Arc<Service>,
 }
@@ -37,11 +39,11 @@ impl PodWaker {
         Self { service: Arc::clone(service) }
     }
 
-    /// Changes an annotation or label of Nodes on which waiting pods fit; never ends.
+    /// Changes an annotation or a label of each Node on which a waiting pod fits; never ends.
     pub(super) async fn run(self) {
         let has_annotations = self.version().await >= ANNOTATIONS;
         let service = &self.service;
-        // Nodes that still need a change, because a round had too many Nodes or the request failed.
+        // Nodes that are still to be changed, because a round had too many Nodes or a request failed.
         let mut left: VecDeque<String> = VecDeque::new();
         loop {
             service.changed.notified().await;
@@ -74,12 +76,12 @@ impl PodWaker {
         }
     }
 
-    /// Returns the version of the API server.
+    /// Returns the major and minor version of the API server.
     async fn version(&self) -> (u32, u32) {
         loop {
             match within(self.service.client.apiserver_version()).await {
                 Ok(version) => {
-                    // Some distributions append a plus sign to the version.
+                    // Some distributions append a plus sign to the minor version.
                     let number = |text: &str| {
                         let digits = text.chars().take_while(char::is_ascii_digit);
                         digits.collect::<String>().parse().unwrap_or_default()
@@ -94,7 +96,8 @@ impl PodWaker {
         }
     }
 
-    /// Changes an annotation or label of a Node; returns false if the change must be repeated.
+    /// Sets an annotation or a label of a Node to the current time. Returns false if the request failed and must be
+    /// repeated.
     async fn touch(&self, node: &str, has_annotations: bool) -> bool {
         let nodes: Api<Node> = Api::all(self.service.client.clone());
         let field = if has_annotations { "annotations" } else { "labels" };

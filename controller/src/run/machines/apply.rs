@@ -1,4 +1,4 @@
-//! Applies the steps of a MachineDeployment: adopts, creates and deletes machines.
+//! Applies the computed steps of a MachineDeployment: adopts, creates and deletes machines.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use berth_kubevirt_render::machines::steps::{
 };
 use berth_kubevirt_render::machines::unmet_prerequisite;
 
-/// Result of applying steps.
+/// Result of applying the steps.
 #[derive(Default)]
 pub(super) struct Applied {
     pub(super) problems: Vec<Problem>,
     /// Fields of the template that machines do not honor; `None` if no machine was rendered.
     pub(super) notes: Option<Vec<Problem>>,
-    /// Prerequisite that machines wait for.
+    /// Prerequisite that is missing and for which the creation of machines waits.
     pub(super) awaited: Option<String>,
 }
 
@@ -42,8 +42,8 @@ impl Applied {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Applies the steps. While NetworkPolicies of the tenant are missing, the controller creates and deletes no
-    /// machine.
+    /// Applies the steps. `missing_policies` is the reason why NetworkPolicies of the tenant are not in force; then
+    /// no machine is created or deleted.
     pub(super) async fn apply(
         &self,
         steps: &mut Steps,
@@ -53,7 +53,7 @@ impl ValidatedDeployment<'_> {
         self.adopt(steps).await?;
         let applied = match missing_policies.filter(|_| steps.create > 0) {
             Some(reason) => {
-                // The controller cannot create a replacement either, so existing machines stay.
+                // Machines are not deleted either, because the controller cannot create replacements.
                 steps.create = 0;
                 steps.delete.clear();
                 let message =
@@ -83,12 +83,12 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
-    /// Creates missing machines. Lists machines from the API server first, because the store may lack the last
-    /// machine that was created.
+    /// Creates the missing machines. First lists the machines from the API server, because the store may lack
+    /// machines that were created a moment ago.
     async fn create_missing(&self, steps: &mut Steps, now: i64) -> Result<Applied, Error> {
         let mut applied =
             Applied { problems: self.ensure_user_data().await?, ..Applied::default() };
-        // An invalid template is reported even if no machine needs to be created.
+        // A changed template is rendered to report its problems even if no machine is to be created.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
         if steps.create == 0 {
@@ -99,7 +99,7 @@ impl ValidatedDeployment<'_> {
         }
         applied.awaited = self.tenant().and_then(unmet_prerequisite);
         if applied.awaited.is_some() {
-            // A machine that cannot be replaced is not deleted.
+            // No machine is deleted, because it could not be replaced.
             steps.create = 0;
             steps.delete.clear();
             return Ok(applied);
@@ -132,7 +132,8 @@ impl ValidatedDeployment<'_> {
             }
             count = count.saturating_add(1);
         }
-        // The watch will report the same counts in a moment, so the status is not written twice.
+        // The new machines are added to the counts. The watch will report the same counts in a moment, so the status
+        // need not be written twice.
         let Counts { replicas, updated, .. } = &mut steps.counts;
         *replicas = replicas.saturating_add(count);
         *updated = updated.saturating_add(count);

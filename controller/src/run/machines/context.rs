@@ -25,8 +25,10 @@ pub(super) struct Context {
     pub(super) instances: OptionalInformer,
     pub(super) tenants: Informer<TenantCluster>,
     pub(super) configs: Informer<InfraConfig>,
-    /// Machines of machine-controller, and webhooks, which may include the webhook of machine-controller.
+    /// Machines of machine-controller. If there are any in its namespace, Berth leaves a MachineDeployment to
+    /// machine-controller.
     pub(super) foreign: OptionalInformer,
+    /// Webhook configurations; one of them may be that of machine-controller, which has the same effect.
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
     pub(super) memory: Mutex<BTreeMap<String, InMemoryState>>,
@@ -35,14 +37,15 @@ pub(super) struct Context {
 /// State of one MachineDeployment that is kept in memory only.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InMemoryState {
-    /// Number of consecutive failed machines, and the time until which no machine is created.
+    /// Number of consecutive machines that have failed. `paused_until` is the time until which no machine is created
+    /// for this reason.
     pub(super) failures: u32,
     pub(super) paused_until: Option<Instant>,
-    /// Machines whose Secret with user data is known to exist.
+    /// Names of the machines whose Secret with user data is known to exist.
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
     pub(super) is_foreign: bool,
-    /// Last observed counts, and the time of their last change.
+    /// Last counts that differed from the counts before, and the time at which they were observed.
     pub(super) progress: Option<(Counts, Instant)>,
 }
 

@@ -1,6 +1,6 @@
-//! Finalizes a MachineDeployment that is being deleted: its machines are deleted first. The deletion uses only the
-//! metadata of the object, so it succeeds even if the object cannot be parsed, has another provider, or belongs to
-//! machine-controller by now.
+//! Finalizes a MachineDeployment that is being deleted: deletes its machines, then removes the finalizer. Only the
+//! metadata of the object is used, so the deletion succeeds even if the object cannot be parsed, has another
+//! provider, or belongs to machine-controller by now.
 
 use std::time::Duration;
 
@@ -14,11 +14,13 @@ use super::errors::{Error, at, found};
 use super::resources::machines;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
-/// Maximum length of a label value, and therefore of the name of a MachineDeployment with machines.
+/// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because they have its
+/// name in a label.
 const LABEL: usize = 63;
 
 impl Context {
-    /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next reconcile.
+    /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next
+    /// reconcile while machines exist.
     pub(super) async fn finalize(&self, object: &DynamicObject) -> Result<Option<Duration>, Error> {
         if !object.finalizers().iter().any(|one| one == FINALIZER) {
             self.forget(object);
@@ -44,7 +46,8 @@ impl Context {
         Ok(Some(jittered(RETRY)))
     }
 
-    /// Lists the VirtualMachines of a MachineDeployment in all namespaces, by its UID, from the API server.
+    /// Lists the VirtualMachines of a MachineDeployment in all namespaces from the API server. They are identified by
+    /// the UID of their owner.
     pub(super) async fn list_machines_of(
         &self,
         object: &DynamicObject,
@@ -56,7 +59,7 @@ impl Context {
         let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
-        // If KubeVirt is not installed, there are no VirtualMachines.
+        // If KubeVirt is not installed, there are no VirtualMachines, and the API server answers 404.
         let list = at(|| format!("list VirtualMachines of md={name}"), found(list))?;
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {

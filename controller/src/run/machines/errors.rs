@@ -6,7 +6,7 @@ use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::calls::found;
 
-/// A failed request, and the error that the API server returned.
+/// A failed request: verb and object of the request, and the error that the API server returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub(super) struct Error {
@@ -25,7 +25,7 @@ pub(super) fn at<T>(what: impl FnOnce() -> String, result: kube::Result<T>) -> R
     result.map_err(|error| Error { what: what(), error })
 }
 
-/// Returns `None` if the object already exists.
+/// Returns `None` if the API server refused a create because the object already exists (409).
 pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Ok(made) => Ok(Some(made)),
@@ -34,7 +34,7 @@ pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option
     }
 }
 
-/// Returns the message of a refusal that a retry would not change.
+/// Returns the server's message if it refused a request in a way that a retry would not change (400, 403, 422).
 pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     match result {
         Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
@@ -44,12 +44,12 @@ pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     }
 }
 
-/// Removes the message of an error, because the message quotes the object that was sent, including values from
-/// Secrets. The code, the reason and the paths of fields stay.
+/// Removes the server's message from an error: the message quotes the object that was sent, with values from Secrets.
+/// The code, the reason and the paths of fields stay.
 pub(super) fn redact_message(error: kube::Error) -> kube::Error {
     match error {
         kube::Error::Api(mut status) => {
-            // The details stay, because they contain the delay before a retry.
+            // The other details stay, because they contain the delay before a retry.
             let causes = status.details.as_mut().map(|details| std::mem::take(&mut details.causes));
             let fields = causes.into_iter().flatten().map(|cause| cause.field);
             let fields: Vec<String> = fields.collect();

@@ -1,5 +1,6 @@
-//! Indexes in addition to the stores: a reconcile of one of a thousand MachineDeployments must not iterate over ten
-//! thousand machines, and an event of a machine must not trigger all deployments of the same name.
+//! Indexes of the objects in the stores. They are needed so that a reconcile of one of a thousand MachineDeployments
+//! need not iterate over ten thousand machines, and an event of a machine need not trigger all deployments with the
+//! same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock};
@@ -13,8 +14,8 @@ use berth_kubevirt_render::machines::KIND;
 /// Namespace and name of an object.
 pub(super) type ObjectKey = (String, String);
 
-/// Objects by a key. The caller must also check the store, because a deleted object may stay in the index for a
-/// while.
+/// Objects by a key. The caller must check that an object is in the store, because a deleted object may stay in the
+/// index for a while.
 #[derive(Debug)]
 pub(super) struct Index<K>(RwLock<BTreeMap<K, BTreeSet<ObjectKey>>>);
 
@@ -25,7 +26,7 @@ impl<K> Default for Index<K> {
 }
 
 impl<K: Ord> Index<K> {
-    /// Adds or removes an object.
+    /// Adds an object under a key if `exists` is true, and removes it otherwise.
     pub(super) fn update(&self, key: K, object: ObjectKey, exists: bool) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if exists {
@@ -38,13 +39,13 @@ impl<K: Ord> Index<K> {
         }
     }
 
-    /// Returns the objects with a key.
+    /// Returns namespace and name of the objects with this key.
     pub(super) fn at(&self, key: &K) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Returns the objects with a matching key.
+    /// Returns namespace and name of the objects for whose key `matches` returns true.
     pub(super) fn matching(&self, matches: impl Fn(&K) -> bool) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|(key, _)| matches(key)).flat_map(|(_, places)| places).cloned().collect()
@@ -56,19 +57,19 @@ pub(super) fn object_key(object: &DynamicObject) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Returns the name of the deployment in a machine's label.
+/// Returns the name of a machine's MachineDeployment, from the label `md`.
 pub(super) fn deployment_of(machine: &DynamicObject) -> Option<&String> {
     machine.labels().get("md")
 }
 
-/// Owner of a machine, as its metadata states.
+/// Owner of a machine, according to the machine's metadata.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// The owner is a deployment in the same namespace.
+    /// A MachineDeployment in the namespace of the machine.
     Deployment(ObjectKey),
-    /// The owner is a deployment in another namespace, by UID.
+    /// A MachineDeployment in another namespace, which is known by its UID only.
     Uid(String),
-    /// The owner is unknown: it may be any deployment whose name is in the machine's label.
+    /// Any MachineDeployment whose name is in the label of the machine.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
-//! Creates one machine: the VirtualMachine first, then the Secret with its user data, which the VirtualMachine
-//! owns.
+//! Creates one machine: first the VirtualMachine, then the Secret with its user data. The VirtualMachine owns the
+//! Secret.
 //!
 //! If the controller stops between the two requests, the next reconcile creates the Secret. A machine without the
-//! Secret never becomes ready, so only Secrets of machines that are not ready are read.
+//! Secret never becomes ready, so the controller checks the Secrets only of machines that are not ready.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -18,7 +18,7 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
-/// Input shared by all machines of a deployment.
+/// Input that all machines of a MachineDeployment share.
 pub(super) struct MachineTemplate {
     around: RenderContext,
     data: UserData,
@@ -27,7 +27,8 @@ pub(super) struct MachineTemplate {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Reads the input of machines, and renders a machine to validate the template.
+    /// Reads the input of machines, and renders one machine to validate the template. Returns the problems if the
+    /// template is invalid.
     pub(super) async fn template(&self) -> Result<Result<MachineTemplate, Vec<Problem>>, Error> {
         let mut around = self.around.clone();
         self.context.read_references(&self.deployment, &self.namespace, &mut around).await?;
@@ -67,14 +68,14 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Creates a machine. Returns a problem if the API server refuses the machine.
+    /// Creates a machine. Returns a problem if the API server refuses the VirtualMachine.
     pub(super) async fn create(
         &self,
         template: &MachineTemplate,
     ) -> Result<Option<Problem>, Error> {
         let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
         let choice = self.render_options(&name, &template.data);
-        // `template` has already rendered a machine from the same input.
+        // This does not fail, because `template` has already rendered a machine from the same input.
         let Ok(mut rendered) =
             new_machine(&self.deployment, &self.owner, &template.around, &choice)
         else {
@@ -89,7 +90,8 @@ impl ValidatedDeployment<'_> {
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&post_params(), &body).await;
-        // The API server quotes the object in the message of a refusal.
+        // The message is removed if the object has values from Secrets, because the API server quotes the object in
+        // it.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
         if let Some(words) = refusal(&created) {
             let called = self.deployment.called();
@@ -104,7 +106,7 @@ impl ValidatedDeployment<'_> {
             .map(|()| None)
     }
 
-    /// Creates the Secret of a machine.
+    /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.
     async fn create_secret(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
@@ -119,8 +121,8 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
-    /// Creates missing Secrets of machines. A Secret is missing if the controller stopped after it created the
-    /// VirtualMachine.
+    /// Creates the missing Secrets of machines. A Secret is missing if the controller was stopped after it had
+    /// created the VirtualMachine.
     pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, Error> {
         let machines_with_secret = self.context.with_state(self.object, |memory| {
             memory.machines_with_secret.retain(|name| self.vms.iter().any(|vm| vm.name == *name));

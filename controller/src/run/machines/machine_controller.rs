@@ -11,8 +11,8 @@ use super::resources::{deployments, foreign_machines};
 use super::validated::ValidatedDeployment;
 
 impl Context {
-    /// Returns true if machine-controller reconciles the MachineDeployment: together, two controllers would create
-    /// twice as many machines.
+    /// Returns true if machine-controller is present and therefore reconciles the MachineDeployment. Berth then must
+    /// not reconcile it, because the two controllers together would create twice as many machines.
     pub(super) async fn is_foreign(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
         let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
@@ -26,7 +26,7 @@ impl Context {
                 if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
             let note = format!("left to machine-controller, because {why}");
             tracing::info!(reason = why, "left MachineDeployment to machine-controller");
-            // The status belongs to machine-controller, so Berth only emits an event.
+            // The status belongs to machine-controller, so Berth only emits an Event.
             let reference = object.object_ref(&deployments());
             let reason = EventReason::ManagedByMachineController.as_str();
             self.events.emit_for(EventType::Normal, reference, reason, &note).await;
@@ -36,8 +36,8 @@ impl Context {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Returns true if machine-controller has created Machines for the MachineDeployment in the meantime. The kind
-    /// Machine may be too new for the watch.
+    /// Returns true if there are Machines of machine-controller in the namespace of the MachineDeployment. Reads from
+    /// the API server, because the kind Machine may have been installed so recently that the watch has not started.
     pub(super) async fn has_foreign_machines(&self) -> Result<bool, Error> {
         let namespace = self.object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =

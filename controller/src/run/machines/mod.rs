@@ -1,8 +1,8 @@
 //! Reconciler of MachineDeployments: creates the desired number of VirtualMachines for each MachineDeployment.
 //!
-//! [`berth_kubevirt_render::machines`] computes the desired state. Objects that change often come from the stores
-//! of watches, so a reconcile without a difference sends no request. Secrets and storage classes are read when a
-//! machine is created.
+//! [`berth_kubevirt_render::machines`] computes the desired state. Objects that change often are read from informer
+//! stores, so a reconcile without a difference sends no request. Secrets and storage classes are read when a machine
+//! is created.
 
 mod apply;
 mod context;
@@ -48,9 +48,9 @@ use triggers::Triggers;
 const OPTIONS: Options =
     Options { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
-/// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each
-/// MachineDeployment is reconciled again after `resync`, in case an event was lost. The store of tenants keeps the
-/// managed fields that determine how a status is written (`reduce_to_conditions`).
+/// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each MachineDeployment
+/// is reconciled again after `resync`, in case an event was lost. `tenants` must keep the part of `managedFields`
+/// that `reduce_to_conditions` leaves, because it determines how a status is written.
 pub async fn run(
     client: Client,
     events: Arc<Events>,

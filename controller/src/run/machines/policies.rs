@@ -1,4 +1,4 @@
-//! Delays machines until the NetworkPolicies of their tenant are in force.
+//! Delays the creation of machines until the NetworkPolicies of their tenant are in force.
 
 use berth_api::{ConditionReason, TenantCluster};
 use kube::ResourceExt as _;

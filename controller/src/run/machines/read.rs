@@ -1,5 +1,5 @@
-//! Reads the input of rendering: defaults and tenants come from stores. When a machine is created, the objects that
-//! its MachineDeployment refers to are read from the API server.
+//! Reads the objects from which machines are rendered. The InfraConfig and tenants come from stores; the other
+//! objects to which a MachineDeployment refers are read from the API server when a machine is created.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DynamicObject;
@@ -17,7 +17,7 @@ use berth_kubevirt_render::machines::{
 };
 
 impl Context {
-    /// Returns the defaults, and the tenants that a deployment may belong to, from stores.
+    /// Returns the InfraConfig, and the tenants to which a MachineDeployment may belong, from stores.
     pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
         let mut around = RenderContext { is_exhaustive: true, ..RenderContext::default() };
         let named = referenced_tenants(deployment);
@@ -30,7 +30,7 @@ impl Context {
         around
     }
 
-    /// Adds every object that the deployment refers to.
+    /// Reads every object to which the MachineDeployment refers, and adds it to `around`.
     pub(super) async fn read_references(
         &self,
         deployment: &MachineDeployment,
@@ -41,7 +41,7 @@ impl Context {
         let mut references = References::default();
         references.walk(&value, namespace);
         let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
-        // Objects that the deployment may not refer to are not read.
+        // Objects to which the MachineDeployment may not refer are not read.
         references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
         for class in around
             .config

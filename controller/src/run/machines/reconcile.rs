@@ -24,16 +24,17 @@ use berth_kubevirt_render::machines::{
     KIND, MachineDeployment, MachineNamespace, machine_namespace,
 };
 
-/// Reconciles a MachineDeployment. Returns the delay of the next reconcile, if it is shorter than a resync.
+/// Reconciles a MachineDeployment. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
     context: &Context,
     object: &DynamicObject,
 ) -> Result<Option<Duration>, Error> {
-    // 1. Finalize: Berth deletes its machines, even if the object is invalid or now belongs to another controller.
+    // 1. Finalize: Berth deletes the machines that it created, even if the object is invalid or now belongs to
+    // another controller.
     if object.metadata.deletion_timestamp.is_some() {
         return context.finalize(object).await;
     }
-    // 2. Read (stores only). An object with another provider belongs to another controller.
+    // 2. Read (from stores only). A MachineDeployment with another cloud provider belongs to another controller.
     let value = serde_json::to_value(object).unwrap_or_default();
     let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
     if provider.is_some_and(|provider| provider != "kubevirt") || context.is_foreign(object).await {
@@ -96,7 +97,8 @@ pub(super) async fn reconcile(
 }
 
 impl Context {
-    /// Writes to the status that the deployment is invalid.
+    /// Writes to the status of a MachineDeployment that it is invalid. Returns `retry`, the delay of the next
+    /// reconcile.
     async fn report_invalid(
         &self,
         object: &DynamicObject,
@@ -107,7 +109,8 @@ impl Context {
         Ok(retry.map(jittered))
     }
 
-    /// Writes the list of finalizers, unless another client wrote the object in between.
+    /// Writes the list of finalizers. The write fails with a conflict if another client has written the object since
+    /// it was read.
     pub(super) async fn set_finalizers(
         &self,
         object: &DynamicObject,
@@ -123,8 +126,8 @@ impl Context {
         at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
     }
 
-    /// Returns the tenant of a namespace if the tenant is being deleted. A MachineDeployment in another namespace
-    /// would recreate the machines that the deletion removes.
+    /// Returns the name of the tenant of a namespace if the tenant is being deleted. No machine may be created then:
+    /// a MachineDeployment in another namespace would recreate the machines that the deletion removes.
     fn deleting_tenant(&self, namespace: &str) -> Option<String> {
         let name = namespace.strip_prefix(TENANT_PREFIX)?;
         let tenant = self.tenants.get(name)?;
@@ -155,7 +158,7 @@ impl Context {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Returns the reason why no machine can be created or deleted now.
+    /// Returns the reason why no machine can be created or deleted now; `None` if there is no such reason.
     fn blocking_problem(&self) -> Option<Problem> {
         let message = if self.context.machines.is_missing() {
             "KubeVirt is not installed: there are no VirtualMachines".to_owned()
@@ -166,14 +169,15 @@ impl ValidatedDeployment<'_> {
         Some(Problem::new(self.deployment.called(), "", "", message))
     }
 
-    /// Returns the number of seconds until machines may be created again after failures.
+    /// Returns the number of seconds for which no machine may be created because of failed machines; `None` if there
+    /// is no such pause.
     fn pause(&self) -> Option<u32> {
         let until = self.context.with_state(self.object, |memory| memory.paused_until)?;
         let left = until.checked_duration_since(Instant::now())?;
         Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
     }
 
-    /// Adds the finalizer before the first machine is created.
+    /// Adds the finalizer to the MachineDeployment. This must precede the creation of the first machine.
     async fn ensure_finalizer(&self) -> Result<(), Error> {
         if self.object.finalizers().iter().any(|one| one == FINALIZER) {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Namespace of the machines of a MachineDeployment: derived from the fields of the MachineDeployment, and recorded
-//! in its status before the first machine is created. An edit that would leave machines behind, or create a second
-//! set of machines, is refused.
+//! Determines the namespace of the machines of a MachineDeployment from its fields, and records the namespace in its
+//! status before the first machine is created. A later edit of the fields that would leave machines in another
+//! namespace, or create a second set of machines, is refused.
 
 use berth_api::names::CONTROLLER_STATUS;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -16,7 +16,8 @@ use berth_api::Problem;
 const RECORD: &str = "machineNamespace";
 
 impl ValidatedDeployment<'_> {
-    /// Records the namespace of the machines. Returns a problem if machines already exist in another namespace.
+    /// Records the namespace of the machines in the status. Returns a problem if machines already exist in another
+    /// namespace.
     pub(super) async fn record_namespace(
         &self,
         has_tenant: bool,
@@ -28,7 +29,8 @@ impl ValidatedDeployment<'_> {
             return Ok(None);
         }
         let left = match recorded {
-            // Reads from the API server, because the watch may lack an object that was created a moment ago.
+            // The machines are listed from the API server, because the watch may lack a machine that was created a
+            // moment ago.
             Some(_) => {
                 let made = context.list_machines_of(object).await?;
                 made.iter().filter_map(kube::ResourceExt::namespace).collect()
@@ -47,8 +49,8 @@ impl ValidatedDeployment<'_> {
         };
         match (left, recorded) {
             (Some(from), _) => return wrong(&from, "its machines are in this namespace"),
-            // The tenant was deleted, or the MachineDeployment no longer names the tenant. The user did not intend
-            // machines without a tenant.
+            // The tenant was deleted, or the MachineDeployment no longer names it. This is refused, because the user
+            // probably did not intend to move the machines out of the tenant.
             (None, Some(from)) if !has_tenant => {
                 return wrong(from, "its machines were in this namespace of a tenant");
             }

@@ -1,10 +1,10 @@
-//! Objects that the providerSpec of a MachineDeployment refers to.
+//! Collects the objects to which the providerSpec of a MachineDeployment refers.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Objects that a providerSpec refers to.
+/// Objects to which a providerSpec refers.
 #[derive(Debug, Default)]
 pub(super) struct References {
     /// Kind, namespace and name of Secrets and ConfigMaps.
@@ -15,7 +15,8 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Collects the references of a value and of all values in it.
+    /// Collects the references in a JSON value, including all nested values. `namespace` is the default namespace of
+    /// references.
     pub(super) fn walk(&mut self, value: &Value, namespace: &str) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match value {
@@ -49,8 +50,8 @@ impl References {
                     }
                     self.walk(value, namespace);
                 }
-                // A name that is itself a reference is resolved when the reference is read; an empty name is
-                // ignored.
+                // References with an empty name are removed; a name that is itself a reference is resolved when that
+                // reference has been read.
                 self.entries
                     .retain(|(_, namespace, name)| !namespace.is_empty() && !name.is_empty());
                 self.classes.retain(|name| !name.is_empty());

@@ -1,4 +1,5 @@
-//! Kinds of the objects that machines consist of, and the fields of these objects that stores keep.
+//! Kinds of the objects that the reconciler of MachineDeployments reads, and functions that remove unused fields
+//! before the objects are stored.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ pub(super) fn deployments() -> ApiResource {
     resource(GROUP, "v1alpha1", KIND, "machinedeployments")
 }
 
-/// Returns the kind of the objects that machine-controller creates for a MachineDeployment.
+/// Returns the kind Machine of machine-controller.
 pub(super) fn foreign_machines() -> ApiResource {
     resource(GROUP, "v1alpha1", "Machine", "machines")
 }
@@ -27,7 +28,7 @@ pub(super) fn without_managed_fields(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
-/// Removes unused fields of a machine, because the store contains ten thousand machines.
+/// Removes the fields of a VirtualMachine that are not used, because the store contains ten thousand VirtualMachines.
 pub(super) fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Counts the machines of a tenant in the status of its TenantCluster.
+//! Writes the numbers of a tenant's machines to the status of its TenantCluster.
 
 use berth_api::ConditionReason;
 use berth_api::names::CONTROLLER_STATUS;
@@ -13,7 +13,8 @@ use super::update_status::{Report, conditions};
 use crate::managed_fields::conditions_are_atomic;
 
 impl Context {
-    /// Writes the counts of all machines of the deployment's tenant to the tenant's status.
+    /// Writes the numbers of all machines of a tenant to the tenant's status. The tenant is that of the
+    /// MachineDeployment's namespace.
     pub(super) async fn update_tenant_status(&self, object: &DynamicObject) -> Result<(), Error> {
         let namespace = object.namespace().unwrap_or_default();
         let Some(tenant) = namespace.strip_prefix("cluster-") else { return Ok(()) };
@@ -69,7 +70,8 @@ impl Context {
             let others =
                 there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
             body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
-            // The write includes conditions of other reconcilers, which must be current.
+            // The resource version is set, because the write includes conditions of other reconcilers, which must be
+            // current.
             body["metadata"]["resourceVersion"] = known.resource_version().into();
         }
         let params = PatchParams::apply(CONTROLLER_STATUS).force();

@@ -1,4 +1,5 @@
-//! Triggers of reconciles: a change of an object reconciles only the MachineDeployments that the change affects.
+//! Triggers reconciles of MachineDeployments: a change of an object triggers only the MachineDeployments that it
+//! affects.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,22 +19,23 @@ use berth_runtime::watch::{Change, Informer, OptionalInformer};
 /// Queue of MachineDeployments that must be reconciled.
 pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
-/// Indexes, and the queue of reconciles.
+/// Indexes of objects, and the queue of reconciles.
 pub(super) struct Triggers {
     queue: Queue,
-    /// Stores of deployments and machines. The stores call the triggers, so the stores are set after construction.
+    /// Stores of MachineDeployments and VirtualMachines. The stores call these triggers, so they can be set only
+    /// after the construction.
     stores: OnceLock<[OptionalInformer; 2]>,
     tenants: Informer<TenantCluster>,
     by_name: Index<String>,
     by_namespace: Index<String>,
-    /// Machines, by namespace and name of their deployment.
+    /// VirtualMachines by namespace and name of their MachineDeployment.
     machines: Index<ObjectKey>,
-    /// Facts of each tenant at its last change.
+    /// Facts of each tenant after its last change.
     facts: Mutex<BTreeMap<String, Facts>>,
 }
 
-/// Facts of a tenant that its machines depend on: UID, generation, attachment to its network, and true if its
-/// NetworkPolicies are in force.
+/// Facts of a tenant on which its machines depend: UID, generation, NetworkAttachmentDefinition (or the namespace if
+/// there is none), and true if its NetworkPolicies are in force.
 type Facts = (Option<String>, Option<i64>, Option<String>, bool);
 
 impl Triggers {
@@ -49,17 +51,17 @@ impl Triggers {
         }
     }
 
-    /// Sets the stores. The caller must do this before the first change.
+    /// Sets the stores. The caller must do this before the stores receive changes.
     pub(super) fn set(&self, deployments: &OptionalInformer, machines: &OptionalInformer) {
         let stores = [deployments, machines].map(Clone::clone);
-        // The stores are set only once.
+        // `set` fails only if the stores are already set, which does not occur.
         self.stores.set(stores).unwrap_or_default();
     }
 
     fn trigger(&self, (namespace, name): ObjectKey) {
         let mut reference = ObjectRef::new_with(&name, deployments());
         reference.namespace = Some(namespace);
-        // If the queue has no receiver, the program is ending.
+        // The error is ignored: the queue has no receiver only if the program is ending.
         drop(self.queue.send(reference.into()));
     }
 
@@ -67,7 +69,7 @@ impl Triggers {
         keys.into_iter().for_each(|key| self.trigger(key));
     }
 
-    /// Handles a change of a deployment.
+    /// Handles a change of a MachineDeployment.
     pub(super) fn deployment(&self, object: &DynamicObject, is_gone: bool) {
         let key = object_key(object);
         self.by_name.update(key.1.clone(), key.clone(), !is_gone);
@@ -75,7 +77,7 @@ impl Triggers {
         self.trigger(key);
     }
 
-    /// Handles a change of a machine.
+    /// Handles a change of a VirtualMachine.
     pub(super) fn machine(&self, machine: &DynamicObject, is_gone: bool) {
         let Some(deployment) = deployment_of(machine) else { return };
         let key = object_key(machine);
@@ -83,7 +85,8 @@ impl Triggers {
         self.owners(machine, deployment);
     }
 
-    /// Handles a change of an instance. An instance without a machine affects no deployment.
+    /// Handles a change of a VirtualMachineInstance. An instance without a VirtualMachine affects no
+    /// MachineDeployment.
     pub(super) fn instance(&self, instance: &DynamicObject, _: bool) {
         let Some([_, machines]) = self.stores.get() else { return };
         let (namespace, name) = object_key(instance);
@@ -125,7 +128,7 @@ impl Triggers {
                 Change::Object(None, None) => {}
             }
         }
-        // The watch has ended, and so has the program.
+        // The watch has ended; the program then ends too.
         std::future::pending().await
     }
 
@@ -133,12 +136,13 @@ impl Triggers {
         self.tenants.all().iter().for_each(|tenant| self.tenant(tenant, false));
     }
 
-    /// Handles a change of a tenant. The status of a tenant changes with every machine, but the facts that machines
-    /// depend on change seldom.
+    /// Handles a change of a tenant. Only a change of its facts triggers reconciles: the status of a tenant changes
+    /// with every machine, but the facts seldom.
     fn tenant(&self, tenant: &TenantCluster, is_gone: bool) {
         let name = tenant.name_any();
         let status = tenant.status.as_ref();
-        // The status contains the namespace after the first reconcile.
+        // Without a NetworkAttachmentDefinition, the namespace is used, which is in the status after the first
+        // reconcile of the tenant.
         let attachment = status.and_then(|status| {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
@@ -156,7 +160,8 @@ impl Triggers {
         if is_same {
             return;
         }
-        // A deployment in a namespace without a tenant names its tenant explicitly.
+        // In a namespace of another tenant, MachineDeployments belong to that tenant. In a namespace without a
+        // tenant, they may name this tenant.
         let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
             Some(other) => other == name || self.tenants.get(other).is_none(),
             None => true,
@@ -169,13 +174,13 @@ impl Triggers {
         self.trigger_all(self.by_namespace.at(&machine.namespace().unwrap_or_default()));
     }
 
-    /// Returns the machines of a namespace that have the deployment's name in their label.
+    /// Returns the VirtualMachines in a namespace whose label contains the name of the MachineDeployment.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
         self.machines.at(&(namespace.to_owned(), deployment.to_owned()))
     }
 
-    /// Returns the namespaces that contain machines of a deployment, by the deployment's UID. The function searches
-    /// all namespaces, so it is for rare use.
+    /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, by the UID of their owner. The
+    /// function searches all namespaces, so it should be called rarely.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();
@@ -190,7 +195,7 @@ impl Triggers {
         all.iter().filter_map(is_its).collect()
     }
 
-    /// Returns the deployments of a namespace.
+    /// Returns the MachineDeployments in a namespace.
     pub(super) fn deployments_in(&self, namespace: &str) -> Vec<ObjectKey> {
         self.by_namespace.at(&namespace.to_owned())
     }

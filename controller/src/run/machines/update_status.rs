@@ -1,4 +1,4 @@
-//! Status of a MachineDeployment: counts and conditions, and an event when it becomes invalid.
+//! Status of a MachineDeployment: counts and conditions, and an Event when it becomes invalid.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +17,24 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::rollout::Counts;
 use berth_kubevirt_render::machines::steps::Steps;
 
-/// Condition that machines honor all fields of their template.
+/// Type of the condition that is true if machines honor all fields of their template.
 const TEMPLATE_HONORED: &str = "TemplateHonored";
 /// Maximum length of a condition's message, in characters.
 const LONGEST: usize = 8000;
-/// Default of `progressDeadlineSeconds` (as in Kubernetes' Deployments).
+/// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
 const DEADLINE: u64 = 600;
 
-/// Conditions to write.
+/// Conditions of a MachineDeployment to be written.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
-    /// Type, status, reason and message of conditions.
+    /// Type, status (true for `True`), reason and message of each condition.
     pub(super) conditions: Vec<(&'static str, bool, ConditionReason, String)>,
-    /// Delay after which the conditions may change without an event.
+    /// Delay after which the conditions may change without an event; `None` if they only change after an event.
     pub(super) requeue_after: Option<Duration>,
 }
 
 impl Report {
-    /// Returns the report of an invalid deployment.
+    /// Returns the report for an invalid MachineDeployment.
     pub(super) fn invalid(problems: &[Problem]) -> Self {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let message: String = all.join("\n").chars().take(LONGEST).collect();
@@ -44,7 +44,7 @@ impl Report {
         }
     }
 
-    /// Returns the report of a valid deployment with its progress.
+    /// Returns the report for a valid MachineDeployment, with its progress.
     pub(super) fn progress(
         validated: &ValidatedDeployment<'_>,
         steps: &Steps,
@@ -103,8 +103,8 @@ impl Report {
         Self { conditions, requeue_after }
     }
 
-    /// Adds the fields of the template that the last rendered machines do not honor; `None` keeps the existing
-    /// condition.
+    /// Adds a condition with the fields of the template that the last rendered machines do not honor. `None` keeps
+    /// the existing condition.
     pub(super) fn with_notes(mut self, notes: Option<&[Problem]>) -> Self {
         let Some(notes) = notes else { return self };
         let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
@@ -128,7 +128,7 @@ impl Report {
 }
 
 impl Context {
-    /// Writes the status if it differs from the current status.
+    /// Writes the status of a MachineDeployment if it differs from the current status.
     pub(super) async fn update_status(
         &self,
         object: &DynamicObject,
@@ -188,7 +188,7 @@ impl Context {
     }
 }
 
-/// Returns the conditions as a list. A condition with an unchanged status keeps its transition time.
+/// Returns the conditions as a JSON list. A condition whose status is unchanged keeps its transition time.
 pub(super) fn conditions(before: &Value, report: &Report) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();

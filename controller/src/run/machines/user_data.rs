@@ -1,5 +1,5 @@
-//! User data of machines: read from the Secret that a MachineDeployment or its tenant names, and copied to a Secret
-//! for each machine.
+//! User data of machines: read from the Secret that the MachineDeployment or its tenant names, and copied to one
+//! Secret for each machine.
 
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster, names};
 use k8s_openapi::api::core::v1::Secret;
@@ -29,7 +29,7 @@ pub(super) enum UserDataError {
     NoReference,
     #[error("{place}: Secret {secret}{problem}")]
     Secret {
-        /// Field that names the Secret.
+        /// Annotation or field that names the Secret.
         place: String,
         /// Namespace and name of the Secret.
         secret: String,
@@ -37,7 +37,7 @@ pub(super) enum UserDataError {
     },
 }
 
-/// Reason why a Secret contains no user data; the text follows the name of the Secret in messages.
+/// Reason why a Secret contains no user data. In messages, this text follows the name of the Secret.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretProblem {
     #[error(" {0}")]
@@ -104,7 +104,7 @@ impl Context {
     }
 }
 
-/// Returns the Secret of one machine.
+/// Returns the Secret with the user data of one machine. `uid` is the UID of the VirtualMachine that owns the Secret.
 pub(super) fn secret(machine: &str, namespace: &str, uid: &str, data: &UserData) -> Value {
     let mut entries = json!({"userdata": data.user});
     if let Some(network) = &data.network {

@@ -10,7 +10,7 @@ use super::resources::machines;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
 
-/// A MachineDeployment that passed validation, and its machines.
+/// A MachineDeployment that passed validation, with its machines.
 pub(super) struct ValidatedDeployment<'a> {
     pub(super) context: &'a Context,
     pub(super) object: &'a DynamicObject,
@@ -28,7 +28,7 @@ impl ValidatedDeployment<'_> {
         Api::namespaced_with(self.context.client.clone(), &self.namespace, &machines())
     }
 
-    /// Returns the tenant of the machines' namespace, if it has one.
+    /// Returns the tenant to which the machines' namespace belongs; `None` if there is no such tenant.
     pub(super) fn tenant(&self) -> Option<&TenantCluster> {
         let name = self.namespace.strip_prefix(TENANT_PREFIX)?;
         self.around.tenants.get(name)

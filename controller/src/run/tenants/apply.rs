@@ -1,4 +1,5 @@
-//! Step 6 of a reconcile: applies the objects of a tenant, and deletes those that are no longer desired.
+//! Step 6 of a reconcile of a tenant: applies the objects of the tenant, and deletes objects that are no longer
+//! desired.
 
 use berth_api::TenantCluster;
 use berth_api::names::TENANT;
@@ -15,7 +16,7 @@ use crate::tenants::objects::{DesiredObject, Kind};
 use crate::tenants::status::{Part, Parts, ReadyPart, join_faults};
 
 impl Context {
-    /// Applies all objects, and sets the state of each part.
+    /// Applies all objects of a tenant, and sets the state of each part.
     pub(super) async fn apply(
         &self,
         tenant: &TenantCluster,
@@ -24,7 +25,8 @@ impl Context {
         parts: &mut Parts,
     ) -> Result<(), Error> {
         let name = tenant.name_any();
-        // The creator of the namespace may also have created objects in it.
+        // In a namespace that Berth did not create, existing objects are not adopted: the creator of the namespace
+        // may have created them.
         let may_adopt = observed.namespace == Namespace::Owned;
         match desired.attachment {
             Some(Attachment { object: Ok(object), message }) => {
@@ -41,7 +43,7 @@ impl Context {
             }
             None => {}
         }
-        // A Secret that could not be read is an error of the reconcile, which is then retried.
+        // If the Secret with the kubeconfig could not be read, the reconcile fails and is retried.
         let kubeconfig = observed.api_server?.err();
         let (policies, note) = (desired.policies, desired.policies_note);
         parts.policies = self.apply_policies(&name, policies, note, kubeconfig, may_adopt).await;
@@ -72,7 +74,7 @@ impl Context {
         let Policies { isolation, custom, mut faults, lacks_facts } = policies;
         let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
-        // The policy in force was built when more facts were known. The policy stays until these facts are known
+        // A policy that is in force was built when more facts were known, so it stays until these facts are known
         // again.
         let stays = |one: &DesiredObject| {
             lacks_facts
@@ -83,8 +85,8 @@ impl Context {
             faults.extend(self.apply_object((*one).clone(), may_adopt).await.err());
         }
         faults.extend(self.prune(Kind::NetworkPolicy, tenant, &desired).await.err());
-        // This fault is added last: the first fault determines the reason, and machines wait for every reason
-        // except this one.
+        // The fault of the kubeconfig is added last, because the first fault determines the reason of the condition.
+        // Machines wait for every reason except that of the kubeconfig.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
         join_faults(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))

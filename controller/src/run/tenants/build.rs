@@ -1,4 +1,4 @@
-//! Step 5 of a reconcile: builds the objects of a tenant. This step needs no client.
+//! Step 5 of a reconcile of a tenant: builds the objects of the tenant. This step needs no client.
 
 use std::net::IpAddr;
 
@@ -30,17 +30,17 @@ pub(super) struct Desired {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
     pub(super) attachment: Option<Attachment>,
     pub(super) policies: Policies,
-    /// Note for the condition of the policies.
+    /// Note that is appended to the message of the condition of the policies.
     pub(super) policies_note: Option<String>,
-    /// ServiceAccount, roles and instance types.
+    /// ServiceAccount, roles, role bindings and instance types.
     pub(super) objects: Vec<DesiredObject>,
 }
 
-/// A NetworkAttachmentDefinition.
+/// The NetworkAttachmentDefinition of a tenant.
 pub(super) struct Attachment {
     /// The object, or the reason why VMs cannot be attached to the network as the spec requires.
     pub(super) object: Result<DesiredObject, Fault>,
-    /// Message of the network's condition.
+    /// Message of the condition `NetworkReady`.
     pub(super) message: String,
 }
 
@@ -71,13 +71,13 @@ pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired 
     Desired { attachment, policies, policies_note, objects }
 }
 
-/// Returns the address of an API server for a policy, and a note if the address is unknown.
+/// Returns the address of a tenant's API server for its NetworkPolicies, and a note if the kubeconfig has no address.
 fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
     match server {
         None => (None, None),
         Some(Server::Address(address)) => (Some(*address), None),
         Some(Server::Name(_)) => {
-            // The host name comes from a Secret, so the message does not contain it.
+            // The message does not contain the host name, because the host name comes from a Secret.
             let message = "its kubeconfig names the API server by a host name, and NetworkPolicies need addresses: allow the traffic with a \
                            custom policy";
             (None, Some(message.to_owned()))

@@ -1,5 +1,5 @@
-//! Releases claims without a tenant, and deletes the claims after their quarantine. [`crate::tenants::claim_gc`]
-//! computes the actions.
+//! Garbage collection of VlanClaims: puts claims without a tenant into quarantine, and deletes them after their
+//! quarantine. [`crate::tenants::claim_gc`] computes the actions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::error::{Error, at, found};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
 use crate::tenants::ids::NetworkId;
 
-/// Time for which changes are collected before a run.
+/// Time for which changes are collected before garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
-/// Maximum time between two runs without a change.
+/// Maximum time between two runs of garbage collection.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs garbage collection until the future is dropped.
+/// Collects VlanClaims until the future is dropped.
 pub(super) async fn run(context: &Context) {
     context.ready().await;
     loop {
@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context) {
         let (todo, next) = actions(&claims, &alive, &context.config(), Timestamp::now());
         for one in todo {
             match context.apply_claim_action(one).await {
-                // Another client wrote the claim, and the watch triggers the next run.
+                // After a conflict with another client, the watch triggers the next run.
                 Ok(()) | Err(Error::Changed(_)) => {}
                 Err(error) => tracing::warn!(%error, "failed to collect VlanClaim"),
             }
@@ -58,7 +58,7 @@ impl Context {
         match one {
             ClaimAction::Reclaim(claim) => self.set_released_at(claim, Value::Null).await,
             ClaimAction::Release(claim) => {
-                // The store may be stale, so the tenants are read from the API server.
+                // The tenant is read from the API server, because the store may be stale.
                 let api: Api<TenantCluster> = Api::all(self.client.clone());
                 let name = &claim.spec.tenant;
                 let tenant = at(format!("get TenantCluster {name}"), found(api.get(name).await))?;

@@ -1,5 +1,5 @@
-//! Claims the VLAN or VNI of a tenant: [`crate::tenants::claims`] chooses the number, and the tenant whose
-//! VlanClaim is created first gets it.
+//! Claims a VLAN or VNI for a tenant: [`crate::tenants::claims`] chooses the number, and of several tenants, the
+//! tenant whose VlanClaim is created first gets the number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,17 +23,18 @@ use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Maximum number of attempts in one reconcile. A store that lacks more claims than this is soon updated.
+/// Maximum number of attempts to claim a number in one reconcile. If the store lacks more claims than this, it will
+/// soon be updated.
 const MAX_ATTEMPTS: usize = 32;
-/// Annotation of a verified claim: the controller created the claim, then read the claims of other networks and
-/// found no conflicting claim.
+/// Annotation of a verified claim: after the creation of the claim, the controller has read the claims of other
+/// networks and found no conflicting claim.
 const VERIFIED: &str = "berth.dev/verified";
-/// Number of reads of a conflicting claim, and the delay between the reads, by the one of two tenants that does not
-/// need to withdraw immediately.
+/// Number of reads of a conflicting claim by the one of two tenants that does not need to withdraw its own claim
+/// immediately. The next constant is the delay between the reads.
 const CONFLICT_READS: usize = 4;
 const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
-/// VLAN or VNI of a tenant, and a note for its condition.
+/// VLAN or VNI that a tenant has claimed, and a note for the message of its condition.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) id: NetworkId,
@@ -41,7 +42,7 @@ pub(super) struct Claimed {
 }
 
 impl Context {
-    /// Claims a VLAN or VNI for the tenant.
+    /// Claims a VLAN or VNI for a tenant. Returns a fault if no number can be claimed.
     pub(super) async fn claim(
         &self,
         tenant: &TenantCluster,
@@ -77,7 +78,8 @@ impl Context {
             };
             let claimed = |id, note| Ok(Ok(Claimed { id, note }));
             let new = match choice {
-                // The status already contains the number, and a tenant keeps its VLAN.
+                // No conflict is searched for, because the number is already in the status, and a tenant keeps its
+                // number.
                 Choice::Held(id) if request.recorded == Some(id) => return claimed(id, None),
                 Choice::Held(id) => {
                     let name = id.claim_name(&network.name);
@@ -89,7 +91,7 @@ impl Context {
                         let note = format!("{id} belonged to an earlier tenant of this name");
                         return claimed(id, Some(note));
                     }
-                    // Another tenant has taken over the claim in the meantime, or the claim was deleted.
+                    // The claim was taken over by another tenant, or was deleted, in the meantime.
                     Err(Error::Changed(_)) => {
                         refused.insert(claim.name_any());
                         None
@@ -128,7 +130,7 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Returns the other networks that may share the wire with this network.
+    /// Returns the names of the other networks that may share the wire with the network of the request.
     fn networks_sharing_segment(
         &self,
         request: Request<'_>,
@@ -146,12 +148,13 @@ impl Context {
         all.into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the name of another tenant's claim to the same VLAN or VNI on one of these networks.
+    /// Returns the name of another tenant's claim to the same VLAN or VNI on one of the networks `others`; `None` if
+    /// there is none.
     ///
-    /// The name of a claim locks the number on one network only. Therefore each of two tenants on two networks
-    /// first creates its own claim and then reads the claim of the other tenant: in any order, at least one tenant
-    /// sees the other claim and withdraws. If both tenants see the other claim, the tenant whose claim has the
-    /// later name withdraws immediately, and the other tenant reads again.
+    /// The name of a claim locks the number on one network only. Therefore each of two tenants on two networks first
+    /// creates its own claim and then reads the claim of the other tenant: in any order, at least one tenant sees the
+    /// other claim and withdraws. If both tenants see the other claim, the tenant whose claim has the later name
+    /// withdraws immediately, and the other tenant reads again.
     ///
     /// A claim without a conflicting claim is marked as verified, and only an unverified claim is withdrawn. Both
     /// writes require the resource version that was read: if two controllers reconcile the same tenant, one
@@ -192,13 +195,13 @@ impl Context {
         let name = claim.name_any();
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
-        // The write includes the resource version.
+        // The write contains the resource version, so it fails if another client has written the claim.
         let replaced = found(self.claims().replace(&name, &post_params(), &verified).await);
         let replaced = at(format!("replace VlanClaim {name}"), replaced)?;
         replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
     }
 
-    /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet.
+    /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet, so no quarantine is needed.
     async fn withdraw(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let only = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
@@ -207,7 +210,8 @@ impl Context {
         at(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
 
-    /// Creates a claim. Returns `None` if another tenant already has the claim.
+    /// Creates a claim for the tenant of the request. Returns `None` if another tenant already has a claim of this
+    /// name.
     async fn create(
         &self,
         id: NetworkId,
@@ -227,7 +231,8 @@ impl Context {
                 Ok(Some(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // The claim was created by another controller, or by this controller before a restart.
+                // The claim may already exist for this tenant, created by another controller or by this controller
+                // before a restart.
                 let there = at(format!("get {what}"), found(self.claims().get(&name).await))?;
                 Ok(there.filter(|there| {
                     there.spec.tenant_uid == request.uid && there.spec.network == request.network
@@ -237,16 +242,16 @@ impl Context {
         }
     }
 
-    /// Transfers a claim in quarantine to a later tenant of the same name.
+    /// Transfers a claim in quarantine to a later tenant of the same name, which has the UID `uid`.
     async fn take_over(&self, claim: &VlanClaim, uid: &str) -> Result<(), Error> {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        // The claim has existed all the time, so tenants of other networks have seen it.
+        // The claim is verified: it has existed all the time, so tenants of other networks have seen it.
         new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         let params = post_params();
-        // The write includes the resource version: the API server refuses the write if another client wrote the
-        // claim in between.
+        // The write contains the resource version, so the API server refuses it if another client has written the
+        // claim since it was read.
         let result = self.claims().replace(&name, &params, &new).await;
         let new = match result {
             Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -257,7 +262,7 @@ impl Context {
         self.set_released_at(&new, Value::Null).await
     }
 
-    /// Writes the start of the quarantine to a claim; null ends the quarantine.
+    /// Writes the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
     pub(super) async fn set_released_at(
         &self,
         claim: &VlanClaim,
@@ -292,7 +297,8 @@ impl Context {
     }
 }
 
-/// Returns the note for a tenant that lost its claim to another tenant.
+/// Returns the note for a tenant whose earlier VLAN or VNI now belongs to another tenant, so that it has got `id`
+/// instead; `None` for other tenants.
 fn moved(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(

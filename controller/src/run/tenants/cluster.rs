@@ -1,5 +1,5 @@
-//! Watches the objects of the infra cluster that NetworkPolicies depend on: the Services of cluster DNS, the API
-//! server, and the networks of Services. [`crate::tenants::cluster`] derives the facts.
+//! Watches the objects of the infra cluster on which NetworkPolicies depend: the Services of cluster DNS, the Service
+//! and endpoints of the API server, and the networks of Services. [`crate::tenants::cluster`] derives the facts.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -24,13 +24,13 @@ use crate::tenants::cluster::{
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Change, Informer};
 
-/// Interval between checks for a kind that the API server does not serve. An upgrade of the server may add the
-/// kind.
+/// Interval between checks whether the API server serves a kind that it did not serve before. An upgrade of the
+/// server may add the kind.
 const PROBE: Duration = Duration::from_secs(600);
 /// Namespace and name of the API server's Service.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// Kind of objects that one watch covers.
+/// Kind of the objects of one watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Watched {
     Dns,
@@ -49,12 +49,13 @@ pub(super) struct Cluster {
     objects: Mutex<Objects>,
     facts: RwLock<Arc<ClusterFacts>>,
     nodes: Informer<Node>,
-    /// Kinds that the API server has listed or refused.
+    /// Kinds for which the API server has answered the first list, with objects or with an error.
     answered: watch::Sender<BTreeSet<Watched>>,
 }
 
 impl Cluster {
-    /// Starts the watches. `changed` is called when the facts change. The returned futures do not end.
+    /// Starts the watches. `changed` is called after each change of the facts. The returned futures run the watches
+    /// and do not end.
     pub(super) fn start(
         client: &Client,
         nodes: Informer<Node>,
@@ -101,7 +102,7 @@ impl Cluster {
         (this, all)
     }
 
-    /// Waits until the API server has listed or refused every kind.
+    /// Waits until the API server has answered the first list of every kind.
     pub(super) async fn ready(&self) {
         drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
         self.renew();
@@ -133,8 +134,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// Watches the endpoints of the API server. EndpointSlices are served since Kubernetes 1.21; older versions
-    /// have the same addresses in Endpoints.
+    /// Watches the endpoints of the API server: EndpointSlices, which are served since Kubernetes 1.21, or Endpoints
+    /// of older versions, which have the same addresses.
     fn endpoints(
         self: &Arc<Self>,
         client: &Client,
@@ -158,8 +159,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// Watches the networks of Services. ServiceCIDRs are served since Kubernetes 1.33; in older versions only the
-    /// API server knows the networks.
+    /// Watches the networks of Services: ServiceCIDRs, which are served since Kubernetes 1.33. In older versions no
+    /// object contains the networks.
     fn service_networks(
         self: &Arc<Self>,
         client: &Client,
@@ -179,8 +180,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// Handles changes of Nodes, but only of the fields that facts depend on: the status of Nodes changes all the
-    /// time.
+    /// Handles changes of Nodes. Ignores changes of fields on which no fact depends, because the status of Nodes
+    /// changes all the time.
     fn follow_nodes(
         self: &Arc<Self>,
         changed: impl Fn() + Send + 'static,
@@ -209,7 +210,7 @@ impl Cluster {
         self.answered.send_if_modified(|all| all.insert(watched));
     }
 
-    /// Derives the facts again, and returns true if the facts changed.
+    /// Derives the facts again. Returns true if they have changed.
     fn renew(&self) -> bool {
         let nodes = self.nodes.all();
         let new = {
@@ -225,7 +226,8 @@ impl Cluster {
     }
 }
 
-/// Watches a kind. The last list stays valid while the API server does not respond.
+/// Watches the objects of a kind, and passes them to `put` after each change. If the first list fails, passes the
+/// error. Later, the last objects stay valid while the API server does not answer.
 async fn follow<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -257,7 +259,7 @@ where
     }
 }
 
-/// Returns true if the API server serves a kind. Retries until the API server responds.
+/// Returns true if the API server serves a kind. Retries until the API server answers.
 async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     let resource = ApiResource::erase::<K>(&());
     loop {
@@ -273,7 +275,7 @@ async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
 
 fn slice(endpoints: &Endpoints) -> EndpointSlice {
     let subsets = endpoints.subsets.iter().flatten();
-    // Addresses belong to the API server whether they are ready or not.
+    // Addresses that are not ready are used too, because they also belong to the API server.
     let all =
         subsets.flat_map(|one| one.addresses.iter().chain(&one.not_ready_addresses).flatten());
     let addresses: Vec<String> = all.map(|address| address.ip.clone()).collect();

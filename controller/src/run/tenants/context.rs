@@ -13,23 +13,24 @@ use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::Server;
 
-/// State shared by all reconciles of tenants.
+/// Client, stores and caches that all reconciles of tenants share.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
     events: Arc<Events>,
     pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, KubeconfigRead>>>,
-    /// Namespaces in which the CSI account has its token, by the UID of the account.
+    /// UIDs of the ServiceAccounts of CSI drivers that are known to have a token.
     pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
-    /// True for each network whose single-tenant bridges agents report.
+    /// For each host network, true if agents report its single-tenant bridges as resources.
     bridges_reported: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
-/// API server of a kubeconfig, or the reason why it is unknown.
+/// Host of the tenant's API server, from its kubeconfig. `Ok(None)` if the tenant has no kubeconfig; a fault if the
+/// kubeconfig is missing or invalid.
 pub(super) type ApiServer = Result<Option<Server>, Fault>;
 
-/// A kubeconfig that was read, and the time of the read.
+/// Result of a read of a kubeconfig, and the time of the read.
 #[derive(Clone, Debug)]
 pub(super) struct KubeconfigRead {
     pub(super) of: SecretRef,
@@ -38,7 +39,7 @@ pub(super) struct KubeconfigRead {
 }
 
 impl Context {
-    /// Starts the watches.
+    /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches.
     pub(super) fn start(
         client: Client,
         events: Arc<Events>,
@@ -61,19 +62,19 @@ impl Context {
         self.stores.ready().await;
     }
 
-    /// Returns the InfraConfig, or an empty InfraConfig if there is none.
+    /// Returns the spec of the InfraConfig, or an empty spec if there is no InfraConfig.
     pub(super) fn config(&self) -> InfraConfigSpec {
         let config = self.stores.shared_informers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
     }
 
-    /// Emits a warning event.
+    /// Emits a warning Event about a tenant.
     pub(super) async fn warn(&self, tenant: &TenantCluster, reason: &str, message: &str) {
         self.events.warn(tenant, reason, message).await;
     }
 
-    /// Returns the number of tenants of a host network. Triggers all tenants when agents start or stop reporting
-    /// single-tenant bridges, because the attachments change then.
+    /// Returns the number of tenants of a host network. If the number crosses the limit up to which agents report
+    /// single-tenant bridges, triggers all tenants, because their NetworkAttachmentDefinitions change.
     pub(super) fn tenants_of(&self, network: &str) -> usize {
         let of = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)

@@ -1,4 +1,4 @@
-//! Finalizes a tenant that is being deleted: runs the steps of [`crate::tenants::deletion`] that are possible now.
+//! Finalizes a tenant that is being deleted: takes those steps of [`crate::tenants::deletion`] that are possible now.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
 
-/// Delay of the next reconcile while another controller or a host has to act.
+/// Delay of the next reconcile while the deletion waits for another controller or a host.
 const RETRY: Duration = Duration::from_secs(3);
-/// Maximum number of steps in one reconcile; a deletion has fewer steps.
+/// Maximum number of steps in one reconcile; a whole deletion has fewer steps.
 const STEPS: usize = 12;
 
 /// Kinds of objects that count as machines, regardless of their creator.
@@ -31,7 +31,7 @@ const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
     ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
 ];
 
-/// Continues the deletion of a tenant. Returns the delay of the next reconcile.
+/// Continues the deletion of a tenant. Returns the delay of the next reconcile; `None` if the deletion is finished.
 pub(super) async fn finalize(
     context: &Context,
     tenant: &TenantCluster,
@@ -41,7 +41,7 @@ pub(super) async fn finalize(
         return Ok(None);
     }
     for _ in 0..STEPS {
-        // The store may be stale, and a step must not run twice.
+        // The tenant is read from the API server, because the store may be stale, and a step must not be taken twice.
         let fresh = context.get_tenant(&name).await?;
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
@@ -72,7 +72,7 @@ pub(super) async fn finalize(
         context.update_status(&tenant, &should).await?;
         match step.action {
             Action::Wait => return Ok(Some(RETRY)),
-            // The status update above has already removed the VLAN or VNI.
+            // Nothing is left to do: the status update above has already removed the VLAN or VNI.
             Action::ClearNetworkId => {}
             Action::DeleteMachines(machines) => {
                 for machine in &machines {
@@ -117,7 +117,7 @@ fn resource_of(kind: &str) -> Option<ApiResource> {
 }
 
 impl Context {
-    /// Reads a tenant from the API server, even if it cannot be parsed.
+    /// Reads a tenant from the API server, even if its spec cannot be parsed.
     async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
         let object =
             at(format!("get TenantCluster {name}"), found(self.tenants().get(name).await))?;
@@ -125,7 +125,7 @@ impl Context {
         Ok(object.as_ref().and_then(parse_lenient))
     }
 
-    /// Lists all machines in a tenant's namespace.
+    /// Lists all machines in a tenant's namespace, regardless of their creator.
     async fn list_machines(
         &self,
         tenant: &TenantCluster,
@@ -168,7 +168,8 @@ impl Context {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let what = format!("delete Namespace {name}");
         let there = at(what.clone(), found(api.get_metadata(&name).await))?;
-        // The namespace is read again directly before its deletion, because it contains all data of the tenant.
+        // The namespace contains all data of the tenant. Therefore it is read again directly before its deletion, to
+        // check that Berth created it.
         let Some(there) = there.filter(|there| is_owned(there.labels())) else { return Ok(()) };
         let only = Preconditions { uid: there.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };

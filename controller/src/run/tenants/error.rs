@@ -6,10 +6,10 @@ use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::calls::found;
 
-/// Error of a reconcile.
+/// Error that ends a reconcile of a tenant.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another client wrote the object in between; the next reconcile reads the new version.
+    /// Another client has written the object since it was read; the next reconcile reads the new version.
     #[error("{0} was changed by another client at the same time")]
     Changed(String),
     /// The API server refused a request, or could not be reached.
@@ -28,7 +28,8 @@ pub enum Error {
     Ended(&'static str),
 }
 
-/// Adds verb and object to an error, and separates conflicts, which the next reconcile resolves.
+/// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::Changed`], because the next
+/// reconcile resolves it.
 pub(super) fn at<T>(what: impl Into<String>, result: kube::Result<T>) -> Result<T, Error> {
     result.map_err(|error| match &error {
         kube::Error::Api(status) if status.code == 409 => Error::Changed(what.into()),

@@ -1,8 +1,8 @@
 //! Reconciler of TenantClusters. [`crate::tenants`] computes their desired state.
 //!
-//! All input comes from stores of watches, so a reconcile without a difference sends no request. Two controllers
-//! may run at the same time: the tenant whose claim is created first has the VLAN or VNI, the first controller to
-//! write the status wins, and both apply all other objects with the same content.
+//! All input is read from informer stores, so a reconcile without a difference sends no request. Two controllers may
+//! run at the same time: the tenant whose claim is created first has the VLAN or VNI, the first controller to write
+//! the status wins, and both apply all other objects with the same content.
 
 mod apply;
 mod build;
@@ -36,7 +36,8 @@ pub use stores::SharedInformers;
 use super::events::Events;
 use super::metrics::Metrics;
 
-/// The objects of a tenant change one after the other, so all changes within a short time lead to one reconcile.
+/// The debounce is needed because the objects of a tenant change one after the other: all changes within this time
+/// lead to one reconcile.
 const OPTIONS: Options =
     Options { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 

@@ -19,10 +19,10 @@ use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{DesiredObject, Kind, differs};
 use berth_runtime::watch::OptionalInformer;
 
-/// Time after which the watch has delivered a written object.
+/// Time after a write within which the watch delivers the written object.
 const WATCH_DELAY: Duration = Duration::from_secs(10);
 
-/// Returns true if Berth created the object.
+/// Returns true if the labels of an object show that Berth created it.
 pub(super) fn is_owned(labels: &std::collections::BTreeMap<String, String>) -> bool {
     labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1)
 }
@@ -37,7 +37,8 @@ impl Context {
         }
     }
 
-    /// Returns the newest known version of an object, from the store or from the response to the last write.
+    /// Returns the newest known version of an object: from the store, or from the response to the last write if that
+    /// is newer.
     pub(super) fn cached(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
         let stored = self.stores.kind(kind).and_then(|all| all.get(namespace, name));
         let version = |object: &DynamicObject| -> Option<u64> {
@@ -54,8 +55,8 @@ impl Context {
             .or_else(|| stored.as_deref().map(unpack_content))
     }
 
-    /// Applies an object if it differs. `may_adopt` is false in a namespace that Berth did not create, because
-    /// another user may have created objects of the same names in it.
+    /// Applies an object if it differs from the actual object. `may_adopt` must be false in a namespace that Berth
+    /// did not create: another user may have created objects of the same names there, which are then not changed.
     pub(super) async fn apply_object(
         &self,
         wanted: DesiredObject,
@@ -83,7 +84,8 @@ impl Context {
         match &known {
             Some(there) => {
                 let mut there = serde_json::to_value(there).unwrap_or(Value::Null);
-                // Items of a list have no `apiVersion` and no `kind` if the kind is built in.
+                // Items of a list of a built-in kind have no `apiVersion` and no `kind`, so both are set for the
+                // comparison.
                 for field in ["apiVersion", "kind"] {
                     there[field] = wanted.body[field].clone();
                 }
@@ -104,7 +106,8 @@ impl Context {
             None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER);
-        // The apply is forced for objects that Berth owns. It does not take over an object of another owner.
+        // The apply is forced only if the object is known, that is, owned by Berth. So it does not take over fields
+        // of an object that another user has just created.
         params.force = known.is_some();
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
@@ -120,11 +123,12 @@ impl Context {
         }
     }
 
-    /// Ensures a token for the account of the tenant's CSI driver. The driver runs in the tenant's cluster and has
-    /// no other credential. API servers before 1.24 create a token themselves.
+    /// Ensures that the ServiceAccount of the tenant's CSI driver has a token. The driver runs in the tenant's
+    /// cluster and has no other credential. API servers before 1.24 create a token themselves.
     pub(super) async fn csi_token(&self, tenant: &str) -> Result<(), Fault> {
         let namespace = TenantCluster::namespace_of(tenant);
-        // The store will contain the account soon.
+        // If the account is missing, it has just been created, and its appearance in the store triggers the next
+        // reconcile.
         let Some(account) = self.cached(Kind::ServiceAccount, &namespace, CSI) else {
             return Ok(());
         };
@@ -159,7 +163,7 @@ impl Context {
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
 
-    /// Deletes the objects of a kind that Berth created and that are no longer desired.
+    /// Deletes the objects of a kind that Berth created for a tenant and that are not in `wanted`.
     pub(super) async fn prune(
         &self,
         kind: Kind,
@@ -180,7 +184,7 @@ impl Context {
         Ok(())
     }
 
-    /// Deletes the object, with its UID as a precondition.
+    /// Deletes an object. Its UID is a precondition, so that a new object of the same name is not deleted.
     pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let only = Preconditions { uid: object.uid(), resource_version: None };

@@ -1,5 +1,5 @@
-//! Step 1 of a reconcile: ensures the finalizer, the namespace, and the permission to read Secrets in the
-//! namespace.
+//! Step 1 of a reconcile of a tenant: ensures the finalizer, the namespace, and the controller's permission to read
+//! Secrets in the namespace.
 
 use berth_api::TenantCluster;
 use berth_api::names::FINALIZER;
@@ -16,12 +16,13 @@ use crate::tenants::objects::access::controller_role_binding;
 use crate::tenants::objects::{Kind, namespace};
 
 impl Context {
-    /// Returns an untyped client, so that the deletion of a tenant does not require parsing the server's response.
+    /// Returns an untyped client for TenantClusters: a response that cannot be parsed must not prevent the deletion
+    /// of a tenant.
     pub(super) fn tenants(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
     }
 
-    /// Adds the finalizer before any object is created for the tenant.
+    /// Adds the finalizer to the tenant. This must precede the creation of any object for the tenant.
     pub(super) async fn ensure_finalizer(
         &self,
         tenant: TenantCluster,
@@ -34,7 +35,7 @@ impl Context {
         self.set_finalizers(&tenant, &all).await
     }
 
-    /// Writes the list of finalizers, unless another client wrote the object since it was read.
+    /// Writes the list of finalizers. Returns an error if another client has written the object since it was read.
     pub(super) async fn set_finalizers(
         &self,
         tenant: &TenantCluster,
@@ -47,29 +48,32 @@ impl Context {
         let params = patch_params();
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
-        // If the tenant was deleted in the meantime, no object was created for the tenant.
+        // If the tenant was deleted in the meantime, there is nothing to clean up, because no object was created for
+        // it yet.
         let patched = at(what, found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
         let patched = patched.as_ref().and_then(parse_lenient);
         patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
     }
 
-    /// Ensures the tenant's namespace and the controller's RoleBinding in it.
+    /// Ensures the tenant's namespace, and the controller's RoleBinding in the namespace. Returns the state of the
+    /// namespace.
     pub(super) async fn prepare_namespace(
         &self,
         tenant: &TenantCluster,
     ) -> Result<Namespace, Error> {
         let namespace = self.ensure_namespace(tenant).await?;
         if namespace != Namespace::Terminating {
-            // The RoleBinding is applied before any Secret in the namespace is read. If this fails, step 6 applies
-            // the same object and reports the failure in the status.
+            // The RoleBinding must be applied before any Secret in the namespace is read. A failure is ignored here,
+            // because step 6 applies the same object and reports the failure in the status.
             let binding = controller_role_binding(&tenant.name_any());
             drop(self.apply_object(binding, namespace == Namespace::Owned).await);
         }
         Ok(namespace)
     }
 
-    /// Creates the tenant's namespace if it is missing, and applies its labels.
+    /// Creates the tenant's namespace if it does not exist, and applies its labels. Returns the state of the
+    /// namespace.
     async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<Namespace, Error> {
         let mut state = self.find_namespace(tenant).await?;
         if state == Namespace::Absent {
@@ -79,8 +83,8 @@ impl Context {
                 Api::all_with(self.client.clone(), &Kind::Namespace.resource());
             let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
             let object = at(what.clone(), object)?;
-            // The namespace is created, not applied: an apply would adopt a namespace that a user creates at the
-            // same moment.
+            // The namespace is created and not applied, because an apply would adopt a namespace that a user creates
+            // at the same moment.
             at(what, api.create(&post_params(), &object).await)?;
             state = Namespace::Owned;
         }

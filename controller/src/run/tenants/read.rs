@@ -1,4 +1,5 @@
-//! Step 2 of a reconcile: reads hosts, configuration, facts of the infra cluster, and the tenant's kubeconfig.
+//! Step 2 of a reconcile of a tenant: reads hosts, configuration, facts of the infra cluster, and the tenant's
+//! kubeconfig.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::server;
 use berth_kubevirt_render::machines::Scope;
 
-/// Age at which a kubeconfig is read again: for a valid kubeconfig, and for an invalid or missing kubeconfig.
+/// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
+/// or missing one.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
 
 /// Input that a reconcile reads before it builds objects.
@@ -26,12 +28,12 @@ pub(super) struct Observed {
     pub(super) hosts: Vec<Arc<HostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
-    /// The tenant's own API server, if it is known.
+    /// Host of the tenant's own API server, or the reason why it is unknown.
     pub(super) api_server: Result<ApiServer, Error>,
 }
 
 impl Context {
-    /// Reads all input of a reconcile.
+    /// Reads all input of a reconcile of a tenant.
     pub(super) async fn read(&self, tenant: &TenantCluster, namespace: Namespace) -> Observed {
         let api_server = if namespace == Namespace::Terminating {
             Ok(Ok(None))
@@ -47,8 +49,8 @@ impl Context {
         }
     }
 
-    /// Returns the tenant's own API server, if the tenant has one. Secrets are read and not watched, because the
-    /// permission to watch Secrets is a permission to read all of them.
+    /// Returns the host of the tenant's own API server, if the tenant has one. Secrets are read and not watched,
+    /// because the permission to watch Secrets includes the permission to read all of them.
     async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServer, Error> {
         let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
         let name = tenant.name_any();
@@ -81,7 +83,8 @@ impl Context {
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
         let read = found(api.get(&of.name).await);
-        // In the tenant's own namespace the RoleBinding was created a moment ago, and takes effect soon.
+        // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
+        // created a moment ago, and takes effect soon.
         let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
         let secret = match at(format!("get {place}"), read)? {
             Ok(Some(secret)) => secret,

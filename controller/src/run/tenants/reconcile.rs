@@ -17,13 +17,13 @@ use crate::tenants::network::{HostNetwork, resolve};
 use crate::tenants::objects::attachment::TenantCount;
 use crate::tenants::status::{self, Parts};
 
-/// Delay of the next reconcile after a temporary fault.
+/// Delay of the next reconcile after a fault that may disappear without an event.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// Reasons of faults that the API server returned.
+/// Reasons of faults for which the API server returned an error.
 const REFUSED: [ConditionReason; 2] = [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
-/// Reconciles a tenant. Returns the delay of the next reconcile, if it is shorter than a resync.
+/// Reconciles a tenant. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
     context: &Context,
     tenant: TenantCluster,
@@ -68,8 +68,8 @@ pub(super) async fn reconcile(
     requeue(&parts)
 }
 
-/// Returns the VLAN or VNI of a tenant: the claimed number or, while hosts are missing or their networks differ,
-/// the number in the status.
+/// Returns the VLAN or VNI of a tenant: the claimed number or, if there is a fault because hosts are missing or their
+/// networks differ, the number in the status.
 fn retained_id(
     tenant: &TenantCluster,
     claimed: &Result<Option<Claimed>, Fault>,
@@ -95,8 +95,8 @@ fn namespace_terminating(tenant: &TenantCluster) -> Fault {
     Fault::new(ConditionReason::NamespaceTerminating, message)
 }
 
-/// Returns the delay of the next reconcile. For faults that the API server returned, returns an error, so that the
-/// backoff applies.
+/// Returns the delay of the next reconcile; `None` if there is no fault. If the API server returned an error, returns
+/// an error, so that the backoff applies.
 fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
     let faults = [&parts.network, &parts.policies, &parts.objects];
     let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
@@ -107,7 +107,8 @@ fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
 }
 
 impl Context {
-    /// Claims a VLAN or VNI and records it in the status, from which the specs of hosts take it.
+    /// Claims a VLAN or VNI for a tenant and records it in the tenant's status, from which the reconciler of hosts
+    /// reads it.
     async fn ensure_claim(
         &self,
         tenant: TenantCluster,

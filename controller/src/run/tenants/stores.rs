@@ -1,4 +1,5 @@
-//! Stores of the objects that tenants depend on, and the triggers of reconciles when these objects change.
+//! Stores of the objects on which tenants depend. Changes of these objects trigger reconciles of the affected
+//! tenants.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,18 +29,18 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 pub(super) type Queue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
-/// Time for which changes of hosts are collected before tenants are reconciled, because one change of a host
-/// affects many tenants.
+/// Time for which changes of hosts are collected before tenants are reconciled. One change of a host affects many
+/// tenants.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
-/// Stores that other reconcilers use too.
+/// Informers that the reconciler of tenants shares with other reconcilers.
 #[derive(Clone, Debug)]
 pub struct SharedInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
     pub claims: Informer<VlanClaim>,
-    /// The InfraConfig.
+    /// All InfraConfigs.
     pub configs: Informer<InfraConfig>,
     /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
@@ -48,7 +49,7 @@ pub struct SharedInformers {
 }
 
 impl SharedInformers {
-    /// Starts watches for a program that runs only the reconciler of tenants.
+    /// Starts the watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
         let waiting = Arc::default();
@@ -64,7 +65,7 @@ impl SharedInformers {
     }
 }
 
-/// Time of a write and the object that the API server returned. The watch delivers the same object soon.
+/// Time of a write, and the object in the response of the API server. The watch delivers the same object soon.
 pub(super) type Recent = (Instant, DynamicObject);
 
 /// Stores of the reconciler of tenants.
@@ -77,21 +78,21 @@ pub(super) struct Stores {
     pub(super) triggers: Arc<Triggers>,
 }
 
-/// Triggers of reconciles of tenants.
+/// Functions that trigger reconciles of tenants, and their state.
 #[derive(Debug)]
 pub(super) struct Triggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    /// Tenants that changes of hosts affect, collected until they are queued.
+    /// Tenants that changes of hosts affect and whose reconciles have not been triggered yet.
     affected: Mutex<AffectedTenants>,
     affected_changed: Notify,
     /// Notified when a claim or a tenant changes.
     pub(super) claims: Notify,
-    /// Objects from responses to writes, kept until the watch delivers them.
+    /// Objects from the responses to writes, kept until the watch delivers them.
     pub(super) recent: Mutex<BTreeMap<(Kind, String, String), Recent>>,
 }
 
 impl Stores {
-    /// Starts all watches. The returned future runs them and does not end.
+    /// Starts all watches. The returned future runs the watches and does not end.
     pub(super) fn start(
         client: &Client,
         shared_informers: SharedInformers,
@@ -133,7 +134,7 @@ impl Stores {
         (stores, requests, watches)
     }
 
-    /// Handles changes of the shared stores.
+    /// Returns futures that handle the changes of the shared stores.
     fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 5] {
         let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
             &self.shared_informers;
@@ -188,12 +189,13 @@ impl Stores {
         for kind in self.kinds.values() {
             kind.ready().await;
         }
-        // A store receives its first list a moment before its changes are handled.
+        // The states of hosts are derived again here, because a store receives its first list a moment before its
+        // changes are handled.
         self.rebuild_all();
         self.triggers.trigger_all();
     }
 
-    /// Returns the store of a kind.
+    /// Returns the store of a kind; `None` if objects of the kind are not stored here.
     pub(super) fn kind(&self, kind: Kind) -> Option<&OptionalInformer> {
         self.kinds.get(&kind)
     }
@@ -203,7 +205,7 @@ impl Stores {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Derives the states of changed hosts again, and triggers the tenants that the change affects.
+    /// Derives the state of a changed host again, and triggers the tenants that the change affects.
     fn host_changed<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
         match changed_object(change) {
             Some(object) => self.rebuild(vec![object.name_any()]),
@@ -267,7 +269,7 @@ impl Stores {
 impl Triggers {
     /// Triggers a reconcile of a tenant.
     fn trigger(&self, tenant: &str) {
-        // If the queue has no receiver, the program is ending.
+        // The error is ignored: the queue has no receiver only if the program is ending.
         drop(self.queue.send(ObjectRef::new(tenant).into()));
     }
 
@@ -299,7 +301,8 @@ impl Triggers {
     }
 }
 
-/// Returns the changed object, or the last state of a deleted object; `None` if any object may have changed.
+/// Returns the changed object, or the last state of a deleted object; `None` after a relist, when any object may have
+/// changed.
 fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
@@ -307,10 +310,11 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     }
 }
 
-/// Returns the function that trims objects of a kind. Objects that are only compared are stored as text.
+/// Returns the function that removes unused fields of objects of a kind. Objects that are only compared are stored as
+/// text.
 fn trim(kind: Kind) -> fn(&mut DynamicObject) {
     match kind {
-        // All definitions are searched for VLANs.
+        // The content of definitions is not packed, because all definitions are searched for VLANs.
         Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
@@ -321,9 +325,9 @@ fn trim(kind: Kind) -> fn(&mut DynamicObject) {
 
 fn selector(kind: Kind) -> Option<String> {
     match kind {
-        // Definitions of other users are watched too, because their VLANs are not free.
+        // Definitions of other users are watched too, because the VLANs in them are in use.
         Kind::NetworkAttachmentDefinition => None,
-        // Namespaces of other creators are watched too.
+        // Namespaces that Berth did not create are watched too, if they have the label of a tenant.
         Kind::Namespace => Some(TENANT.to_owned()),
         _ => Some(format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
     }

@@ -1,4 +1,4 @@
-//! Step 7 of a reconcile: writes the status and emits events.
+//! Step 7 of a reconcile of a tenant: writes the status and emits Events.
 
 use berth_api::names::CONTROLLER_TENANTS;
 use berth_api::{TenantCluster, TenantClusterStatus};
@@ -11,8 +11,8 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::status;
 
 impl Context {
-    /// Writes a tenant's VLAN or VNI to its status, from which the specs of hosts take it. If two controllers have
-    /// different claims, the first write wins.
+    /// Writes a tenant's VLAN or VNI to its status, from which the reconciler of hosts reads it. If two controllers
+    /// have claimed different numbers, the first write wins, and the second is refused.
     pub(super) async fn record_network_id(
         &self,
         tenant: TenantCluster,
@@ -32,7 +32,7 @@ impl Context {
         )
     }
 
-    /// Writes the status if it differs, and emits an event for each new fault.
+    /// Writes the status of a tenant if it differs, and emits an Event for each new fault.
     pub(super) async fn update_status(
         &self,
         tenant: &TenantCluster,
@@ -43,12 +43,13 @@ impl Context {
         }
         let name = tenant.name_any();
         let params = PatchParams::apply(CONTROLLER_TENANTS).force();
-        // A status built from an old object must not overwrite the VLAN of a newer one.
+        // The write contains the resource version: a status that was built from an old object must not overwrite the
+        // VLAN in a newer version.
         let body = Patch::Apply(status::apply(tenant, desired, true));
         let result = self.tenants().patch_status(&name, &params, &body).await;
         at(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
-            // These conditions change all the time while a tenant starts.
+            // No Events are emitted for these conditions, because they change all the time while a tenant starts.
             if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {
                 continue;
             }

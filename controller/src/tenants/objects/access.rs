@@ -13,7 +13,8 @@ use super::kind::Kind;
 /// Name of all objects in this module.
 pub const NAME: &str = "kubevirt-csi";
 
-/// Groups, resources and verbs. A user who grants these permissions must have them, or the verb `escalate`.
+/// Groups, resources and verbs of the driver's Role. A user who creates the Role must have these permissions, or the
+/// verb `escalate`.
 const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
     ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
@@ -31,7 +32,7 @@ const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
 ];
 
-/// Returns the Secret for the token of the account, as KKP creates it.
+/// Returns the Secret for the token of the driver's ServiceAccount, as KKP creates it.
 #[must_use]
 pub fn csi_secret(tenant: &str) -> Secret {
     let labels = [(MANAGED_BY.0, MANAGED_BY.1), (TENANT, tenant)];
@@ -49,10 +50,10 @@ pub fn csi_secret(tenant: &str) -> Secret {
     }
 }
 
-/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create
-/// the Secrets of its machines. The controller has this permission in no other namespace. To bind a ClusterRole,
-/// the controller only needs the verb `bind`; a separate Role would require `escalate`, which permits granting any
-/// permission.
+/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create the
+/// Secrets of its machines. The controller has this permission in no other namespace. The binding refers to a
+/// ClusterRole, for which the controller only needs the verb `bind`. A Role in the namespace would require
+/// `escalate`, which permits granting any permission.
 #[must_use]
 pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_ACCOUNT;
@@ -64,7 +65,7 @@ pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     DesiredObject::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
 }
 
-/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the controller's RoleBinding.
+/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the RoleBinding of the controller.
 #[must_use]
 pub fn access(tenant: &str) -> Vec<DesiredObject> {
     let rules: Vec<_> = RULES

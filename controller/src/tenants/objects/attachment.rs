@@ -1,9 +1,8 @@
-//! NetworkAttachmentDefinition that attaches a tenant's VMs to its network.
+//! NetworkAttachmentDefinition by which VMs of a tenant are attached to the tenant's network.
 //!
-//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two of them need care.
-//! `preserveDefaultVlan: false` is written although it is the current default, because older plugins left every
-//! port in VLAN 1. There is no gateway and no masquerading, because each of them would add an address of the host
-//! to the tenant's bridge.
+//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. `preserveDefaultVlan: false` is written
+//! although it is the current default, because older plugins left every port in VLAN 1. Gateway and masquerading are
+//! not set, because each of them would add an address of the host to the tenant's bridge.
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::names::resource;
@@ -17,7 +16,7 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
-/// Number of tenants of a host network. If the number is small, agents report single-tenant bridges as resources.
+/// Number of tenants of a host network. Up to a limit, agents report single-tenant bridges as resources of the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantCount(pub usize);
 
@@ -90,7 +89,8 @@ fn bridge(
     if let Some(mtu) = network.mtu {
         config["mtu"] = mtu.into();
     }
-    // Above a limit, agents do not report single-tenant bridges: with the annotation, the VM would fit on no host.
+    // Above this limit, agents do not report single-tenant bridges as resources. A VM whose definition had the
+    // annotation would then fit on no host.
     let is_reported =
         network.shared_bridge.is_some() || tenants.0 <= resource::MAX_PUBLISHED_BRIDGES;
     let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
@@ -124,8 +124,8 @@ fn virtual_function(
     Ok((name, Some(resource.clone()), config))
 }
 
-/// Returns the parts for macvtap. The resource of the device plugin has the name that a bridge of this tenant would
-/// have.
+/// Returns name, resource and CNI configuration for macvtap. The resource of the macvtap device plugin ends in the
+/// name that a bridge of this tenant would have.
 fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
     let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");

@@ -1,4 +1,4 @@
-//! One desired object of a tenant, and its difference to the actual object.
+//! A desired object of a tenant, and its comparison with the actual object.
 
 use berth_api::TenantCluster;
 use berth_api::names::{MANAGED_BY, TENANT};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::kind::Kind;
 use crate::tenants::claims::hash_of;
 
-/// Annotation with the hash of the content that was applied.
+/// Annotation with the hash of the content that was applied last.
 const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 
 /// An object for server-side apply.
@@ -15,7 +15,7 @@ const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 pub struct DesiredObject {
     /// Kind of the object.
     pub kind: Kind,
-    /// Manifest of the object.
+    /// Manifest of the object, with the fields that Berth applies.
     pub body: Value,
 }
 
@@ -26,8 +26,8 @@ impl DesiredObject {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Adds an annotation with the hash of the content. With the hash, a field that is no longer desired is a
-    /// difference, too: the actual object has another hash, and the apply removes the field.
+    /// Adds an annotation with the hash of the content. The hash makes the removal of a desired field a difference:
+    /// the actual object still has the earlier hash, so the object is applied, and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
         let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
@@ -53,15 +53,15 @@ impl DesiredObject {
     }
 }
 
-/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers
-/// are ignored. A list is compared as one value: additional or missing entries are a difference.
+/// Returns true if a desired field is absent from the actual object, or has another value. Fields that only the
+/// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference.
 #[must_use]
 pub fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {
         (Value::Object(desired), Value::Object(actual)) => desired
             .iter()
             .any(|(key, value)| actual.get(key).is_none_or(|actual| differs(value, actual))),
-        // The API server omits empty lists and maps.
+        // A null in the actual object equals an empty map.
         (Value::Object(desired), Value::Null) => !desired.is_empty(),
         (Value::Array(desired), Value::Array(actual)) => {
             desired.len() != actual.len()

@@ -6,11 +6,11 @@ use serde_json::json;
 use super::desired_object::DesiredObject;
 use super::kind::Kind;
 
-/// Name, number of CPUs and memory of each instance type.
+/// Name, number of CPUs and amount of memory of each instance type.
 const SIZES: [(&str, u32, &str); 3] =
     [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
 
-/// Returns the instance types and the preference.
+/// Returns the instance types and the preference for a tenant's namespace.
 #[must_use]
 pub fn flavours(tenant: &str) -> Vec<DesiredObject> {
     let size = |(name, cpus, memory): (&str, u32, &str)| {

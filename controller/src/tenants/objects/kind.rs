@@ -5,7 +5,7 @@ use kube::api::{ApiResource, GroupVersionKind};
 /// A kind that Berth creates for tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Namespace of a tenant.
+    /// Namespace of the tenant.
     Namespace,
     /// ServiceAccount of the tenant's CSI driver.
     ServiceAccount,
@@ -13,13 +13,13 @@ pub enum Kind {
     Role,
     /// Binding of the ServiceAccount to the Role.
     RoleBinding,
-    /// Policy for traffic of pods.
+    /// NetworkPolicy of the tenant's namespace.
     NetworkPolicy,
-    /// Network definition of Multus.
+    /// NetworkAttachmentDefinition of Multus.
     NetworkAttachmentDefinition,
-    /// Instance type of KubeVirt.
+    /// VirtualMachineInstancetype of KubeVirt.
     Instancetype,
-    /// Preference of KubeVirt.
+    /// VirtualMachinePreference of KubeVirt.
     Preference,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         Self::Preference,
     ];
 
-    /// Returns group, version, kind and plural.
+    /// Returns group, version, kind and plural of the kind.
     const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
@@ -89,7 +89,7 @@ impl Kind {
         is_custom.then(|| format!("{plural}.{group}"))
     }
 
-    /// Returns the resource description for an untyped client.
+    /// Returns the resource description of the kind for an untyped client.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.words();

@@ -8,8 +8,9 @@ use serde_json::json;
 use super::desired_object::DesiredObject;
 use super::kind::Kind;
 
-/// Returns a tenant's namespace, with the labels by which the tools of Cluster API and KKP select it. A namespace
-/// that already existed is labelled without [`MANAGED_BY`], so that Berth never deletes it.
+/// Returns the Namespace object of a tenant, with the labels by which the tools of Cluster API and KKP select it. If
+/// Berth did not create the namespace, the label [`MANAGED_BY`] is left out, so that Berth never deletes the
+/// namespace.
 #[must_use]
 pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
     let id = tenant.name_any();

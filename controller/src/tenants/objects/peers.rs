@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
-/// Address of NodeLocal DNSCache on every Node, unless another address is configured. Link-local addresses are not
-/// routed, so any process that responds at this address runs on the pod's own host.
+/// Default address of NodeLocal DNSCache on every Node. Link-local addresses are not routed, so any process that
+/// responds at this address runs on the pod's own host.
 const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
-/// Port of DNS.
+/// Port of DNS servers.
 const DOMAIN: u16 = 53;
 
-/// Returns the peer for all pods of the policy's namespace.
+/// Returns the peer that matches all pods in the namespace of the policy.
 pub(super) fn same_namespace() -> Value {
     json!({"podSelector": {}})
 }
 
-/// Returns the peer for one address.
+/// Returns the peer that matches one address.
 pub(super) fn single(address: IpAddr) -> Value {
     let length = if address.is_ipv4() { 32 } else { 128 };
     json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
 }
 
-/// Returns the TCP ports of a rule.
+/// Returns the `ports` of a rule that allows these TCP ports.
 pub(super) fn tcp(ports: &BTreeSet<u16>) -> Value {
     ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
 }
@@ -37,8 +37,8 @@ fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
     ports.iter().flat_map(both).collect()
 }
 
-/// Returns the rules for cluster DNS. Pods are matched by selectors, because network plugins match the pods behind
-/// a Service; NodeLocal DNSCache is matched by its addresses.
+/// Returns the egress rules for cluster DNS. Its pods are matched by selectors, because network plugins match the
+/// pods behind a Service; NodeLocal DNSCache is matched by its addresses.
 ///
 /// # Errors
 /// Returns an error if the pods of cluster DNS are unknown.
@@ -78,7 +78,7 @@ pub(super) fn dns(
     Ok(rules)
 }
 
-/// Returns the rules for the name servers that VMs use.
+/// Returns the egress rules for the name servers that VMs use. Adds a fault for each server that is not an address.
 pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
     let mut rules = Vec::new();
     for (index, server) in servers.iter().enumerate() {
@@ -94,10 +94,10 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
     rules
 }
 
-/// Returns public addresses of both families, without those of the infra cluster.
+/// Returns the peers for all public addresses, IPv4 and IPv6, without the addresses of the infra cluster.
 ///
 /// # Errors
-/// Returns an error if the addresses of the API server are unknown, because they would be reachable.
+/// Returns an error if the addresses of the API server are unknown, because the API server would be reachable.
 pub(super) fn internet(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,

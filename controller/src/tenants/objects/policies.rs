@@ -1,8 +1,8 @@
 //! NetworkPolicies of a tenant's namespace, for traffic on the pod network in both directions.
 //!
-//! No rule is empty, because `{}` in a list of rules allows all traffic. A rule that depends on unknown facts is
-//! left out, and a fault is reported. Policies are additive; custom policies can only allow more traffic.
-//! `docs/isolation.md` contains the resulting table.
+//! No rule is empty, because `{}` in a list of rules allows all traffic. A rule that depends on unknown facts is left
+//! out, and a fault is reported. Policies are additive; custom policies can only allow more traffic.
+//! `docs/isolation.md` has a table of the connections that the policies allow.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,12 +22,12 @@ use crate::tenants::fault::Fault;
 
 const ISOLATION: &str = "cluster-isolation";
 
-/// Input of [`policies`].
+/// Data from which [`policies`] renders the NetworkPolicies of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// ID of the tenant.
     pub tenant: &'a str,
-    /// Policies in the spec of the tenant.
+    /// NetworkPolicies that the tenant's spec requests.
     pub asked: Option<&'a NetworkPolicies>,
     /// InfraConfig, which applies to all tenants.
     pub config: &'a InfraConfigSpec,
@@ -37,20 +37,21 @@ pub struct Input<'a> {
     pub api_server: Option<IpAddr>,
 }
 
-/// The rendered policies.
+/// The rendered NetworkPolicies of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
-    /// Policies that isolate the tenant, defined by Berth.
+    /// NetworkPolicies by which Berth isolates the tenant.
     pub isolation: Vec<DesiredObject>,
-    /// Policies from the lists of InfraConfig and of the tenant.
+    /// NetworkPolicies from the lists in the InfraConfig and in the tenant's spec.
     pub custom: Vec<DesiredObject>,
-    /// Faults for policies that cannot be rendered.
+    /// Reasons why NetworkPolicies or rules cannot be rendered.
     pub faults: Vec<Fault>,
-    /// True if facts are missing. Then `isolation` allows less than desired, and policies in force should stay.
+    /// True if facts of the infra cluster are missing. Then `isolation` allows less than desired, and the caller
+    /// should keep the policies in force.
     pub lacks_facts: bool,
 }
 
-/// Reason why a policy in a list cannot be rendered.
+/// Reason why a NetworkPolicy in a list cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 enum InvalidPolicy {
     #[error("another policy has this name; rename it")]
@@ -119,11 +120,11 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
                 "ingress": [{"from": [same_namespace()]}], "egress": out,
             }),
         ));
-        // Without isolation of ingress, this policy would restrict ingress.
+        // These policies are left out if ingress is not isolated, because they would then restrict ingress.
         all.isolation.push(of(workloads::CDI, workloads::cdi()));
         all.isolation.push(of(workloads::VIRT_API, workloads::virt_api()));
     }
-    // Without isolation of egress, this policy would restrict importers.
+    // This policy is left out if egress is not isolated, because it would then restrict importers.
     all.isolation.push(of(workloads::IMPORTER, workloads::importer(config, &internet)));
 }
 
@@ -138,7 +139,7 @@ fn custom(
     }
     let mut spec = serde_json::to_value(&policy.spec)?;
     if spec.get("podSelector").is_none_or(Value::is_null) {
-        // KKP's lists omit the field, which then selects all pods; the API server requires the field.
+        // KKP's lists omit `podSelector` to select all pods, but the API server requires the field.
         spec["podSelector"] = json!({});
     }
     let mut wanted =

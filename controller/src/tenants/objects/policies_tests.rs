@@ -35,7 +35,7 @@ fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
     &all.isolation.iter().find(|one| one.name() == name).unwrap().body["spec"]
 }
 
-/// Returns the rules of all policies, in both directions.
+/// Returns the rules of all isolating policies, for ingress and egress.
 fn rules(all: &Policies) -> Vec<&Value> {
     let of = |one: &'static str| {
         all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
@@ -107,7 +107,7 @@ fn unknown_facts_allow_nothing_and_give_faults() {
             "{isolation}: {text}"
         );
     }
-    // Without isolation, none of the unknown facts is needed.
+    // If isolation is off, none of the unknown facts is needed.
     let off = rendered("Off", json!({}), &blind);
     assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
 }
@@ -171,7 +171,7 @@ fn cluster_dns_may_be_named() {
     assert!(all.faults.is_empty() && !all.lacks_facts);
     let text = spec(&all, "cluster-isolation").to_string();
     assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
-    // Servers without CEL or defaults accept empty labels, which Berth ignores.
+    // API servers without CEL or defaults accept empty labels, which Berth ignores.
     let empty = json!({"clusterDNS": {"namespaceLabels": {}, "podLabels": {}}});
     assert!(rendered("Egress", empty, &cluster()).lacks_facts);
 }

@@ -22,18 +22,18 @@ pub(super) const VIRT_API: &str = "berth-allow-virt-api";
 
 /// Port on which upload servers receive data and importers report progress.
 const CDI_PORT: u16 = 8443;
-/// Ports of image sources whose URL contains no port.
+/// Ports that are allowed for image sources whose URL contains no port.
 const WEB_PORTS: [u16; 2] = [80, 443];
 
-/// Selects the namespaces of the infra cluster itself. Without this selector, a tenant could give its pods the
-/// labels of CDI or KubeVirt, and reach pods of other tenants.
+/// Returns the selector of namespaces that belong to no tenant. Without this selector, a tenant could give its pods
+/// the labels of CDI or KubeVirt, and reach pods of other tenants.
 fn infra_namespaces_selector() -> Value {
     json!({"matchExpressions": [{"key": TENANT, "operator": "DoesNotExist"}]})
 }
 
-/// Selects CDI's pods that also have these labels. Labels from the template of a MachineDeployment are set on
-/// launcher pods, so a tenant can set CDI's labels there. However, KubeVirt sets `kubevirt.io` on every launcher,
-/// and CDI sets it on none of its pods.
+/// Returns the selector of CDI's pods that also have these labels. A tenant can set labels of CDI on its launcher
+/// pods, because labels from the template of a MachineDeployment are copied to them. Launchers are excluded by the
+/// label `kubevirt.io`, which KubeVirt sets on every launcher, and CDI on none of its pods.
 fn cdi_pods(mut labels: Value) -> Value {
     labels["app"] = "containerized-data-importer".into();
     json!({
@@ -42,9 +42,9 @@ fn cdi_pods(mut labels: Value) -> Value {
     })
 }
 
-/// Returns the policy by which importers reach image servers on the internet, image servers in InfraConfig, and
-/// pods with `app: image-repo` of the infra cluster. `internet` excludes the infra cluster's own addresses, so that
-/// a tenant's DataVolume cannot read from them.
+/// Returns the policy by which importers reach image servers on the internet, the image servers in the InfraConfig,
+/// and pods with the label `app: image-repo` of the infra cluster. `internet` must exclude the infra cluster's own
+/// addresses, so that a DataVolume of a tenant cannot read from them.
 pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     let image_repo = json!({
         "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"app": "image-repo"}},
@@ -113,22 +113,23 @@ pub(super) fn virt_api() -> Value {
     })
 }
 
-/// Returns the URLs that an administrator has configured. URLs in MachineDeployments come from tenants, and allow
-/// no traffic.
+/// Returns the image URLs that the InfraConfig contains. URLs in MachineDeployments are not used, because they come
+/// from tenants.
 fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     let http = config.images.iter().filter_map(|images| images.http.as_ref());
     let versions = http.flat_map(|http| http.operating_systems.values());
     versions.flat_map(|versions| versions.values().map(String::as_str))
 }
 
-/// Destination of a URL.
+/// Destination of an image URL.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
-    /// A host name, which a NetworkPolicy cannot contain: this port is opened to the internet.
+    /// Port of a server with a host name, which a NetworkPolicy cannot contain: the port is allowed to the whole
+    /// internet.
     Name(u16),
     Address(IpAddr, u16),
-    /// Namespace of a Service of this cluster. Its pods may listen on another port, and policies apply to the port
-    /// of the pods.
+    /// Namespace of a Service of this cluster. No port is stored, because policies apply to the port of the pods,
+    /// which may differ from that of the Service.
     Namespace(String),
 }
 

@@ -30,11 +30,11 @@ fn needed_vectors(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) 
     let of_interface = pairs.saturating_mul(2).saturating_add(2);
     // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`) is counted like a disk, with
     // additional queues for control and events.
-    let controller_role_binding = cpus.min(MAX_QUEUES - 2).saturating_add(3);
+    let scsi_controller = cpus.min(MAX_QUEUES - 2).saturating_add(3);
     let disks = disks.saturating_mul(of_disk);
     disks
         .saturating_add(interfaces.saturating_mul(of_interface))
-        .saturating_add(controller_role_binding)
+        .saturating_add(scsi_controller)
 }
 
 impl MachineRenderer<'_> {
@@ -67,12 +67,12 @@ mod tests {
 
     #[test]
     fn queues_are_counted_as_in_qemu() {
-        let controller_role_binding = needed_vectors(1, 0, 0, true);
-        assert_eq!(controller_role_binding, 4);
+        let scsi_controller = needed_vectors(1, 0, 0, true);
+        assert_eq!(scsi_controller, 4);
         // With one CPU, a disk has one queue and the configuration; an interface has one pair, control and
         // configuration.
-        assert_eq!(needed_vectors(1, 1, 0, true), controller_role_binding + 2);
-        assert_eq!(needed_vectors(1, 0, 1, true), controller_role_binding + 4);
+        assert_eq!(needed_vectors(1, 1, 0, true), scsi_controller + 2);
+        assert_eq!(needed_vectors(1, 0, 1, true), scsi_controller + 4);
         assert_eq!(needed_vectors(16, 4, 2, true), 19 + 4 * 17 + 2 * 34);
         assert_eq!(needed_vectors(16, 4, 2, false), 19 + 4 * 17 + 2 * 4);
         // QEMU limits the queues of a device, and KubeVirt limits the queues of a tap device.

@@ -17,9 +17,9 @@ pub const UNREACHABLE: u8 = 3;
 /// Error of a command, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// Exit code of the program.
     pub code: u8,
-    /// The error, for people.
+    /// Error that is shown to the user.
     pub error: anyhow::Error,
 }
 
@@ -29,7 +29,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Returns the exit code of a program, and prints its failure.
+/// Prints the failure of a program, if there is one, and returns the program's exit code.
 #[must_use]
 pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
@@ -38,10 +38,10 @@ pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// Prints to standard output. A reader that closes the pipe (`| head`) is no error.
+/// Prints a text to standard output. A reader that closes the pipe (`| head`) is no error.
 ///
 /// # Errors
-/// [`UNREACHABLE`] if standard output cannot be written (a full disk).
+/// Returns [`UNREACHABLE`] if standard output cannot be written, for example because the disk is full.
 pub fn print(text: &str) -> Result<ExitCode, Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -52,7 +52,7 @@ pub fn print(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Prints one line to standard error, and ignores a failure to do so.
+/// Prints one line to standard error. If standard error cannot be written, the line is lost.
 pub fn print_error(line: &str) {
     writeln!(std::io::stderr(), "{}", text::printable(line)).unwrap_or_default();
 }

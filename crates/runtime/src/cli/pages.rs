@@ -41,10 +41,11 @@ pub fn reference(mut command: Command) -> String {
     page
 }
 
-/// Returns the manual page in troff. The sections of `more` (title and text) are appended verbatim.
+/// Returns the manual page in troff. Each entry of `more` (title and text) is appended as a section, with its text
+/// verbatim.
 ///
 /// # Errors
-/// If clap cannot render the page, which would be a bug.
+/// Returns an error if clap cannot render the page, which would be a bug.
 pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<String> {
     let mut page = Vec::new();
     command.build();

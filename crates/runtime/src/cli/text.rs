@@ -1,20 +1,21 @@
 //! Text for terminals of 80 columns.
 
-/// Replaces control characters of a text from a host: firmware and link aliases can contain escape sequences, which the
-/// reader's terminal must not execute.
+/// Replaces control characters except line ends by U+FFFD in a text from a host: firmware and link aliases can
+/// contain escape sequences, which the reader's terminal must not execute.
 #[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// Replaces control characters and line ends, for values of API objects that are shown on one line.
+/// Replaces control characters by U+FFFD and line ends by spaces, for values of API objects that are shown on one
+/// line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// Returns the text of an error and its sources, without repetitions: the first text of a client is "transport
-/// error", and the reason is the last.
+/// Returns the text of an error and its sources, without repetitions. The sources are needed because the text of a
+/// client's error is only "transport error", and its last source has the reason.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -28,14 +29,15 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Appends a line with two parts, without trailing white space.
+/// Appends a line that consists of two parts, without trailing white space.
 pub fn line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// Breaks a text at spaces and after commas; a piece that is longer than a line is broken anywhere.
+/// Wraps a text to lines of at most `width` characters, at spaces and after commas. A piece that is longer than a
+/// line is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -13,19 +13,19 @@ use crate::backoff::{jittered, jittered_at_least};
 
 /// Pause after the first failure; each further failure doubles it.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest pause.
+/// Longest pause, before jitter.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Time after which the failures of an object are removed, in case the object was deleted.
+/// Time since the last failure of an object after which its record is removed, in case the object was deleted.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// Failures of a reconciler's objects.
+/// Records of the objects of a reconciler that fail.
 #[derive(Debug)]
 pub(super) struct ObjectBackoff<K: Resource<DynamicType: Debug + Hash + Eq>> {
     reconciler: &'static str,
     failing: Mutex<HashMap<ObjectRef<K>, Failing>>,
 }
 
-/// Number of consecutive failures of an object, and the last error.
+/// Record of an object that fails.
 #[derive(Debug)]
 struct Failing {
     count: u32,
@@ -45,8 +45,9 @@ where
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a failure, and returns the pause before the next attempt. An error is logged when it first occurs; a
-    /// write conflict is ordinary and is not logged as a warning.
+    /// Records a failure of an object, and returns the pause before the next attempt. An error is logged as a warning
+    /// when it differs from the previous error of the object. A write conflict is ordinary, so it is logged at debug
+    /// level only.
     pub(super) fn failed(
         &self,
         object: ObjectRef<K>,
@@ -69,13 +70,13 @@ where
             known.error = error;
         }
         let pause = FIRST.saturating_mul(1 << known.count).min(LONGEST);
-        // 2^8 times the first pause is more than the longest pause.
+        // The pause after 8 doublings exceeds the longest pause, so a larger count is not needed.
         known.count = known.count.saturating_add(1).min(8);
         known.last = Instant::now();
         jittered(pause.max(jittered_at_least(retry_after)))
     }
 
-    /// Removes the failures of an object.
+    /// Removes the record of an object after a successful reconcile.
     pub(super) fn succeeded(&self, object: &ObjectRef<K>) {
         if let Some(known) = self.lock().remove(object)
             && !known.error.is_empty()
@@ -104,7 +105,7 @@ mod tests {
             assert!(got >= expected * 3 / 4 && got <= expected * 5 / 4, "{got:?} for {expected:?}");
             expected = (expected * 2).min(LONGEST);
         }
-        // Each object has a separate backoff.
+        // The backoff of one object does not depend on the failures of others.
         assert!(failed(&backoff, "b", Duration::ZERO) < FIRST * 2);
         backoff.succeeded(&ObjectRef::new("a"));
         assert!(failed(&backoff, "a", Duration::ZERO) < FIRST * 2);

@@ -1,5 +1,5 @@
-//! Runs reconcilers with kube-runtime's scheduler: with a debounce, a backoff for each object that fails, one span
-//! for each reconcile, and a resync of objects in the desired state.
+//! Runs reconcilers with the scheduler of kube-runtime. Adds a debounce, a backoff for each object that fails, one
+//! span for each reconcile, and a resync of objects that are in the desired state.
 
 mod backoff;
 
@@ -26,29 +26,30 @@ pub struct Options {
     pub name: &'static str,
     /// Maximum number of objects that are reconciled at the same time.
     pub concurrency: u16,
-    /// Requests for an object within this time cause one reconcile.
+    /// Time within which several requests for an object are combined to one reconcile.
     pub debounce: Duration,
 }
 
 /// Error of a reconcile.
 pub trait ReconcileError: std::error::Error + Send + 'static {
-    /// Returns the time for which the server accepts no request, from its `Retry-After`.
+    /// Returns the time for which the API server accepts no further request, according to its `Retry-After`.
     fn retry_after(&self) -> Duration;
 
-    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees the other writer's result.
+    /// Returns true if the API server refused a write because another client wrote the object first. This is
+    /// ordinary: the next reconcile reads the new version.
     fn is_conflict(&self) -> bool {
         false
     }
 }
 
-/// Records the result of each reconcile.
+/// Receives the result of each reconcile, for metrics.
 pub trait Recorder: Send + Sync + 'static {
-    /// Records the name of the reconciler, true if the reconcile succeeded, and its duration.
+    /// Records a reconcile: the name of the reconciler, true if the reconcile succeeded, and its duration.
     fn reconciled(&self, reconciler: &'static str, succeeded: bool, took: Duration);
 }
 
-/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that fails is
-/// retried after a pause that grows with each failure.
+/// Reconciles each object that the queue names and the store contains, until the future is dropped. An object whose
+/// reconcile fails is retried after a pause that grows with each failure.
 pub async fn run<K, Q, R, E, F>(
     options: Options,
     kind: K::DynamicType,
@@ -100,6 +101,7 @@ pub async fn run<K, Q, R, E, F>(
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
     let queue = queue.map(Ok::<_, Infallible>);
     let results = applier(attempt, retry, Arc::new(()), store, queue, config);
-    // The backoff has logged the failures; an object that does not exist any more is not a failure.
+    // Errors are dropped here: the backoff has already logged the failures, and an object that no longer exists is no
+    // failure.
     results.for_each(|_| ready(())).await;
 }

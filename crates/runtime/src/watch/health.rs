@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::malformed::MalformedObjects;
 
-/// State of all watches of a program.
+/// Health of all watches of a program.
 #[derive(Debug, Default)]
 pub struct WatchHealth {
-    /// Reason that a kind is not listed yet, by the plural of the kind.
+    /// Reason why each kind is not listed yet, by the plural of the kind.
     unlisted: Mutex<BTreeMap<String, String>>,
     malformed: MalformedObjects,
 }
@@ -24,7 +24,7 @@ impl WatchHealth {
         &self.malformed
     }
 
-    /// Returns the reasons that kinds are not listed yet; `None` if all kinds are listed.
+    /// Returns the reasons why kinds are not listed yet; `None` if all kinds are listed.
     #[must_use]
     pub fn unlisted(&self) -> Option<String> {
         let all = self.unlisted_kinds();

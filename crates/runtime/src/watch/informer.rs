@@ -1,9 +1,9 @@
-//! A store of all objects of a kind; one watch, which all users share, updates the store.
+//! A store of all objects of a kind, which one watch updates for all users.
 //!
-//! The store is that of kube-runtime. In addition, subscribers receive each change with the object before and after,
-//! so that they can decide if the change matters. If the server does not know a kind, the informer reports this and
-//! waits for the kind. If an object cannot be parsed, the informer reports this, and the store keeps the last version
-//! that could be parsed.
+//! The store is the reflector store of kube-runtime. In addition, subscribers receive each change with the object
+//! before and after it, so that they can decide whether the change matters. If the API server does not know the kind,
+//! the informer reports this and waits for the kind. If an object cannot be parsed, the informer reports this, and
+//! the store keeps the last version that could be parsed.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,9 +25,9 @@ use super::stream::{is_missing, message, watch};
 /// A change of a store.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// All objects were listed again; some may be deleted.
+    /// All objects were listed again; any object may have changed or been deleted.
     Relisted,
-    /// One object before and after the change.
+    /// The object before the change (`None` if it was created) and after the change (`None` if it was deleted).
     Object(Option<Arc<K>>, Option<Arc<K>>),
 }
 
@@ -40,7 +40,7 @@ impl<K> Clone for Change<K> {
     }
 }
 
-/// All objects of a kind.
+/// Store of all objects of a kind, with its subscribers.
 pub struct Informer<K: Resource<DynamicType = ()> + 'static> {
     store: Store<K>,
     subscribers: Arc<Mutex<Vec<UnboundedSender<Change<K>>>>>,
@@ -64,7 +64,7 @@ impl<K> Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    /// Starts the watch as one of `tasks`. `trim` removes fields that no user of the store reads.
+    /// Starts the watch as one of `tasks`. `trim` removes the fields that no user of the store reads.
     pub fn start(
         client: &kube::Client,
         tasks: &mut JoinSet<()>,
@@ -109,10 +109,10 @@ where
         self.store.state()
     }
 
-    /// Waits for the first list. The store's own `wait_until_ready` wakes only one task, the last that called it
-    /// (kube-runtime 5.0, `utils/delayed_init.rs`).
+    /// Waits until the kind has been listed. This function is needed because the store's own `wait_until_ready` wakes
+    /// only the task that called it last (kube-runtime 5.0, `utils/delayed_init.rs`).
     pub async fn ready(&self) {
-        // An error means that the watch has ended, and so has the program.
+        // An error means that the watch has ended; the program then ends too.
         if self.listed.subscribe().wait_for(|listed| *listed).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -173,7 +173,8 @@ where
                 (Event::Apply(object), Some(Change::Object(before, after)))
             }
             Event::Delete(object) => {
-                // A deleted object need not be parsed, but the store requires an object.
+                // A deletion must be handled even if the deleted object cannot be parsed. The store requires an
+                // object for it, so the last version that could be parsed is used.
                 let known = match object.0 {
                     Ok(object) => {
                         self.health.malformed().remove::<K>(object.meta());
@@ -189,8 +190,8 @@ where
             }
         };
         self.writer.apply_watcher_event(&event);
-        // The change is published before the list: a subscriber that waits for the list and then reads the store has
-        // the change in its queue.
+        // The change is published before the completion of the list: when a subscriber has waited for the list and
+        // then reads the store, the change is already in its queue.
         if let Some(change) = change {
             self.informer.publish(&change);
         }
@@ -199,16 +200,16 @@ where
         }
     }
 
-    /// Returns the last version of an object that could be parsed.
+    /// Returns the last version of the object that could be parsed, from the store.
     fn known(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
         let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
         reference.namespace.clone_from(&metadata.namespace);
         self.informer.store.get(&reference)
     }
 
-    /// Returns an object that is being deleted, with the fields of the last version that could be parsed. Its
-    /// metadata is sufficient to finalize the object; if the whole object had to be parsed first, it would never be
-    /// finalized.
+    /// Returns an object that is being deleted and cannot be parsed: its current metadata, with the other fields of
+    /// the last version that could be parsed. `None` if the object is not being deleted. The metadata is sufficient
+    /// to finalize the object, which otherwise would never be finalized.
     fn being_deleted(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
         self.health.malformed().remove::<K>(metadata);
@@ -222,7 +223,8 @@ where
         serde_json::from_value(bare).ok()
     }
 
-    /// Returns the object, trimmed; if it cannot be parsed, returns the last version that could be parsed.
+    /// Returns the object after `trim`. If the object cannot be parsed, returns as error the last version that could
+    /// be parsed.
     fn parse_object(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
@@ -303,7 +305,7 @@ mod tests {
         let problem = (malformed.problem)(json!({"data": "wrong"}));
         assert!(problem.is_some_and(|problem| problem.starts_with("data: ")));
 
-        // The same object in a list.
+        // The object cannot be parsed in a list either.
         watcher.handle(Event::Init);
         watcher.handle(Event::InitApply(object(json!({"data": "wrong"}))));
         watcher.handle(Event::InitDone);

@@ -1,7 +1,7 @@
-//! Objects that cannot be parsed.
+//! Objects of custom resources that cannot be parsed.
 //!
-//! The server refuses most of these objects by their schemas. The others were written under older schemas or by
-//! another version, or break a rule that a schema cannot express.
+//! The API server refuses most of these objects by their schemas. The others were written under older schemas or by
+//! another version of Berth, or break a rule that a schema cannot express.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -56,12 +56,13 @@ impl MalformedObjects {
         self.lock().clone()
     }
 
-    /// Waits until an object is added.
+    /// Waits until an object that cannot be parsed is received.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Adds an object. Returns true if the spec of the object is new; it is not new after a write of the status.
+    /// Adds an object. Returns true if the object was not known, or if its generation changed: a write of the status
+    /// does not change the generation.
     pub(super) fn add<K>(&self, metadata: &ObjectMeta) -> bool
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -75,7 +76,7 @@ impl MalformedObjects {
         before.is_none_or(|before| version(&before.metadata) != version(metadata))
     }
 
-    /// Removes an object that can be parsed or is deleted.
+    /// Removes an object that can be parsed again or was deleted.
     pub(super) fn remove<K: Resource<DynamicType = ()>>(&self, metadata: &ObjectMeta) {
         let mut all = self.lock();
         if !all.is_empty() {

@@ -1,8 +1,9 @@
-//! Watches of API objects, with kube-runtime's watcher: errors are logged once, and retries have a backoff with jitter.
+//! Watches of API objects, with kube-runtime's watcher: errors are logged once, and retries have a backoff with
+//! jitter.
 //!
-//! [`watch`] passes events on and stores nothing. An [`Informer`] stores all objects of a kind, and an
-//! [`OptionalInformer`] those of a kind that may not be installed. [`watch_object`] watches one object with as few
-//! requests as possible.
+//! [`watch`] passes events to a function and stores nothing. An [`Informer`] stores all objects of a kind. An
+//! [`OptionalInformer`] stores all objects of a kind that may not be installed. [`watch_object`] watches one object
+//! with as few requests as possible.
 
 mod health;
 mod informer;

@@ -1,9 +1,9 @@
-//! The watch of one object, with as few requests as possible, as every host runs a program that uses this watch.
+//! The watch of one object, with as few requests as possible, because a program on every host uses this watch.
 //!
 //! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives no
-//! bookmark is started again. This allows a watch of 50 minutes; kube-runtime's watcher does not report bookmarks,
-//! and detects a dead connection only after the timeout of the whole watch (290 s by default, with one request for
-//! each watch).
+//! bookmark is started again. This makes watches of 50 minutes possible. kube-runtime's watcher does not report
+//! bookmarks, and detects a dead connection only after the timeout of the whole watch (290 s by default, with one
+//! request for each watch).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::call::{CALL_TIMEOUT, CallError, within};
 
 /// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
-/// Timeout of a watch, in seconds; without a timeout the server would end the watch between 30 and 60 minutes.
+/// Timeout of a watch, in seconds. Without it, the API server ends a watch after a random time between 30 and 60
+/// minutes.
 const TIMEOUT: u32 = 3000;
 /// Longest pause between retries.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -61,7 +62,8 @@ pub async fn watch_object<K>(
     }
 }
 
-/// Watches from a version until the watch cannot be continued. Returns the error, or `None` if the end is ordinary.
+/// Watches the object from a resource version until the watch must be started again with a read of the object.
+/// Returns the error, or `None` if the watch ended in an ordinary way.
 async fn watch<K>(
     api: &Api<K>,
     fields: &str,
@@ -75,7 +77,7 @@ where
     let params = WatchParams { timeout: Some(TIMEOUT), bookmarks: true, ..WatchParams::default() }
         .fields(fields);
     loop {
-        // The server answers the start of a watch, too, but an overloaded server may not.
+        // The API server normally answers the start of a watch at once, but an overloaded server may not answer.
         let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
@@ -99,13 +101,14 @@ where
                         WatchEvent::Bookmark(bookmark) => {
                             version = bookmark.metadata.resource_version;
                         }
-                        // The version is too old, which is ordinary.
+                        // The resource version is too old (410 Gone), which is ordinary.
                         WatchEvent::Error(status) if status.code == 410 => return None,
                         WatchEvent::Error(status) => return Some(kube::Error::Api(status).into()),
                     }
                 }
                 Ok(Some(Err(error))) => return Some(error.into()),
-                // The server ended the watch, as it does after its timeout.
+                // The server ended the watch, as it does after its timeout. The watch continues from the last
+                // version.
                 Ok(None) if version != before => break,
                 Ok(None) => return None,
                 Err(_) => return None,

@@ -12,10 +12,10 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use super::stream::watch;
 use crate::discovery::is_served;
 
-/// Period at which the informer checks if the kind is installed.
+/// Interval between checks whether the kind is installed.
 const PROBE: Duration = Duration::from_secs(15);
-/// Number of objects in one response to a list. All kinds are listed at once at the start, and objects that are not
-/// trimmed yet are large: with kube's default of 500 the responses take more memory than the stores.
+/// Number of objects in one page of a list. All kinds are listed at once at the start, and objects that are not
+/// trimmed yet are large: with kube's default of 500 objects, the pages take more memory than the stores.
 const PAGE: u32 = 100;
 
 /// State of the kind's watch.
@@ -26,7 +26,7 @@ enum State {
     Listed(Store<DynamicObject>),
 }
 
-/// All objects of a kind, if the server has this kind.
+/// Store of all objects of a kind, if the API server serves this kind.
 #[derive(Clone, Debug)]
 pub struct OptionalInformer {
     resource: ApiResource,
@@ -38,7 +38,7 @@ pub struct OptionalInformer {
 pub struct OptionalKind {
     /// The kind.
     pub resource: ApiResource,
-    /// Label selector of the stored objects.
+    /// Label selector of the objects that are stored; `None` for all objects.
     pub labels: Option<String>,
     /// Removes fields that no user of the store reads.
     pub trim: fn(&mut DynamicObject),
@@ -57,7 +57,7 @@ impl OptionalInformer {
         (this, run(client.clone(), kind, sender, handle))
     }
 
-    /// Waits until the kind is listed, or known not to be installed.
+    /// Waits until the kind is listed, or is known not to be installed.
     pub async fn ready(&self) {
         drop(self.state.clone().wait_for(|state| !matches!(state, State::Starting)).await);
     }
@@ -92,7 +92,7 @@ impl OptionalInformer {
         }
     }
 
-    /// Returns an object of a namespace.
+    /// Returns an object in a namespace.
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let reference = ObjectRef::new_with(name, self.resource.clone()).within(namespace);
@@ -111,7 +111,7 @@ impl OptionalInformer {
         }
     }
 
-    /// Returns true if the server does not have the kind.
+    /// Returns true if the API server does not serve the kind.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(*self.state.borrow(), State::NotInstalled)

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::text::chain;
 
-/// Passes the events of a watch to `handle`. After an error the watch continues with a backoff, unless `retry`
-/// returns false; otherwise the function never ends.
+/// Calls `handle` with each event of a watch. After an error, the watch continues with a backoff if `retry` returns
+/// true, and otherwise this function returns. Without an error it never returns.
 pub async fn watch<K, F>(
     api: Api<K>,
     config: Config,
@@ -28,7 +28,8 @@ pub async fn watch<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // The server may still refuse a list that has begun.
+                // `Event::Init` does not end the error: it is sent at the start of a list, which the server may still
+                // refuse.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
                     tracing::info!(kind, "the watch works again");
                     last_error.clear();
@@ -51,12 +52,12 @@ pub async fn watch<K, F>(
     }
 }
 
-/// Continues after any error.
+/// Value for `retry` of [`watch`]: continues after any error.
 pub fn always(_: &Error) -> Ready<bool> {
     ready(true)
 }
 
-/// Returns true if the server does not know the kind.
+/// Returns true if the API server does not know the kind (404).
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
