@@ -1,5 +1,5 @@
-//! Allocations of pods, in addition to the checkpoints: the list of the kubelet's PodResources API, the names of pods by
-//! UID, and the huge pages that their control groups allow.
+//! Allocations of pods from sources other than the kubelet's checkpoints: the list of the kubelet's PodResources API,
+//! the names of pods by UID, and the huge pages that the pods' control groups allow.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use crate::notes::Notes;
 use crate::root::Root;
 use crate::services::HostServices;
 
-/// Allocations of pods.
+/// Allocations of pods from sources other than the kubelet's checkpoints.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Allocated {
-    /// The kubelet's list; `None` if it was not requested or the kubelet did not answer.
+    /// The kubelet's list; `None` if it was not requested, or if the kubelet did not answer.
     pub listed: Option<Listed>,
     /// Namespace and name of each pod, by UID.
     pub names: BTreeMap<String, (String, String)>,
-    /// Huge pages that a pod's control group allows, by UID. The map has every pod with a control group.
+    /// Numbers of huge pages that each pod's control group allows, by UID. The map contains every pod with a control
+    /// group.
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
-/// Path of the devices in `status`.
+/// Path of the device list in the InfraNode's `status`.
 pub const DEVICES: &str = "devices";
 
-/// Requests the kubelet's list, and reads control groups and log folders.
+/// Requests the kubelet's list, and reads the pods' control groups and log folders.
 pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> Allocated {
     let listed = services.pod_resources(root).unwrap_or_else(|error| {
         let why = error.to_string();

@@ -84,7 +84,8 @@ fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<Cpu
 }
 
 fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
-    // cpufreq policies come first: one file covers many CPUs. Old kernels have the folder only below each CPU.
+    // The cpufreq policies are read first, because one file covers many CPUs. Old kernels have the folder `cpufreq`
+    // only below each CPU.
     let policies = root.numbered(&format!("{CPUS}/cpufreq"), "policy");
     let files: Vec<String> = if policies.is_empty() {
         let file = |id| format!("{CPUS}/cpu{id}/cpufreq/scaling_governor");
@@ -97,7 +98,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     for file in &files {
         match root.read(file) {
             Ok(governor) => _ = governors.insert(governor),
-            // On a machine without cpufreq no CPU has the file, so the first missing file ends the loop.
+            // On a machine without cpufreq, no CPU has the file, so the loop ends if the first CPU lacks it.
             Err(error) if error.is_not_found() && governors.is_empty() => break,
             Err(_) => {}
         }
@@ -115,11 +116,12 @@ fn common_value(values: BTreeSet<String>) -> Option<String> {
     values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
 }
 
-/// Returns the kinds of cores, or an empty list if all cores are alike.
+/// Returns the kinds of cores; an empty list if all cores are of the same kind.
 ///
-/// The sources in the order of trust: the PMU folders that Intel kernels have for hybrid CPUs; `cpu_capacity` on Arm;
-/// the size of the first-level data cache, which differs between Intel's two kinds, for old kernels and captures
-/// without PMU folders. Frequencies do not distinguish kinds: favoured cores of the same kind differ in frequency.
+/// Three sources are read, the most reliable first: the PMU folders that Intel kernels have for hybrid CPUs;
+/// `cpu_capacity` on Arm; the size of the first-level data cache, which differs between Intel's two kinds, for old
+/// kernels and captures without PMU folders. Frequencies do not distinguish kinds: favoured cores of the same kind
+/// have other frequencies.
 fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu = |name: &str| {
         let set = kernel_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
@@ -131,7 +133,8 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
         ],
         _ => group_by_value(root, topology, "cpu_capacity")
-            // No hybrid processor is sold for two sockets, so this code does not read each core of such a server.
+            // Hybrid processors are not sold for servers with two sockets, so the cores of such a server are not
+            // read.
             .or_else(|| {
                 let single = topology.sockets() < 2;
                 single.then(|| group_by_value(root, topology, "cache/index0/size")).flatten()
@@ -141,8 +144,8 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     if kinds.len() > 1 { kinds } else { Vec::new() }
 }
 
-/// Groups CPUs by a number below their folder; CPUs with the highest number are the fast kind. Returns `None` if the
-/// first CPU has no such file, so that an ordinary host needs one read.
+/// Groups the CPUs by the number in a file below each CPU's folder; the CPUs with the highest number are the fast
+/// kind. Returns `None` if the first CPU has no such file, so that only one file is read on an ordinary host.
 fn group_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let measure = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;

@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Fields of `/proc/cpuinfo`. Topology comes from sysfs; the ids here are the fallback.
+/// Fields of `/proc/cpuinfo`. The CPU topology is read from sysfs; the ids in `/proc/cpuinfo` are the fallback.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuInfo {
     /// Vendor (`vendor_id` on x86, `CPU implementer` on Arm), as in the file.
@@ -19,24 +19,25 @@ pub struct CpuInfo {
     pub has_flags: bool,
     /// Microcode revisions of all CPUs.
     pub microcode: BTreeSet<String>,
-    /// Logical CPUs with their `physical id` and `core id`, if the file has them.
+    /// Logical CPUs, with their `physical id` and `core id` if the file has these fields.
     pub processors: Vec<Processor>,
 }
 
-/// Block of `/proc/cpuinfo` for one logical CPU.
+/// The block of one logical CPU in `/proc/cpuinfo`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processor {
-    /// Kernel's number of the logical CPU.
+    /// The kernel's number of the logical CPU.
     pub id: u32,
-    /// Package of the CPU (`physical id`).
+    /// Number of the CPU's package (`physical id`).
     pub package: Option<u32>,
-    /// Core of the CPU (`core id`); core ids repeat in each die and package.
+    /// Number of the CPU's core (`core id`); the numbers repeat in each die and package.
     pub core: Option<u32>,
 }
 
-/// Longest line to read. The line of flags has some 2 kB; a longer line than this limit is not a line of cpuinfo.
+/// Maximum number of bytes of a line that is read. The line of flags has some 2 kB; a line of more bytes is not a
+/// line of cpuinfo.
 const LONGEST_LINE: u64 = 64 << 10;
-/// Maximum number of blocks to read; no kernel supports more CPUs, so more blocks are garbage.
+/// Maximum number of blocks that are read. No kernel supports more CPUs, so further blocks are invalid.
 const MOST_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 
 impl CpuInfo {
@@ -46,14 +47,14 @@ impl CpuInfo {
         self.flags.contains(flag)
     }
 
-    /// Returns true if the CPU's vendor makes x86 CPUs: then the flags have their x86 names.
+    /// Returns true if the CPU's vendor makes x86 CPUs, so that the flags have their x86 names.
     #[must_use]
     pub fn is_x86(&self) -> bool {
         let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
         self.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
     }
 
-    /// Reads `/proc/cpuinfo` line by line, as the file may have many megabytes.
+    /// Reads `/proc/cpuinfo` line by line, because the file may have many megabytes.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         match root.lines("proc/cpuinfo") {
             Ok(mut lines) => Self::parse(&mut lines),
@@ -66,7 +67,7 @@ impl CpuInfo {
         }
     }
 
-    /// Parses the known fields and skips all others.
+    /// Parses the known fields and ignores all others.
     pub fn parse(input: &mut impl BufRead) -> Self {
         let mut info = Self::default();
         let mut line = Vec::new();
@@ -86,7 +87,7 @@ impl CpuInfo {
         let text = || String::from_utf8_lossy(&value[1..]).trim_matches(blank).to_owned();
         match key {
             b"processor" => self.new_processor(&text()),
-            // s390 has the whole block in one line: `processor 3: version = FF, ...`
+            // s390 writes the whole block of a CPU in one line: `processor 3: version = FF, ...`
             _ if key.starts_with(b"processor ") => {
                 let id = String::from_utf8_lossy(&key[b"processor ".len()..]).into_owned();
                 self.new_processor(&id);
@@ -111,7 +112,8 @@ impl CpuInfo {
     }
 
     fn new_processor(&mut self, id: &str) {
-        // On old Arm kernels `Processor` and `processor` differ; only numbers are logical CPUs.
+        // Old Arm kernels write both `Processor` (a model name) and `processor`; only a number is the id of a logical
+        // CPU.
         if let Ok(id) = id.trim().parse()
             && self.processors.len() < MOST_PROCESSORS
         {
@@ -124,7 +126,7 @@ const fn blank(c: char) -> bool {
     c.is_whitespace() || c == '\0'
 }
 
-/// Collapses white space: vendors pad model names with spaces at both ends and in between.
+/// Replaces each run of white space by one space and trims the text: vendors pad model names with spaces.
 fn collapse(text: &str) -> String {
     crate::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,14 +1,14 @@
-//! Accelerators and SR-IOV physical functions among the PCI functions.
+//! Finds accelerators and SR-IOV physical functions among the PCI functions.
 
 use berth_api::infra_node::{Gpu, PhysicalFunction};
 
 use super::pci::PciDevice;
 
-/// Vendors of the display controllers that management processors have for a remote console: Matrox, ASPEED, and those
-/// of virtual machines (QEMU, Cirrus). These controllers are not passed through to VMs.
+/// Vendor ids of display controllers that are not passed through to VMs: those of management processors for a remote
+/// console (Matrox, ASPEED), and those of virtual machines (QEMU, Cirrus).
 const CONSOLE_VENDORS: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
-/// Returns graphics and compute accelerators without their virtual functions.
+/// Returns graphics and compute accelerators, without their virtual functions.
 #[must_use]
 pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
     pci.iter()
@@ -25,7 +25,7 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .collect()
 }
 
-/// Returns every function that can have virtual functions, of any class.
+/// Returns every PCI function of any class that can have virtual functions.
 #[must_use]
 pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()

@@ -1,4 +1,5 @@
-//! Tests if files in image and volume folders can be opened with O_DIRECT, as QEMU does with `cache=none`.
+//! Tests whether files in the folders for images and volumes can be opened with O_DIRECT, as QEMU does with
+//! `cache=none`.
 
 use std::path::Path;
 
@@ -17,21 +18,22 @@ use crate::root::Root;
 pub const DEFAULT_PATHS: [&str; 4] =
     ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
 
-/// Maximum number of entries of a folder that are searched for a file to open.
+/// Maximum number of entries of a folder that are searched for a file that can be opened.
 const MAX_ENTRIES: usize = 256;
 
-/// Tests each path that exists. The result has no entry for a path that does not exist, as this host does not use the
-/// path.
+/// Tests each path that exists. The result has no entry for a path that does not exist, because the host does not use
+/// it.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let (there, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
-    // A default path that does not exist is unused on this host; a missing path that the user gave is a mistake.
+    // A default path that does not exist is not used on this host. A path of the user that does not exist is a
+    // mistake, and is reported.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
         let why = format!("{path}: does not exist");
         notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
     }
-    // Reads only the sizes: the counters of transferred data would need one more file for each disk.
+    // Only the sizes of the disks are read: the counters of transferred data are in another file of each disk.
     let sizes = DiskRefreshKind::nothing().with_storage();
     let live = root.is_live() && !there.is_empty();
     let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
@@ -64,8 +66,8 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .collect()
 }
 
-/// Opens an existing file for reading. In a folder without files, opens an unnamed file (O_TMPFILE), which the kernel
-/// removes at close.
+/// Opens an existing file in the folder with O_DIRECT for reading, and returns true if this succeeds. In a folder
+/// without files, opens an unnamed file (O_TMPFILE), which the kernel removes when it is closed.
 fn test_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;

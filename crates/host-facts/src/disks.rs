@@ -1,4 +1,4 @@
-//! Disks of the host, for the check that images have enough room.
+//! Disks of the host, for the check whether there is enough space for images.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use berth_api::Bytes;
 use super::nvme;
 use crate::root::Root;
 
-/// Returns the disks and the sum of their sizes; `None` if the tree has no block devices.
+/// Returns the names of the disks and the sum of their sizes; `None` if the tree has no block devices.
 #[must_use]
 pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
     let physical = |name: &String| {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
-        // Loop, RAM, mapped and multi disks have no device; partitions are parts of a disk.
+        // Loop, RAM, device mapper and MD devices have no link `device`. A partition is a part of a disk.
         let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
-        // The paths of a multipath NVMe drive are separate disks, but hidden.
+        // The paths of a multipath NVMe drive are block devices of their own, which are marked as hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
-        // Disks of iSCSI sessions, of Fibre Channel ports and of Ceph belong to other machines.
+        // Disks of iSCSI sessions, Fibre Channel ports and Ceph are on other machines.
         let way = root.link(&format!("sys/class/block/{name}")).unwrap_or_default();
         let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| way.contains(part));
         let remote = remote || name.starts_with("nvme") && !nvme::is_local(root, name);
@@ -25,7 +25,7 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
             && !remote
             && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
     };
-    // A disk with several paths has the same world-wide id on all paths.
+    // A disk with several paths has the same world-wide id on each path, and is counted once.
     let mut seen = BTreeSet::new();
     let mut first_path = |name: &String| {
         let ids = ["wwid", "device/wwid"].map(|file| format!("sys/class/block/{name}/{file}"));

@@ -11,12 +11,12 @@ use crate::{
     allocated, cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, processes, topology,
 };
 
-/// Facts about a host.
+/// All facts about a host that were read in one observation.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// Host name, which is also the name of the Node and of the InfraNode.
     pub name: Option<String>,
-    /// Boot id of the running kernel (`boot_id`).
+    /// Id of the current boot (`boot_id`).
     pub boot_id: Option<String>,
     /// The machine and its operating system.
     pub machine: Machine,
@@ -26,55 +26,55 @@ pub struct HostFacts {
     pub cpuinfo: cpuinfo::CpuInfo,
     /// Package, core and zone of each logical CPU.
     pub topology: topology::Topology,
-    /// Totals of the processors.
+    /// Totals of the processors, as in the status.
     pub cpu: Cpu,
     /// NUMA zones.
     pub zones: Vec<Zone>,
     /// Memory of the whole host.
     pub memory: Memory,
-    /// Kernel samepage merging with its counters.
+    /// Settings and counters of kernel samepage merging.
     pub ksm: ksm::KsmFacts,
-    /// Hardware virtualisation.
+    /// State of hardware virtualisation.
     pub kvm: Kvm,
-    /// Evidence for the state of KVM.
+    /// The evidence from which the state of KVM was determined.
     pub kvm_evidence: kvm::Evidence,
-    /// Device isolation.
+    /// IOMMU and its groups.
     pub iommu: Iommu,
-    /// Control groups.
+    /// Version and controllers of the control groups.
     pub cgroup: Cgroup,
-    /// PCI functions of the classes that matter to VMs, and all SR-IOV physical functions.
+    /// PCI functions of the device classes that can be used by VMs, and all SR-IOV physical functions.
     pub pci: Vec<pci::PciDevice>,
     /// NVMe drives.
     pub nvme: Vec<Nvme>,
-    /// Accelerators.
+    /// Graphics and compute accelerators.
     pub gpus: Vec<Gpu>,
     /// Network links.
     pub links: links::Links,
-    /// Image and volume folders.
+    /// Folders for images and volumes, with the result of the O_DIRECT test.
     pub direct_io: Vec<DirectIo>,
-    /// The kubelet's configuration and state files.
+    /// The kubelet's configuration, and the allocations in its checkpoints.
     pub kubelet: kubelet::KubeletFacts,
-    /// Allocations of pods, in addition to the kubelet's checkpoints.
+    /// Allocations of pods from sources other than the kubelet's checkpoints.
     pub allocated: allocated::Allocated,
-    /// Daemons that Berth knows.
+    /// Running daemons that affect Berth.
     pub processes: processes::Processes,
-    /// Original values of what Berth has changed in this boot.
+    /// The rollback ledger: original values of the settings that Berth has changed in this boot.
     pub ledger: Ledger,
-    /// Error of a ledger that exists and cannot be read.
+    /// Error if the ledger exists but cannot be read.
     pub ledger_fault: Option<ReadError>,
-    /// Warnings and unknown facts.
+    /// Warnings, and facts that could not be read.
     pub notes: Notes,
 }
 
 impl HostFacts {
-    /// Copies the facts about KVM from an earlier observation.
+    /// Copies the facts about KVM from `other`, an earlier observation.
     pub fn adopt_kvm(&mut self, other: &Self) {
         self.kvm_evidence = other.kvm_evidence.clone();
         self.kvm = other.kvm.clone();
         self.adopt_unknown(other, &["capabilities.kvm"]);
     }
 
-    /// Copies the facts about devices from an earlier, full observation.
+    /// Copies the facts about devices from `other`, an earlier observation that included devices.
     pub fn adopt_devices(&mut self, other: &Self) {
         self.adopt_kvm(other);
         self.pci.clone_from(&other.pci);
@@ -94,8 +94,8 @@ impl HostFacts {
         self.notes.sort_and_dedup();
     }
 
-    /// Returns the name of the Node and the InfraNode: the name that the kubelet's flags set, otherwise the host
-    /// name. Returns `None` if the API server does not accept the name.
+    /// Returns the name of the Node and of the InfraNode: the name that the kubelet's flags set, or else the host
+    /// name. Returns `None` if there is no name, or if it is not a valid name of a Kubernetes object.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());

@@ -1,4 +1,4 @@
-//! Facts that only plans need: the current values of settings, and the memory that is available for changes.
+//! Facts that only plans need: the current values of settings, and the memory that is available for new huge pages.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::setting::{KsmSetting, Unit, Value};
 /// Current values of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Memory that is free or reclaimable, by zone.
+    /// Bytes of memory that are free or reclaimable, by zone.
     pub room: BTreeMap<u32, Bytes>,
-    /// Available memory of the whole host (`MemAvailable`).
+    /// Bytes of available memory of the whole host (`MemAvailable`).
     pub available: Option<Bytes>,
     /// Settings of KSM; empty if the kernel has no KSM.
     pub ksm: BTreeMap<KsmSetting, Value>,
@@ -26,11 +26,11 @@ pub struct HostSettings {
     pub transparent_hugepages: Option<String>,
     /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
-    /// Default affinity of new interrupts.
+    /// CPUs that handle interrupts that are requested later.
     pub default_irq: Option<CpuSet>,
-    /// CPUs for unbound workqueues.
+    /// CPUs that run unbound workqueues.
     pub workqueues: Option<CpuSet>,
-    /// CPUs that systemd allows its units; the empty set means all.
+    /// CPUs on which systemd lets the processes of each unit run; an empty set means all CPUs.
     pub units: BTreeMap<Unit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
@@ -38,14 +38,14 @@ pub struct HostSettings {
 
 /// Folder with the files of KSM.
 pub const KSM: &str = "sys/kernel/mm/ksm";
-/// File with the mode of transparent huge pages, such as `always [madvise] never`.
+/// File with the mode of transparent huge pages; its text is for example `always [madvise] never`.
 pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
-/// File with the default affinity of interrupts, as a mask of CPUs.
+/// File with the default affinity of interrupts, as a CPU mask.
 pub const DEFAULT_IRQ: &str = "proc/irq/default_smp_affinity";
-/// File with the CPUs of unbound workqueues, as a mask of CPUs.
+/// File with the CPUs of unbound workqueues, as a CPU mask.
 pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
-/// Reads the settings.
+/// Reads the current values of the settings.
 #[must_use]
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
@@ -65,8 +65,8 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
     }
 }
 
-/// Returns the free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has the
-/// memory of the host.
+/// Returns the sum of free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has
+/// all memory of the host.
 fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
     let Ok(info) = meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo")) else {
         return (zone == 0).then_some(available).flatten().map(|room| (zone, room));
@@ -78,7 +78,7 @@ fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)
     Some((zone, Bytes(free.0.saturating_add(more))))
 }
 
-/// Reads a file of KSM; `None` if this kernel does not have it, or its value is not valid.
+/// Reads a file of KSM; returns `None` if the kernel does not have the file or if its value is invalid.
 pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     let path = format!("{KSM}/{}", setting.file());
     match setting {
@@ -87,12 +87,12 @@ pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     }
 }
 
-/// Reads the selected word of a file.
+/// Reads the selected word (in brackets) of a file such as `always [madvise] never`.
 pub fn word(root: &Root, path: &str) -> Option<String> {
     chosen(&root.read(path).ok()?).map(str::to_owned)
 }
 
-/// Reads a file with a mask of CPUs.
+/// Reads a file that contains a CPU mask.
 pub fn mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
 }

@@ -1,7 +1,7 @@
-//! Huge page pools of the host and of each zone.
+//! Pools of huge pages, of the host and of each zone.
 //!
-//! The numbers come from sysfs: `/proc/meminfo` shows only the default size, and so hides 2Mi pages on a host that
-//! was booted with `default_hugepagesz=1G`.
+//! The numbers come from sysfs. `/proc/meminfo` shows only the default page size, so it does not show the 2Mi pages
+//! of a host that was booted with `default_hugepagesz=1G`.
 
 use berth_api::PageSize;
 use berth_api::infra_node::HugepagePool;
@@ -9,7 +9,8 @@ use berth_api::infra_node::HugepagePool;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Reads the pools below a folder (`/sys/kernel/mm/hugepages` or a node's `hugepages`), smallest size first.
+/// Reads the pools below a folder (`/sys/kernel/mm/hugepages`, or the folder `hugepages` of a node). The pool with
+/// the smallest page size comes first.
 pub fn pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
     let mut pools: Vec<HugepagePool> = root
         .list(folder)
@@ -29,12 +30,12 @@ fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<Huge
         total: number("nr_hugepages")?,
         free: number("free_hugepages"),
         surplus: number("surplus_hugepages"),
-        // The kernel makes reservations before it chooses a zone, so nodes have no such file.
+        // Nodes have no such file: the kernel reserves pages before it selects a zone.
         reserved: number("resv_hugepages"),
     })
 }
 
-/// Returns the page size in a folder name such as `hugepages-2048kB`.
+/// Returns the page size in a folder name such as `hugepages-2048kB`; `None` if the name has no valid size.
 #[must_use]
 pub fn page_size(name: &str) -> Option<PageSize> {
     PageSize::from_kib(name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?)

@@ -1,22 +1,23 @@
-//! Identity of the host, and evidence that another host has the same identity: hosts cloned from one image.
+//! Identity of the host, and evidence that another host has the same identity because both were cloned from one
+//! image.
 
 use std::collections::BTreeSet;
 
 use super::links::Links;
 use crate::root::Root;
 
-/// Ids of the host, and traces of other hosts with the same ids.
+/// Ids of the host, and evidence of other hosts with the same ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Machine id (`/etc/machine-id`); `None` if the file could not be read.
     pub machine_id: Option<String>,
-    /// The copy of the machine id that D-Bus has, if it is a separate file.
+    /// Machine id of D-Bus, if D-Bus has it in a separate file.
     pub dbus_machine_id: Option<String>,
-    /// Machine ids that have a journal folder on this root file system.
+    /// Machine ids that have a journal folder on the host's root file system.
     pub journals: BTreeSet<String>,
-    /// UUID of the machine from its firmware (`product_uuid`); only root can read the file.
+    /// UUID of the machine from its firmware (`product_uuid`); only root can read it.
     pub product_uuid: Option<String>,
-    /// Neighbours (`/proc/net/arp`) with the hardware address of a link of this host.
+    /// Entries of the ARP table (`/proc/net/arp`) whose hardware address is that of a link of this host.
     pub neighbours_with_our_address: Vec<Neighbour>,
 }
 
@@ -27,14 +28,14 @@ pub struct Neighbour {
     pub address: String,
     /// Hardware address of the neighbour.
     pub mac: String,
-    /// Link on which the host receives frames of the neighbour.
+    /// Name of the link on which the host receives the neighbour's frames.
     pub link: String,
 }
 
-/// Reads the ids, and searches the neighbours for hardware addresses of this host.
+/// Reads the ids, and searches the ARP table for hardware addresses of this host.
 ///
-/// Addresses that several links of this host share (VLANs, ipvlan, bonds) prove nothing, and neither do entries for
-/// this host's own IP addresses: both are ordinary on one host.
+/// Two kinds of entries are ignored, because they occur without a second host: entries whose address belongs to
+/// several links of this host (VLANs, ipvlan, bonds), and entries for the host's own IP addresses.
 pub fn observe(root: &Root, links: &Links) -> Identity {
     let mut macs: Vec<&str> = links.all.iter().filter_map(|link| link.mac.as_deref()).collect();
     macs.sort_unstable();
@@ -62,13 +63,14 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
     }
 }
 
-/// Returns true if the text is 32 lower-case hexadecimal digits, the format of machine-id(5).
+/// Returns true if the text consists of 32 lower-case hexadecimal digits, the format of machine-id(5).
 #[must_use]
 pub fn is_machine_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Parses complete entries of the ARP table, with the columns `IP address  HW type  Flags  HW address  Mask  Device`.
+/// Parses the complete entries of the ARP table, which has the columns `IP address  HW type  Flags  HW address  Mask
+/// Device`.
 pub fn neighbours(table: &str) -> impl Iterator<Item = Neighbour> {
     table.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

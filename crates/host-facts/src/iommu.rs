@@ -1,4 +1,4 @@
-//! IOMMU, which is required to pass a device through to a VM safely.
+//! IOMMU of the host. It is required to pass a device through to a VM safely.
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 
@@ -6,21 +6,22 @@ use super::kernel_files::count;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Firmware tables that describe an IOMMU: Intel, AMD, Arm.
+/// Names of the ACPI tables that describe an IOMMU: Intel, AMD, Arm.
 const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 
 /// Reads `/sys/kernel/iommu_groups` and the names of the ACPI tables.
 pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     let groups = match root.list("sys/kernel/iommu_groups") {
         Ok(groups) => Some(count(groups.len())),
-        // Every kernel with CONFIG_IOMMU_API has the folder; the folder is empty without an IOMMU.
+        // Every kernel with CONFIG_IOMMU_API has the folder, which is empty without an IOMMU. A kernel without the
+        // folder has no groups.
         Err(_) if root.is_live() => Some(0),
         Err(error) => {
             notes.unknown("capabilities.iommu.enabled", UnknownReason::NotFound, error.to_string());
             None
         }
     };
-    // A machine may have no ACPI, and the agent's container sees the ACPI tables only if they are mounted.
+    // A machine may have no ACPI. The agent's container sees the ACPI tables only if they are mounted.
     if !root.exists("sys/firmware/acpi/tables") {
         let why = "there is no /sys/firmware/acpi/tables here";
         notes.unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, why);

@@ -1,4 +1,5 @@
-//! Interrupts and their affinity. Only `check` and plans read them, as a host has hundreds of interrupts.
+//! Interrupts and their affinity. They are read only for `check` and for plans, because a host has hundreds of
+//! interrupts.
 
 use berth_api::CpuSet;
 
@@ -12,13 +13,13 @@ pub struct Irq {
     pub number: u32,
     /// CPUs that may handle the interrupt (`smp_affinity_list`).
     pub affinity: CpuSet,
-    /// CPUs that handle the interrupt (`effective_affinity_list`), if the kernel has the file.
+    /// CPUs that actually handle the interrupt (`effective_affinity_list`), if the kernel has the file.
     pub effective: Option<CpuSet>,
-    /// Names that the drivers gave the interrupt; empty if no driver has requested the interrupt.
+    /// Names that drivers gave the interrupt when they requested it; empty if no driver has requested it.
     pub users: String,
 }
 
-/// Reads all interrupts with a readable affinity.
+/// Reads all interrupts whose affinity can be read.
 pub fn observe(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
         let file = |name: &str| format!("proc/irq/{folder}/{name}");
@@ -32,8 +33,8 @@ pub fn observe(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Reads the interrupts that a driver has requested, without their effective affinity: plans are made often, and read
-/// only the files that they need.
+/// Reads the interrupts that a driver has requested, without their effective affinity. Plans are made often, so they
+/// read only the files that they need.
 pub fn requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
         let users = users(root, number);
@@ -46,8 +47,8 @@ pub fn requested(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Returns the drivers that have requested an interrupt. One file of sysfs has the names; in captures without this
-/// file, the names are the folders that procfs creates for handlers.
+/// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures
+/// without this file, they are the names of the folders that procfs creates for the handlers.
 pub fn users(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");

@@ -1,6 +1,7 @@
-//! CPUs isolated from the scheduler (`isolcpus=`) and from the periodic tick (`nohz_full=`).
+//! CPUs that are isolated from the scheduler (`isolcpus=`), and CPUs without a periodic tick (`nohz_full=`).
 //!
-//! The CPUs come from sysfs; captures and old kernels lack the files, and then the kernel command line is read.
+//! The CPUs are read from sysfs. Captures and old kernels lack these files; for them, the kernel command line is
+//! parsed.
 
 use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
@@ -13,7 +14,7 @@ use crate::root::{ReadError, Root};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Returns the CPUs outside the scheduler's domains.
+/// Returns the CPUs on which the scheduler does not balance load (isolated CPUs).
 pub fn isolated(
     root: &Root,
     kernel: &Kernel,
@@ -25,8 +26,8 @@ pub fn isolated(
     file_or_command_line("isolated", file, given, kernel, topology, notes)
 }
 
-/// Returns the CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file, and
-/// no such CPUs.
+/// Returns the CPUs without a periodic tick. A running kernel that was built without `CONFIG_NO_HZ_FULL` lacks the
+/// file, and has no such CPUs.
 pub fn nohz_full(
     root: &Root,
     kernel: &Kernel,
@@ -64,8 +65,8 @@ fn file_or_command_line(
     }
 }
 
-/// Parses `isolcpus=[flag,...]<cpu list>`. Without a flag, or with `domain`, the scheduler does not use the CPUs;
-/// `managed_irq` and `nohz` alone do not isolate CPUs from the scheduler (kernel-parameters.txt).
+/// Parses values of the form `isolcpus=[flag,...]<cpu list>`. Without a flag, or with the flag `domain`, the CPUs are
+/// isolated from the scheduler. The flags `managed_irq` and `nohz` alone do not isolate them (kernel-parameters.txt).
 fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
     let isolated = |value: &str| {
         let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
@@ -81,7 +82,7 @@ fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuS
     values.map(isolated).last().unwrap_or_else(|| Some(CpuSet::new()))
 }
 
-/// Parses a CPU list of the kernel command line, in which `N` is the last CPU and `all` means all CPUs.
+/// Parses a CPU list of the kernel command line. In such a list, `N` is the last CPU, and `all` means all CPUs.
 fn parse_boot_cpu_list(list: &str, last: u32) -> Option<CpuSet> {
     let list = if list == "all" { "0-N" } else { list };
     list.replace('N', &last.to_string()).parse().ok()

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Parameters and modules of the kernel.
+/// Command line and modules of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Words of `/proc/cmdline`; empty if the file could not be read.
     pub cmdline: Vec<String>,
-    /// Modules that are loaded, or that are built in and have parameters (`/sys/module`).
+    /// Names of the modules that are loaded, or that are built in and have parameters (`/sys/module`).
     pub modules: BTreeSet<String>,
 }
 
 impl Kernel {
-    /// Returns the values of a parameter in their order on the command line (`managed_irq,1-3` for
-    /// `isolcpus=managed_irq,1-3`).
+    /// Returns the values of a parameter in the order of the command line, for example `managed_irq,1-3` for
+    /// `isolcpus=managed_irq,1-3`.
     pub fn parameter<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.cmdline.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
     }

@@ -11,10 +11,10 @@ pub fn boot_id(root: &Root) -> Option<String> {
 }
 
 /// Reads a CPU list. Kernels write an empty set as an empty text, as `(null)`, or as a NUL byte (`nohz_full` has all
-/// three forms); an `isolcpus=` value may have flags before the list.
+/// three forms). The value of `isolcpus=` may have flags before the list.
 ///
 /// # Errors
-/// As [`Root::read`], and if the text is not a CPU list.
+/// Returns the errors of [`Root::read`], and an error if the text is not a CPU list.
 pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     let text = root.read(path)?;
     if text == "(null)" {
@@ -26,7 +26,7 @@ pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     })
 }
 
-/// Parses a boolean value of the kernel: `1`, `Y` or `y`, and `0`, `N` or `n`, depending on the parameter.
+/// Reads a file with a boolean value, which is `1`, `Y` or `y`, or `0`, `N` or `n`, depending on the parameter.
 #[must_use]
 pub fn switch(root: &Root, path: &str) -> Option<bool> {
     match root.read(path).ok()?.as_str() {
@@ -36,7 +36,7 @@ pub fn switch(root: &Root, path: &str) -> Option<bool> {
     }
 }
 
-/// Converts a count to the 32 bits of the API's fields; saturates.
+/// Converts a count to the 32 bits of the API's fields; a larger count becomes the maximum.
 #[must_use]
 pub fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

@@ -12,34 +12,35 @@ use crate::root::Root;
 
 const KSM: &str = "sys/kernel/mm/ksm";
 
-/// Settings and counters of ksmd. Counters change all the time, so they are metrics and not fields of the object.
+/// Settings and counters of ksmd. The counters change continuously, so they are exported as metrics and are not
+/// fields of the InfraNode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KsmFacts {
     /// State of ksmd: 0 stopped, 1 running, 2 unmerging.
     pub run: Option<u32>,
     /// Number of pages that ksmd scans before it sleeps.
     pub pages_to_scan: Option<u64>,
-    /// Milliseconds that ksmd sleeps.
+    /// Time in milliseconds that ksmd sleeps between two scans.
     pub sleep_millisecs: Option<u64>,
-    /// Shared pages in use.
+    /// Number of shared pages in use.
     pub pages_shared: Option<u64>,
-    /// Mappings that share these pages: the number of pages that are saved.
+    /// Number of mappings that share these pages, which is the number of saved pages.
     pub pages_sharing: Option<u64>,
-    /// Pages that ksmd scanned repeatedly without finding an equal page.
+    /// Number of pages that ksmd scanned repeatedly without finding an equal page.
     pub pages_unshared: Option<u64>,
-    /// Pages that change too fast to be merged.
+    /// Number of pages that change too often to be merged.
     pub pages_volatile: Option<u64>,
-    /// Pages that smart scan skipped.
+    /// Number of pages that smart scan has skipped.
     pub pages_skipped: Option<u64>,
     /// Number of complete scans of all memory.
     pub full_scans: Option<u64>,
-    /// Bytes gained after the cost of KSM's own data; negative if KSM costs more than it saves.
+    /// Bytes saved, minus the bytes of KSM's own data; negative if KSM uses more memory than it saves.
     pub general_profit: Option<i64>,
     /// Programs that may manage KSM.
     pub candidates: Vec<KsmOwner>,
 }
 
-/// Reads `/sys/kernel/mm/ksm`; the status is `None` if this kernel has no KSM.
+/// Reads `/sys/kernel/mm/ksm`. The returned status is `None` if this kernel has no KSM.
 ///
 /// `managed` is true if Berth has changed KSM in this boot.
 pub fn observe(
@@ -112,8 +113,8 @@ fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
 }
 
 /// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes
-/// KSM only if its configuration requires this, and otherwise leaves KSM off. So virt-handler is the owner if KSM
-/// runs and has no other owner.
+/// KSM only if its configuration requires this, and otherwise leaves KSM off. Therefore virt-handler is assumed to be
+/// the owner if KSM runs and there is no other owner.
 fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<KsmOwner> {
     let among = |owner| candidates.contains(&owner);
     if among(KsmOwner::Ksmtuned) {

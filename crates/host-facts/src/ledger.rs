@@ -1,9 +1,9 @@
-//! The rollback ledger: original values of what Berth has changed.
+//! The rollback ledger: the original values of the settings that Berth has changed.
 //!
-//! The ledger is one file, which the agent replaces as a whole before the first change, so that after a crash at any
-//! time the file has every value that may have been changed. A reboot resets kernel settings and systemd's runtime
-//! properties, so an original value is valid only in its boot: after a reboot the entry is invalid, and Berth does
-//! not undo settings that an administrator has made since.
+//! The ledger is one file. The agent replaces the whole file before the first change, so that after a crash at any
+//! time the file contains every value that may have been changed. A reboot resets kernel settings and systemd's
+//! runtime properties. Therefore an original value is valid only in its boot, and Berth does not undo settings that
+//! an administrator has made after a reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,72 +13,73 @@ use serde::{Deserialize, Serialize};
 use crate::root::{ReadError, ReadProblem, Root};
 use crate::setting::{ParseSettingError, Setting, Value};
 
-/// Path of the ledger.
+/// Path of the ledger's file.
 pub const FILE: &str = "var/lib/berth/found.json";
-/// Path of the record of the kubelet that was observed last; `revert` removes the record.
+/// Path of the record about the kubelet that was observed last. `revert` removes the file.
 pub const KUBELET: &str = "var/lib/berth/kubelet.json";
-/// Original values, and other facts that Berth must remember.
+/// The original values, and other facts that Berth must store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Settings that were changed in this boot.
+    /// Settings that Berth has changed in this boot, with their values.
     pub entries: BTreeMap<Setting, Entry>,
-    /// Files that Berth created and that remain after a reboot.
+    /// Paths of files that Berth has created and that remain after a reboot.
     pub files: BTreeSet<String>,
-    /// Interrupts that the kernel refused to move in this boot: number and driver.
+    /// Interrupts that the kernel refused to move in this boot: the driver, by interrupt number.
     pub unmovable: BTreeMap<u32, String>,
-    /// Time of the last change of huge pages, in hundredths of a second since boot.
+    /// Time of the last change of huge pages, in hundredths of a second after the boot.
     pub hugepages_changed: Option<u64>,
-    /// Uplinks that were down before Berth set them up.
+    /// Uplinks that were down before Berth set them to up.
     pub raised: BTreeSet<LinkName>,
-    /// Host networks that Berth created in this boot.
+    /// Host networks that Berth has created in this boot, by name.
     pub networks: BTreeMap<String, NetworkRecord>,
-    /// The nf_tables table that Berth created in this boot.
+    /// The nf_tables table that Berth has created in this boot.
     pub filter: Option<FilterRecord>,
-    /// Entries that this version does not know, stored as text for the version that does.
+    /// Entries that this version of Berth does not know. They are stored as text for the version that knows them.
     unknown: BTreeMap<String, TextEntry>,
 }
 
-/// Values of one changed setting.
+/// The values of one setting that Berth has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Value before Berth changed it.
+    /// Value of the setting before Berth changed it.
     pub found: Value,
-    /// Value that Berth set, after Berth has read it from the host: another value later is drift.
+    /// Value that Berth has set and then read from the host. If the host later has another value, this is drift.
     pub set: Option<Value>,
 }
 
-/// State of a host network after Berth's last change: a difference later is drift.
+/// State of a host network after Berth's last change. A later difference is drift.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRecord {
-    /// Settings of the network in the spec.
+    /// Settings of the network in the spec, as text.
     pub settings: String,
-    /// The uplink that became the bridge's port.
+    /// The uplink that is a port of the network's bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<LinkName>,
-    /// Links that are about to become the uplink: after a crash they may be ports of the bridge that are not VMs' ports.
+    /// Links that Berth is making the uplink. After a crash, they may be ports of the bridge without being ports of
+    /// VMs.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<LinkName>,
-    /// Tenants by VLAN id or VNI.
+    /// Tenants of the network, by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
-    /// Reason that the uplink was restored after a trial, and the settings of that trial.
+    /// Reason why the uplink was restored after a trial, and the settings of that trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<(String, String)>,
 }
 
-/// The nf_tables table that drops guests' control frames at the uplinks, after Berth's last change: a difference
-/// later is drift.
+/// State of the nf_tables table that drops control frames of guests at the uplinks, after Berth's last change. A
+/// later difference is drift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilterRecord {
-    /// Version of the rules.
+    /// Version of the rules in the table.
     pub version: u32,
-    /// Uplinks in the table.
+    /// Uplinks to which the table applies.
     pub uplinks: BTreeSet<LinkName>,
 }
 
-/// The file format: all values are text, so that a person can read the file and restore values manually.
+/// The format of the file. All values are text, so that a person can read the file and restore values manually.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -113,10 +114,10 @@ const VERSION: u32 = 1;
 /// Error of parsing a rollback ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// The text is not a ledger.
+    /// The text is not a valid ledger.
     #[error("not a rollback ledger: {0}")]
     Syntax(String),
-    /// A later version has written the format.
+    /// A later version of Berth has written the file in this version of the format.
     #[error("written by a later version of berth-agent (format {0}); use that version")]
     LaterVersion(u32),
     /// A value is invalid for its setting.
@@ -124,16 +125,17 @@ pub enum LedgerError {
     Value {
         /// Name of the setting.
         entry: String,
-        /// Problem of the value.
+        /// What is wrong with the value.
         problem: ParseSettingError,
     },
 }
 
 impl Ledger {
-    /// Reads the ledger; a ledger that does not exist is empty.
+    /// Reads the ledger from its file. If the file does not exist, the ledger is empty.
     ///
     /// # Errors
-    /// If the file exists and cannot be read: then nothing may be changed, as original values would be lost.
+    /// Returns an error if the file exists but cannot be read. In this case, nothing may be changed, because original
+    /// values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
         let text = match root.read_large(FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
@@ -145,10 +147,10 @@ impl Ledger {
         })
     }
 
-    /// Parses the text of the file in the boot with this id.
+    /// Parses the text of the file. `boot_id` is the id of the current boot.
     ///
     /// # Errors
-    /// If the text is not a ledger.
+    /// Returns an error if the text is not a valid ledger.
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
         let document: Document =
             serde_json::from_str(text).map_err(|error| LedgerError::Syntax(error.to_string()))?;
@@ -180,7 +182,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Returns the text of the file.
+    /// Returns the text of the ledger for its file.
     #[must_use]
     pub fn render(&self, boot_id: &str) -> String {
         let text = |(setting, entry): (&Setting, &Entry)| {
@@ -203,12 +205,12 @@ impl Ledger {
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
 
-    /// Records the original value, unless the ledger has an earlier value.
+    /// Records the original value of a setting, unless the ledger already has one.
     pub fn found(&mut self, setting: Setting, value: Value) {
         self.entries.entry(setting).or_insert(Entry { found: value, set: None });
     }
 
-    /// Returns true if Berth has changed this kind of setting.
+    /// Returns true if Berth has changed a setting for which `kind` returns true.
     #[must_use]
     pub fn has(&self, kind: impl Fn(&Setting) -> bool) -> bool {
         self.entries.keys().any(kind)

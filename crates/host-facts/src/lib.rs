@@ -1,11 +1,11 @@
-//! Facts of a bare-metal host: read from its files and its kernel.
+//! Facts about a bare-metal host, which are read from its files and its kernel.
 //!
-//! [`root`] opens the host's files, [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each module
-//! reads one kind of fact; the module that reports or checks this fact has the same name. Facts that only a running
-//! machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are unknown, with
-//! the reason.
+//! [`root`] opens the host's files, and [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each
+//! module reads one kind of fact; the module that reports or checks this kind has the same name. Facts that only a
+//! running machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are
+//! unknown, and the reason is noted.
 //!
-//! This crate does not write host files or send netlink changes: the functions that do are in the agent.
+//! This crate does not write files of the host and sends no netlink changes; the functions that do are in the agent.
 
 pub mod allocated;
 pub mod cgroup;

@@ -1,4 +1,4 @@
-//! The machine, its operating system, and the hypervisor if the machine is a guest.
+//! The machine, its operating system, and its hypervisor if the machine is a VM.
 
 use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 
@@ -9,7 +9,7 @@ use crate::text::one_line;
 
 const DMI: &str = "sys/class/dmi/id";
 
-/// Reads DMI, the kernel release and os-release.
+/// Reads DMI data, the kernel release and os-release.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
     let dmi = |name: &str| {
         root.read(&format!("{DMI}/{name}")).and_then(|text| {
@@ -18,7 +18,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
             if text.is_empty() { Err(empty()) } else { Ok(one_line(&text)) }
         })
     };
-    // Arm and Power boards have a device tree in place of DMI.
+    // Arm and Power boards have a device tree instead of DMI.
     let product =
         dmi("product_name").or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
     let vendor = dmi("sys_vendor").ok();
@@ -37,7 +37,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
     Machine { kernel: kernel(root, notes), os: os(root, notes), vendor, product, hypervisor }
 }
 
-/// Reads the host's name in lower case, as the kubelet does.
+/// Reads the host name and converts it to lower case, as the kubelet does.
 #[must_use]
 pub fn host_name(root: &Root) -> Option<String> {
     let names = ["proc/sys/kernel/hostname", "etc/hostname"];
@@ -60,7 +60,7 @@ pub fn is_object_name(name: &str) -> bool {
 
 fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
-    // The release in `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
+    // The release is the third word of `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
     let from_version = || {
         let version = root.read("proc/version").ok()?;
         version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
@@ -87,7 +87,7 @@ fn os(root: &Root, notes: &mut Notes) -> Option<String> {
     name
 }
 
-/// Returns a value of a file with shell assignments, as in os-release(5).
+/// Returns a value from the text of a file with shell assignments, such as os-release(5).
 #[must_use]
 pub fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
@@ -96,9 +96,10 @@ pub fn field(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
-/// Returns the hypervisor that the host runs on, if the host is a guest. On x86 the CPU's `hypervisor` flag decides;
-/// DMI, and CPUID on a live machine, have the name. On other architectures, the evidence is a name of a hypervisor or
-/// the firmware's flag for virtual machines; without either, the hypervisor is unknown.
+/// Returns the hypervisor on which the host runs, if the host is a VM. On x86, the CPU's `hypervisor` flag shows
+/// whether it is a VM; DMI, and CPUID on a running machine, contain the name of the hypervisor. On other
+/// architectures, the evidence is a hypervisor's name in DMI, or the firmware's flag for VMs; without both, the
+/// hypervisor is unknown.
 fn hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
@@ -130,14 +131,14 @@ fn hypervisor(
     }
 }
 
-/// Reads the firmware's flag for virtual machines: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root
-/// can read this.
+/// Returns the firmware's flag for VMs: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root can read
+/// it.
 fn by_smbios(root: &Root) -> Option<bool> {
     let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
-/// Returns the hypervisor for DMI strings that only virtual machines have (as in systemd-detect-virt).
+/// Returns the hypervisor whose VMs have these DMI strings (as in systemd-detect-virt).
 fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
     let has = |text: &str, part: &str| text.contains(part);
     match () {

@@ -10,12 +10,12 @@ use super::kernel_files::switch;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// Values of `/proc/meminfo` or of a node's `meminfo` by name, in KiB (or counts).
+/// Values of `/proc/meminfo` or of a node's `meminfo`, by name. The unit is KiB, except for counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemInfo(BTreeMap<String, u64>);
 
 impl MemInfo {
-    /// Parses lines of the form `Name: number` or `Node 0 Name: number`; skips all others.
+    /// Parses lines of the form `Name: number` or `Node 0 Name: number`; ignores all others.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let entry = |line: &str| {
@@ -27,7 +27,7 @@ impl MemInfo {
         Self(text.lines().take(1000).filter_map(entry).collect())
     }
 
-    /// Returns a value in KiB as bytes.
+    /// Converts a value from KiB to bytes and returns it; `None` if there is no value with this name.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<Bytes> {
         self.0.get(name).copied().map(Bytes::from_kib)
@@ -39,7 +39,7 @@ pub fn meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
     root.read(path).map(|text| MemInfo::parse(&text))
 }
 
-/// Reads the memory of the whole host; the `ksm` module adds KSM.
+/// Reads the memory of the whole host, except KSM, which the module `ksm` adds.
 pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     let info = notes.fact("capabilities.memory.total", meminfo(root, "proc/meminfo"));
     let total = info.as_ref().and_then(|info| info.bytes("MemTotal"));
@@ -84,7 +84,7 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
     }
 }
 
-/// Returns the word in brackets of `always [madvise] never`.
+/// Returns the word in brackets in a text such as `always [madvise] never`.
 #[must_use]
 pub fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;

@@ -5,29 +5,29 @@ use procfs::process::MountInfo;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// One mount.
+/// A mounted file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mount {
     /// Mount point.
     pub point: String,
-    /// File system type.
+    /// Type of the file system.
     pub filesystem: String,
-    /// Device or other source.
+    /// Device or other source of the file system.
     pub source: String,
-    /// Number of the device, as `major:minor`; `None` from the older tables.
+    /// Number of the device, as `major:minor`; `None` if the table does not contain it.
     pub device: Option<String>,
 }
 
 /// All mounts, in the order of mounting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
-    /// List of mounts; `None` if no table could be read.
+    /// The mounts; `None` if no table could be read.
     pub table: Option<Vec<Mount>>,
 }
 
 impl Mounts {
-    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a live host, the
-    /// table of process 1 is read first, as an agent in a container has another mount namespace.
+    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a running host, the
+    /// table of process 1 is read first, because an agent in a container has another mount namespace.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
             let Ok(text) = root.read_large(path) else { continue };
@@ -43,7 +43,8 @@ impl Mounts {
         Self { table }
     }
 
-    /// Returns the mount that a path is on: the last one at the longest mount point above it.
+    /// Returns the mount that contains a path: the mount with the longest mount point above the path, and the last of
+    /// them if there are several.
     #[must_use]
     pub fn containing(&self, path: &str) -> Option<&Mount> {
         let above = |point: &str| {
@@ -55,7 +56,7 @@ impl Mounts {
     }
 }
 
-/// Parses `/proc/*/mountinfo`, each line with the procfs crate; returns `None` if no line is valid.
+/// Parses `/proc/*/mountinfo`. Invalid lines are ignored; returns `None` if no line is valid.
 #[must_use]
 pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
     let mount = |line: &str| {
@@ -71,7 +72,7 @@ pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
     (!table.is_empty()).then_some(table)
 }
 
-/// Parses `/proc/*/mounts`, the table of fstab(5): device, point, type, options.
+/// Parses `/proc/*/mounts`, which has the format of fstab(5): device, mount point, type, options.
 #[must_use]
 pub fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
@@ -86,7 +87,8 @@ pub fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// Decodes escapes: the kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012`, `\134`.
+/// Decodes the escapes `\040`, `\011`, `\012` and `\134`, which the kernel writes for space, tab, newline and
+/// backslash.
 fn unescape(word: &str) -> String {
     let mut text = word.to_owned();
     for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {

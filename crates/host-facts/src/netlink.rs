@@ -1,8 +1,8 @@
 //! Reads links, addresses, routes and neighbours with netlink, in complete dumps.
 //!
-//! The socket is a plain blocking socket. Answers and the kernel's events never share a socket, as an overrun by
-//! events would lose the answers. This module refuses requests that change something: the agent sends these with its
-//! own socket.
+//! The socket is a plain blocking socket. Requests and the kernel's events use separate sockets, because an overrun
+//! by events would lose answers. This module refuses requests that change something; the agent sends such requests
+//! with its own socket.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-/// A socket for requests.
+/// A netlink socket for requests that only read.
 pub struct NetlinkReader {
     socket: Socket,
     sequence: u32,
@@ -34,34 +34,35 @@ impl std::fmt::Debug for NetlinkReader {
     }
 }
 
-/// Links requested in one datagram: the kernel allocates some 4 KiB for each answer.
+/// Maximum number of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
 const NAMES_PER_REQUEST: usize = 16;
-/// Time limit for an answer: the kernel answers at once, but may wait long for its lock, as an uplink with thousands
-/// of VLAN links takes seconds to go down.
+/// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
+/// with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
-/// Pauses before a dump is requested again if something changed during the dump, in milliseconds. A link may be
-/// missing in such an answer (`NLM_F_DUMP_INTR`), so an interrupted dump is never used.
+/// Pauses in milliseconds before a dump is requested again because something changed during the dump. An object may
+/// be missing in such a dump (`NLM_F_DUMP_INTR`), so its result is never used.
 const RETRIES: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const BUFFER: usize = 1 << 20;
-/// Size of the kernel's longest datagram: dumps have parts of 32 KiB, and the virtual functions of a card are in one
-/// attribute of at most 64 KiB.
+/// Size of the buffer for datagrams, which exceeds the kernel's longest datagram: dumps have parts of 32 KiB, and the
+/// virtual functions of a card are in one attribute of at most 64 KiB.
 pub const DATAGRAM: usize = 256 << 10;
 
 impl NetlinkReader {
-    /// Opens a socket.
+    /// Opens a socket for route netlink.
     ///
     /// # Errors
-    /// If the kernel has no route netlink, which all supported kernels have.
+    /// Returns an error if the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) = (open(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Requests a dump and returns what `read` extracts from each answer. The complete messages would be ten times as
-    /// large.
+    /// Requests a dump and returns the values that `read` extracts from the answers. The complete messages would need
+    /// ten times as much memory.
     ///
     /// # Errors
-    /// If the kernel refuses, does not answer for a minute, or if something changed during each of the attempts.
+    /// Returns an error if the kernel refuses the request, if it does not answer for a minute, or if something
+    /// changed during each attempt.
     pub fn dump<T>(
         &mut self,
         request: &Message,
@@ -74,7 +75,7 @@ impl NetlinkReader {
     /// Requests one object; returns `None` if the object does not exist.
     ///
     /// # Errors
-    /// If the kernel refuses for another reason, or does not answer for a minute.
+    /// Returns an error if the kernel refuses the request for another reason, or does not answer for a minute.
     pub fn get(&mut self, request: Message) -> io::Result<Option<Message>> {
         only_reads(&request)?;
         let sequence = self.next();
@@ -113,7 +114,7 @@ impl NetlinkReader {
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in parts(&self.datagram) {
-                // Messages that the crate cannot parse are about kinds of links that Berth does not use.
+                // The crate cannot parse messages about some kinds of links, which Berth does not use.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
                     continue;
@@ -132,10 +133,10 @@ impl NetlinkReader {
         }
     }
 
-    /// Reads the interface indexes of links, one answer for each name.
+    /// Reads the interface indexes of links, in the order of their names; `None` for a link that does not exist.
     ///
     /// # Errors
-    /// If the kernel does not answer for a minute.
+    /// Returns an error if the kernel does not answer for a minute.
     pub fn numbers(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
         let mut numbers = Vec::with_capacity(names.len());
         for names in names.chunks(NAMES_PER_REQUEST) {
@@ -171,7 +172,7 @@ impl NetlinkReader {
     }
 }
 
-/// Refuses every request that could change something.
+/// Returns an error if the request could change something.
 fn only_reads(request: &Message) -> io::Result<()> {
     match request {
         Message::GetLink(_)
@@ -183,10 +184,10 @@ fn only_reads(request: &Message) -> io::Result<()> {
     }
 }
 
-/// Opens a socket for requests of a netlink protocol.
+/// Opens a socket for requests in a netlink protocol.
 ///
 /// # Errors
-/// If the kernel does not have the protocol.
+/// Returns an error if the kernel does not have the protocol.
 pub fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -198,10 +199,11 @@ pub fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Receives one datagram, which replaces the previous datagram. `from` names the sender in errors.
+/// Receives one datagram into `datagram`, which is cleared before. `from` is the name of the sender for error
+/// messages.
 ///
 /// # Errors
-/// If no datagram arrives for a minute, or if it is larger than any that the kernel is known to send.
+/// Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
 pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Result<()> {
     loop {
         datagram.clear();
@@ -223,7 +225,7 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Resul
     }
 }
 
-/// Repeats a dump until nothing changes while it is read.
+/// Repeats a dump until nothing changes while it is read, or until the attempts are exhausted.
 fn whole<T>(mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>) -> io::Result<Vec<T>> {
     let mut pauses = RETRIES.iter();
     loop {
@@ -254,11 +256,12 @@ pub fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Offsets of fields in a message: its type, and the interface index in `ifinfomsg` and `ifaddrmsg`.
+/// Offset of a message's type. The next constants are the offset of the sequence number, and that of the interface
+/// index in `ifinfomsg` and `ifaddrmsg`.
 const KIND_AT: usize = 4;
 const SEQUENCE_AT: usize = 8;
 const INDEX_AT: usize = 20;
-/// Type of messages that describe a link.
+/// Type of a message that describes a link.
 pub const RTM_NEWLINK: u16 = 16;
 
 /// Returns the type of a message.
@@ -279,7 +282,7 @@ fn number(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Returns the messages of a datagram: each begins with its length, and is padded to four bytes.
+/// Returns the messages in a datagram. Each message begins with its length and is padded to a multiple of four bytes.
 pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -290,8 +293,8 @@ pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the text of an extended acknowledgement. The crate leaves the text after the header of the refused
-/// request; a capped acknowledgement has only this header.
+/// Returns the text of an extended acknowledgement. `after` are the bytes that the crate has not parsed: the header
+/// of the refused request, and then the text. A capped acknowledgement has only the header.
 #[must_use]
 pub fn words(after: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;

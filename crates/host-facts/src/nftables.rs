@@ -1,7 +1,7 @@
 //! Reads an nf_tables table of the bridge family with netlink (`linux/netfilter/nf_tables.h`).
 //!
-//! The crates for nf_tables need libnftnl or the `nft` program, or have a licence that Berth cannot use; this module
-//! needs only a few messages.
+//! Existing crates for nf_tables need libnftnl or the program `nft`, or have a licence that Berth cannot use. This
+//! module needs only a few messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,11 +13,11 @@ use nix::errno::Errno;
 
 use crate::netlink::{DATAGRAM, kind, open, parts, receive};
 
-/// A table of the bridge family, with the properties that are compared. Comments identify rules: nf_tables cannot
-/// change a rule and keep its comment.
+/// A table of the bridge family, with the properties that are compared. Rules are compared by their comments: each
+/// rule that Berth creates has a comment that describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Flags of the table (`NFT_TABLE_F_*`); a dormant table filters nothing.
+    /// Flags of the table (`NFT_TABLE_F_*`). A table with the flag for dormant filters nothing.
     pub flags: u32,
     /// Chains by name.
     pub chains: BTreeMap<String, Chain>,
@@ -52,7 +52,7 @@ pub const NF_ACCEPT: u32 = 1;
 /// Multicast group of changes to tables (`enum nfnetlink_groups`).
 pub const NFNLGRP_NFTABLES: u32 = 7;
 
-/// A socket for requests.
+/// A netlink socket for requests to nf_tables.
 pub struct Nftables {
     socket: Socket,
     sequence: u32,
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Nftables {
     }
 }
 
-/// Message types of read requests (`enum nf_tables_msg_types`).
+/// Types of the messages that request objects (`enum nf_tables_msg_types`).
 mod message {
     pub(super) const GET_TABLE: u8 = 1;
     pub(super) const GET_CHAIN: u8 = 4;
@@ -81,28 +81,30 @@ const FAMILY_BRIDGE: u8 = 7;
 const HEADER: usize = 16;
 /// Length of `nlmsghdr` and `nfgenmsg` in bytes.
 pub const HEADERS: usize = 20;
-/// Type of the message that ends an answer (`nlmsghdr.nlmsg_type`).
+/// Type of an acknowledgement or error, which ends an answer (`nlmsghdr.nlmsg_type`).
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// Attribute of the table's name, which has this number in all messages about a table.
+/// Number of the attribute with the table's name, which is the same in all messages about tables, chains, rules and
+/// sets.
 const TABLE_NAME: u16 = 1;
-/// Maximum number of times a dump is requested if another change interrupts it.
+/// Maximum number of attempts to request a dump that other changes interrupt.
 const DUMPS: usize = 8;
 impl Nftables {
-    /// Opens a socket, for which the kernel loads its module `nfnetlink`.
+    /// Opens a socket. The kernel loads its module `nfnetlink` for this.
     ///
     /// # Errors
-    /// If the kernel has no netfilter netlink.
+    /// Returns an error if the kernel has no netfilter netlink.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Reads a table; `None` if it does not exist.
+    /// Reads a table of the bridge family; returns `None` if the table does not exist.
     ///
     /// # Errors
-    /// If the kernel refuses (`CAP_NET_ADMIN` is required), does not answer for a minute, or other changes never pause.
+    /// Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer for a
+    /// minute, or if other changes interrupt each attempt.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let named = Attributes::default().text(TABLE_NAME, name);
         let mut table = Table::default();
@@ -161,7 +163,8 @@ impl Nftables {
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
-    /// Sends a request; returns false if another change interrupted the answers.
+    /// Sends a request and calls `read` with each message of the answer. Returns false if another change interrupted
+    /// the dump.
     fn request(
         &mut self,
         kind: u8,
@@ -170,7 +173,7 @@ impl Nftables {
         read: &mut dyn FnMut(&Payload),
     ) -> io::Result<bool> {
         let number = self.next();
-        // An answer that is not a dump ends with the acknowledgement.
+        // The answer to a request that is not a dump has an end only if an acknowledgement is requested.
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
         let request =
@@ -196,20 +199,20 @@ impl Nftables {
     }
 }
 
-/// Attributes of a message, in the kernel's format.
+/// Attributes of a message to send, in the kernel's format.
 #[derive(Debug, Clone, Default)]
 pub struct Attributes(Vec<u8>);
 
 const NLA_F_NESTED: u16 = 0x8000;
 
 impl Attributes {
-    /// Returns the bytes of the message.
+    /// Returns the bytes of the attributes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Adds an attribute with any value.
+    /// Adds an attribute with these bytes as its value.
     #[must_use]
     pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
@@ -220,25 +223,26 @@ impl Attributes {
         self
     }
 
-    /// Adds a text with a NUL at the end.
+    /// Adds an attribute with a text, which is terminated by NUL.
     #[must_use]
     pub fn text(self, kind: u16, text: &str) -> Self {
         self.bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Adds a number: all numbers of nf_tables are big-endian.
+    /// Adds an attribute with a number. All numbers of nf_tables are big-endian.
     #[must_use]
     pub fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())
     }
 
-    /// Adds attributes nested in one attribute.
+    /// Adds an attribute that contains other attributes.
     #[must_use]
     pub fn nested(self, kind: u16, inner: Self) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
-    /// Adds a comment in the format of `nft` user data: each item has a type, a length and its bytes.
+    /// Adds an attribute with a comment in the format of `nft`'s user data, where each item has a type, a length and
+    /// its bytes.
     #[must_use]
     pub fn comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
@@ -263,11 +267,12 @@ fn comment(data: &[u8]) -> Option<String> {
     None
 }
 
-/// Attributes of an answer.
+/// Attributes of a received message.
 struct Payload<'a>(&'a [u8]);
 
 impl<'a> Payload<'a> {
-    /// Returns all attributes: each begins with its length and its type, and is padded to four bytes.
+    /// Returns the type and the value of each attribute. An attribute begins with its length and its type, and is
+    /// padded to a multiple of four bytes.
     fn all(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -296,7 +301,7 @@ impl<'a> Payload<'a> {
         Some(u32::from_be_bytes(self.get(kind)?.try_into().ok()?))
     }
 
-    /// Returns the keys of the elements in a `NFT_MSG_NEWSETELEM`.
+    /// Returns the keys of the elements in a `NFT_MSG_NEWSETELEM` message.
     fn keys(&self) -> Vec<Vec<u8>> {
         let elements = self.nested(3).map(|list| list.all());
         let key = |(_, element)| Some(Payload(element).nested(1)?.get(1)?.to_vec());
@@ -304,7 +309,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Returns true if an event is about a table of this name in the bridge family.
+/// Returns true if an event is about a table with this name in the bridge family.
 #[must_use]
 pub fn concerns(event: &[u8], table: &str) -> bool {
     let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
@@ -313,19 +318,19 @@ pub fn concerns(event: &[u8], table: &str) -> bool {
     of_tables && of_bridges && payload.text(TABLE_NAME).is_some_and(|name| name == table)
 }
 
-/// Returns the type of a message of nf_tables.
+/// Returns the netlink message type of an nf_tables message.
 #[must_use]
 pub const fn of_subsystem(kind: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, kind])
 }
 
-/// Returns `nfgenmsg`: family and version.
+/// Returns the `nfgenmsg` of messages about the bridge family: family and version.
 #[must_use]
 pub const fn bridge_header() -> [u8; 4] {
     [FAMILY_BRIDGE, 0, 0, 0]
 }
 
-/// Returns a message with its headers.
+/// Returns the bytes of a message with its headers and attributes.
 #[must_use]
 pub fn encode_message(
     kind: u16,
@@ -358,7 +363,7 @@ pub fn sequence(message: &[u8]) -> u32 {
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
 
-/// Returns the error number at the end of an answer, with 0 for success; returns `None` for any other message.
+/// Returns the error number of a message that ends an answer, which is 0 for success; `None` for other messages.
 #[must_use]
 pub fn answered(message: &[u8]) -> Option<i32> {
     if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {

@@ -1,4 +1,4 @@
-//! Notes about the facts: facts that could not be read, and values that look wrong.
+//! Notes of an observation: facts that could not be read, and values that seem wrong.
 
 use std::fmt;
 
@@ -6,10 +6,11 @@ use berth_api::infra_node::{Unknown, UnknownReason};
 
 use crate::root::ReadError;
 
-/// Notes of one observation. A fact that cannot be read does not hide other facts.
+/// Notes of one observation. They are collected, so that a fact that cannot be read does not prevent the other facts
+/// from being read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Problems that an administrator should check.
+    /// Problems for an administrator to check.
     pub warnings: Vec<Warning>,
     /// Facts that could not be read.
     pub unknown: Vec<Unknown>,
@@ -36,7 +37,7 @@ impl Notes {
         self.warnings.push(Warning { place: place.into(), message: message.into() });
     }
 
-    /// Adds an unknown fact with its `path` in the status.
+    /// Adds a fact that could not be read. `path` is its path in the status of the InfraNode.
     pub fn unknown(
         &mut self,
         path: impl Into<String>,
@@ -46,14 +47,14 @@ impl Notes {
         self.unknown.push(Unknown { path: path.into(), reason, message: Some(message.into()) });
     }
 
-    /// Returns true if the fact at `path` in the status is unknown.
+    /// Returns true if the fact at `path` in the status could not be read.
     #[must_use]
     pub fn is_unknown(&self, path: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.path == path)
     }
 
-    /// Returns the value that was read for the fact at `path`. An error is noted as an unknown fact, and as a warning unless
-    /// the file is absent or not readable by this user.
+    /// Returns the value that was read for the fact at `path` in the status. An error is noted as an unknown fact; it
+    /// is also noted as a warning, unless the file is absent or may not be read by this user.
     pub fn fact<T>(&mut self, path: &str, read: Result<T, ReadError>) -> Option<T> {
         let error = match read {
             Ok(value) => return Some(value),
@@ -64,8 +65,8 @@ impl Notes {
         None
     }
 
-    /// Returns the value of a file that many hosts do not have: a missing file is not noted, and an invalid value is
-    /// a warning.
+    /// Returns the value of a file that many hosts do not have. A missing file is not noted; an invalid value is
+    /// noted as a warning.
     pub fn optional<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -82,7 +83,7 @@ impl Notes {
         }
     }
 
-    /// Sorts the notes and removes duplicates, so that equal hosts have equal reports.
+    /// Sorts the notes and removes duplicates, so that hosts with the same facts have the same report.
     pub fn sort_and_dedup(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();

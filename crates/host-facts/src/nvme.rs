@@ -1,4 +1,4 @@
-//! NVMe drives and their users: a drive without users can be passed through to a VM.
+//! NVMe drives and their users. A drive without users can be passed through to a VM.
 
 use berth_api::infra_node::{Nvme, UnknownReason};
 use berth_api::{Bytes, PciAddress};
@@ -10,10 +10,11 @@ use crate::root::Root;
 use crate::text::one_line;
 
 const BLOCK: &str = "sys/class/block";
-/// The block layer counts in sectors of this size, for any sector size of the drive.
+/// Size of the block layer's sectors in bytes. It does not depend on the sector size of the drive.
 const SECTOR: u64 = 512;
 
-/// Reads drives with a block device, then controllers without a block device, such as those bound to `vfio-pci`.
+/// Reads first the drives with a block device, then the controllers without a block device, such as those bound to
+/// `vfio-pci`.
 pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
     let devices = root.list(BLOCK).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
@@ -36,7 +37,8 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     drives
 }
 
-/// Returns true for `nvme0n1`, but not for a partition (`nvme0n1p1`) or a path of a multipath drive (`nvme0c1n1`).
+/// Returns true for the name of a namespace such as `nvme0n1`, but not for a partition (`nvme0n1p1`) or a path of a
+/// multipath drive (`nvme0c1n1`).
 #[must_use]
 pub fn is_namespace(name: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -44,7 +46,7 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
 }
 
-/// Returns true for a local drive: drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of another machine.
+/// Returns true for a local drive. A drive behind a fabric (`tcp`, `rdma`, `fc`) is a volume on another machine.
 #[must_use]
 pub fn is_local(root: &Root, name: &str) -> bool {
     controllers(root, name).iter().all(|controller| {
@@ -53,7 +55,8 @@ pub fn is_local(root: &Root, name: &str) -> bool {
     })
 }
 
-/// Returns the controllers of a namespace: those of its subsystem, otherwise the controller in its name.
+/// Returns the names of a namespace's controllers: the controllers of its subsystem, or else the controller in its
+/// name.
 fn controllers(root: &Root, name: &str) -> Vec<String> {
     let below = root.numbered(&format!("{BLOCK}/{name}/device"), "nvme");
     if below.is_empty() {
@@ -72,7 +75,7 @@ fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts:
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
     let users = users(root, name, devices, mounts);
-    // A drive without a PCI function cannot be passed through to a VM, so its use does not matter.
+    // A drive without a PCI function cannot be passed through to a VM, so it does not matter whether it is in use.
     let known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
@@ -105,14 +108,14 @@ fn without_block_device(controller: &PciDevice) -> Nvme {
     }
 }
 
-/// Returns the controller in a name: `nvme12` for `nvme12n3`.
+/// Returns the controller in the name of a namespace: `nvme12` for `nvme12n3`.
 fn controller_of(name: &str) -> &str {
     let digits = name.strip_prefix("nvme").map_or(0, |rest| rest.find('n').unwrap_or(0));
     name.get(..4 + digits).unwrap_or(name)
 }
 
-/// Returns the PCI address in the path of the block device; a multipath drive is below a virtual subsystem, and the
-/// controllers of the subsystem have the address.
+/// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual
+/// subsystem instead; its address is that of the subsystem's controllers.
 fn address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.link(&format!("{BLOCK}/{name}")).unwrap_or_default();
     address_in_path(&path).or_else(|| {
@@ -122,7 +125,7 @@ fn address(root: &Root, name: &str) -> Option<PciAddress> {
     })
 }
 
-/// Returns all users of the drive, as text.
+/// Returns a description of each user of the drive.
 fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
     let is_partition = |device: &&String| {
         let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
@@ -158,7 +161,8 @@ fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<St
     users
 }
 
-/// Returns the signature that blkid found on the device, from udev's database: an idle LVM volume, a ZFS member.
+/// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. It
+/// is read from udev's database.
 fn signature(root: &Root, number: &str) -> Option<String> {
     let entry = root.read(&format!("run/udev/data/b{number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));

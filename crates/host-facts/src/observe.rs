@@ -1,4 +1,5 @@
-//! Reads [`HostFacts`] from a [`Root`]: a fact that cannot be read becomes a note, and the other facts remain.
+//! Reads [`HostFacts`] from a [`Root`]. A fact that cannot be read becomes a note, and the other facts are still
+//! read.
 
 use berth_api::infra_node::Memory;
 
@@ -17,18 +18,18 @@ use crate::{
 /// Options of an observation.
 #[derive(Debug, Clone)]
 pub struct ObserveOptions {
-    /// Folders on file systems that are tested for O_DIRECT.
+    /// Folders in which O_DIRECT is tested.
     pub direct_io_paths: Vec<String>,
-    /// True to observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need devices.
+    /// True if devices are observed: KVM, PCI, IOMMU, drives, file systems. Plans do not need these facts.
     pub devices: bool,
-    /// PCI functions from an earlier observation.
+    /// PCI functions from an earlier observation, which are used instead of reading them again.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// True to create a VM as a test of KVM: this interrupts every CPU of a host on which no VM runs.
+    /// True if a VM is created as a test of KVM. On a host on which no VM runs, the test interrupts every CPU.
     pub kvm: bool,
 }
 
 impl ObserveOptions {
-    /// Returns the options for the facts that a plan needs.
+    /// Returns the options for reading only the facts that a plan needs.
     #[must_use]
     pub const fn to_plan() -> Self {
         Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }
@@ -42,7 +43,7 @@ impl Default for ObserveOptions {
     }
 }
 
-/// Reads the whole host once.
+/// Reads all facts about the host once.
 #[must_use]
 pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostServices) -> HostFacts {
     let mut notes = Notes::default();
@@ -95,7 +96,7 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     facts
 }
 
-/// Reads only links and the ledger, after an event about links.
+/// Reads only the links and the ledger, after an event about links. All other facts are empty.
 #[must_use]
 pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut notes = Notes::default();

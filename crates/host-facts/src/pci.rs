@@ -1,4 +1,4 @@
-//! PCI functions that matter to VMs: network, NVMe, displays, accelerators, and every SR-IOV physical function.
+//! PCI functions that can be used by VMs: network, NVMe, displays, accelerators, and every SR-IOV physical function.
 
 use berth_api::PciAddress;
 use berth_api::infra_node::Sriov;
@@ -9,31 +9,31 @@ use crate::root::Root;
 
 const DEVICES: &str = "sys/bus/pci/devices";
 
-/// One PCI function.
+/// A PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PciDevice {
     /// PCI address.
     pub address: PciAddress,
-    /// Class, subclass and programming interface, 24 bits.
+    /// Class, subclass and programming interface, in 24 bits.
     pub class: u32,
     /// Vendor id.
     pub vendor: Option<u16>,
     /// Device id.
     pub device: Option<u16>,
-    /// Driver of the function.
+    /// Name of the driver to which the function is bound.
     pub driver: Option<String>,
     /// IOMMU group of the function.
     pub iommu_group: Option<u32>,
-    /// NUMA zone; sysfs has -1 for an unknown zone, which is not zone 0.
+    /// NUMA zone of the function. For an unknown zone, sysfs has -1, and this is `None`.
     pub zone: Option<u32>,
-    /// Virtual functions of a physical function.
+    /// Numbers of virtual functions, if the function is a physical function.
     pub sriov: Option<Sriov>,
     /// True if the function is a virtual function.
     pub is_virtual: bool,
 }
 
 impl PciDevice {
-    /// Returns the vendor and device id in the format of lspci, such as `15b3:101d`.
+    /// Returns vendor id and device id in the format of lspci, such as `15b3:101d`.
     #[must_use]
     pub fn id(&self) -> String {
         let (vendor, device) = (self.vendor.unwrap_or_default(), self.device.unwrap_or_default());
@@ -59,7 +59,7 @@ impl PciDevice {
     }
 }
 
-/// Reads `/sys/bus/pci/devices`, sorted by address.
+/// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     let names = notes.optional(root.list(DEVICES)).unwrap_or_default();
     let mut devices: Vec<PciDevice> =
@@ -68,8 +68,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     devices
 }
 
-/// Returns true for memory controllers, bridges, system peripherals and performance counters: nine of ten functions
-/// of a server, which cannot have virtual functions.
+/// Returns true for memory controllers, bridges, system peripherals and performance counters. They are nine of ten
+/// functions of a server, and cannot have virtual functions.
 const fn is_plumbing(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
@@ -122,8 +122,8 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     Some(found)
 }
 
-/// Counts the virtual functions in use: a virtual function is in use if it is bound to a driver for VMs, or if its
-/// network link has moved from this network namespace to that of a pod.
+/// Returns the number of virtual functions in use. A virtual function is in use if it is bound to a driver for VMs,
+/// or if its network link has been moved to the network namespace of a pod.
 fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
     let in_use = |(_, link): &(u32, String)| {
         let folder = format!("{DEVICES}/{name}/{link}");
@@ -138,15 +138,15 @@ fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
     )
 }
 
-/// Parses a hexadecimal number of sysfs, such as `0x010802`.
+/// Parses a hexadecimal number as sysfs writes it, such as `0x010802`.
 #[must_use]
 pub fn hexadecimal(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0x")?;
     u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Returns the last PCI function in the path of a device (`../../devices/pci0000:00/0000:00:02.0/net/eth0`). A USB
-/// device has no PCI address.
+/// Returns the address of the last PCI function in the path of a device
+/// (`../../devices/pci0000:00/0000:00:02.0/net/eth0`). Returns `None` for a USB device.
 #[must_use]
 pub fn address_in_path(path: &str) -> Option<PciAddress> {
     let parts = || path.split('/');

@@ -1,24 +1,24 @@
-//! systemd units with the processes of pods and virtual machines.
+//! Finds the systemd units that contain processes of pods and virtual machines.
 //!
-//! Usually pods are below `kubepods.slice`. Pods are below the unit of the container runtime if the kubelet uses the
-//! systemd cgroup driver and the runtime does not (runc then uses the name as a path relative to its own group:
-//! `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`), and below the unit of the kubelet
-//! with `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without systemd-machined are in the
-//! unit of libvirt.
+//! Usually the control groups of pods are below `kubepods.slice`. They are below the unit of the container runtime if
+//! the kubelet uses the systemd cgroup driver and the runtime does not (runc then uses the name as a path relative to
+//! its own group: `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`). They are below the
+//! unit of the kubelet with `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without
+//! systemd-machined are in the unit of libvirt.
 
 use std::collections::BTreeMap;
 
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Names of virtual machines' processes, which count in any control group.
+/// Beginnings of the names of virtual machine processes. Such a process counts in any control group.
 const MACHINES: [&str; 2] = ["qemu-", "virt-launcher"];
 
-/// Returns the units, each with one process of a pod or virtual machine.
+/// Returns the units, each with a description of one process of a pod or virtual machine in it.
 pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
     let mut found = BTreeMap::new();
     for (pid, folder) in root.numbered("proc", "") {
-        // The file is missing if the process has ended meanwhile, or for a kernel thread as seen from a container.
+        // The file is missing if the process has ended meanwhile, and, as seen from a container, for kernel threads.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
         let Some(group) = unified(&text) else { continue };
         let (path, is_relative) = resolved(root, group);
@@ -34,20 +34,21 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
             });
         }
     }
-    // A group without a process belongs to a pod that is being created.
+    // A control group without a process may belong to a pod that is being created.
     if let Some(folder) = below_system_slice(root) {
         found.entry(Unit::System).or_insert(folder);
     }
     found
 }
 
-/// Returns the control group of version 2: only version 2 restricts the CPUs of units.
+/// Returns the path of the control group in the version 2 hierarchy. Only version 2 restricts the CPUs of units.
 fn unified(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path from the host's top group, and true if only a part of the path is known. A process in a cgroup
-/// namespace sees paths relative to its own group: `/../..` and then the part after the common ancestor.
+/// Returns the path of a control group from the host's top group, and true if only a part of the path is known. A
+/// process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by the part after the
+/// common ancestor.
 fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
@@ -60,14 +61,15 @@ fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     (path, is_relative)
 }
 
-/// Returns the units that a group may be below.
+/// Returns the units to which a control group may belong.
 fn units(path: &str, is_relative: bool) -> Vec<Unit> {
     let top = path.split('/').nth(1).unwrap_or_default();
     Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
 }
 
-/// Returns true if a part of the path has the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_` between
-/// the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman.
+/// Returns true if a part of the path contains the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_`
+/// between the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman, not
+/// a pod.
 fn contains_pod_uid(path: &str) -> bool {
     path.match_indices("pod").any(|(at, word)| {
         let before = path.get(..at).unwrap_or_default();
@@ -79,7 +81,7 @@ fn contains_pod_uid(path: &str) -> bool {
     })
 }
 
-/// Returns a folder of pods' groups directly below a service.
+/// Returns the path of a folder with control groups of pods directly below a service, if there is one.
 fn below_system_slice(root: &Root) -> Option<String> {
     let top = "sys/fs/cgroup/system.slice";
     let names = root.list(top).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Names of pods in the file system: of their control groups and of their log folders.
+//! Names by which pods appear in the file system: names of their control groups and of their log folders.
 
-/// Folder with one log folder for each pod: `<namespace>_<name>_<uid>`.
+/// Folder that contains one log folder for each pod, named `<namespace>_<name>_<uid>`.
 pub const LOGS: &str = "var/log/pods";
 
-/// Folders in which the kubelet creates and removes control groups of pods: cgroup v2, then v1, for each class of pods.
+/// Folders in which the kubelet creates control groups of pods: those of cgroup v2, then those of v1, for each QoS
+/// class.
 pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
@@ -19,8 +20,8 @@ pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/hugetlb/kubepods/besteffort",
 ];
 
-/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. Classes
-/// other than Guaranteed have one more level: `kubepods-burstable-pod<uid with _>.slice`.
+/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. For QoS
+/// classes other than Guaranteed, the name contains the class: `kubepods-burstable-pod<uid with _>.slice`.
 pub fn pod_uid(name: &str) -> Option<String> {
     let systemd = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
@@ -34,7 +35,8 @@ pub fn pod_uid(name: &str) -> Option<String> {
     Some(uid.replace('_', "-"))
 }
 
-/// Returns the UID, and the namespace and name, in the name of a log folder. Namespaces and names cannot have a `_`.
+/// Returns the UID, and the namespace and name of the pod, from the name of its log folder. Namespaces and names of
+/// pods cannot contain `_`.
 pub fn from_log_folder(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);

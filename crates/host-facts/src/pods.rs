@@ -11,26 +11,28 @@ use super::processes::Processes;
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Facts about pods that plans need.
+/// Facts about the pods on the host that plans need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// UIDs of pods of the class Guaranteed: the kubelet's managers place these pods, and place them again when the
-    /// kubelet starts with another policy.
+    /// UIDs of pods with the QoS class Guaranteed. The kubelet's managers allocate resources to these pods, and do so
+    /// again when the kubelet starts with another policy.
     pub guaranteed: BTreeSet<String>,
     /// Number of launcher processes of virtual machines.
     pub launchers: usize,
-    /// True if the host's processes are visible.
+    /// True if the processes of the host are visible, so that `launchers` is reliable.
     pub known: bool,
-    /// Huge pages that pods are allowed (`hugetlb.<size>.max` of their groups), by size.
+    /// Number of huge pages that all pods are allowed to use (`hugetlb.<size>.max` of their control groups),
+    /// by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Units with pods or virtual machines, which `AllowedCPUs` would affect, each with the evidence.
+    /// Units that contain pods or virtual machines, each with the evidence. `AllowedCPUs` of such a unit would also
+    /// affect these pods and virtual machines.
     pub inside: BTreeMap<Unit, String>,
 }
 
 impl Pods {
-    /// Returns the reason that the node is not drained; `None` if the node is drained. Only pods that a kubelet with
-    /// another policy would place again count: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a
-    /// drained node.
+    /// Returns the reason why the node is not drained; `None` if it is drained. Only pods whose resources a kubelet
+    /// with another policy would allocate again are considered: Guaranteed pods and virtual machines. Other pods,
+    /// such as those of DaemonSets, may remain on a drained node.
     #[must_use]
     pub fn not_drained_reason(&self) -> Option<String> {
         if !self.known {
@@ -45,7 +47,7 @@ impl Pods {
     }
 }
 
-/// Paths of the kubelet's top group: cgroup v2, then v1, with either cgroup driver.
+/// Paths of the kubelet's top control group: cgroup v2, then v1, with either cgroup driver.
 const KUBEPODS_GROUPS: [&str; 6] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
@@ -55,13 +57,14 @@ const KUBEPODS_GROUPS: [&str; 6] = [
     "sys/fs/cgroup/systemd/kubepods",
 ];
 
-/// Reads the control groups.
+/// Finds the pods by their control groups and in the kubelet's checkpoints.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
     let listings: Vec<Vec<String>> =
         KUBEPODS_GROUPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
-    // The checkpoints have pods whose groups do not exist yet. If no kubelet runs, only the pods on disk count.
+    // The checkpoints contain pods whose control groups do not exist yet. If no kubelet runs, only those of them that
+    // are still on disk count.
     let of_cpu = kubelet.cpu_state.iter().flat_map(|state| state.by_pod().into_keys());
     let of_memory = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
     let of_checkpoints = of_cpu.chain(of_memory.map(String::as_str));
@@ -77,22 +80,22 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     }
 }
 
-/// Returns the UIDs of the pods that a stopped kubelet has left on disk: the kubelet runs these pods again when it
+/// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
 /// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
 fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     match root.list(&format!("{}/pods", kubelet.folder)) {
-        // In the agent's container, another, empty folder may be mounted at this path.
+        // In the agent's container, an empty folder that is not the host's may be mounted at this path.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
             return folders.into_iter().collect();
         }
         _ => {}
     }
-    // The log folder of a deleted pod remains until the kubelet removes it, once a minute.
+    // The log folder of a deleted pod remains until the kubelet removes it, which it does once a minute.
     let logs = root.list(LOGS).unwrap_or_default();
     logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
 }
 
-/// Returns the sum of the limits of all pods' groups, by page size.
+/// Returns the sum of the huge page limits of all pods' control groups, by page size.
 fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut total = BTreeMap::new();
     for (size, count) in hugepages_by_pod(root).into_values().flatten() {
@@ -101,8 +104,9 @@ fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     total
 }
 
-/// Returns the limits of each pod's group by page size, by UID: the groups of pods are directly below the top group
-/// or one level further down. Groups without a limit (`max`) belong to pods that do not request huge pages.
+/// Returns the huge page limits of each pod's control group by page size, by UID of the pod. The groups of pods are
+/// directly below the kubelet's top group or one level below. A group without a limit (`max`) belongs to a pod that
+/// requests no huge pages.
 pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
     for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {
@@ -115,7 +119,8 @@ pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSiz
 
 fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     let names = root.list(folder).unwrap_or_default();
-    // Names of control files have a dot after the controller's name; names of groups end in .slice or have no dot.
+    // The name of a control file has a dot after the controller's name. The name of a group ends in .slice or has no
+    // dot.
     let group = |name: &String| !name.contains('.') || name.ends_with(".slice");
     names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
 }
@@ -125,7 +130,7 @@ fn limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
     for (size, name) in [(PageSize::MIB_2, "2MB"), (PageSize::GIB_1, "1GB")] {
         let limit = |file: &str| root.parse::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
         let Some(bytes) = limit("max").or_else(|| limit("limit_in_bytes")) else { continue };
-        // Version 1 writes "no limit" as the highest number of whole pages.
+        // Version 1 writes the largest possible number of whole pages if there is no limit.
         if Bytes(bytes).0 < 1 << 60 && bytes > 0 {
             limits.insert(size, bytes / size.bytes());
         }

@@ -1,15 +1,15 @@
-//! Daemons that affect Berth if they run.
+//! Running daemons that affect Berth.
 
 use crate::pod_names::pod_uid;
 use crate::root::Root;
 
-/// The kernel's name of the kubelet's process.
+/// The kernel's name of a kubelet process.
 pub const KUBELET: &str = "kubelet";
 
-/// Programs with a built-in kubelet: k3s' server and agent, and MicroK8s.
+/// The kernel's names of programs that contain a kubelet: k3s' server and agent, and MicroK8s.
 pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
-/// Names of the processes, as the kernel shortens them (15 bytes at most).
+/// Names of the processes that are searched, as the kernel shortens them to 15 bytes.
 const NAMES: [&str; 11] = [
     KUBELET,
     "k3s-server",
@@ -33,31 +33,32 @@ pub struct Process {
     pub name: String,
 }
 
-/// Processes in ascending order of their ids.
+/// Running processes, in ascending order of their ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// Processes with a known name; only kubelets that may be the host's are included.
+    /// Processes with one of the known names. Of the processes with the name `kubelet`, only those that may be the
+    /// host's kubelet are included.
     pub found: Vec<Process>,
-    /// True if the host's processes are visible: false in most captures, in a container with a separate PID
-    /// namespace, and if `/proc` hides processes of other users (`hidepid`).
+    /// True if the processes of the host are visible. They are not in most captures, in a container with a separate
+    /// PID namespace, and if `/proc` hides the processes of other users (`hidepid`).
     pub known: bool,
 }
 
 impl Processes {
-    /// Returns the first process of that name.
+    /// Returns the first process with this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Process> {
         self.found.iter().find(|process| process.name == name)
     }
 
-    /// Returns true if the host's kubelet runs, as a separate process or within another program.
+    /// Returns true if the host's kubelet runs, as a separate process or as a part of another program.
     #[must_use]
     pub fn kubelet_runs(&self) -> bool {
         self.named(KUBELET).is_some() || EMBEDDED.iter().any(|name| self.named(name).is_some())
     }
 }
 
-/// Reads CPU time in seconds and resident memory in bytes of this process, from its `stat` and `statm`.
+/// Returns the CPU time of this process in seconds and its resident memory in bytes, from its `stat` and `statm`.
 #[must_use]
 pub fn own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     let stat = root.read("proc/self/stat").ok()?;
@@ -71,7 +72,7 @@ pub fn own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     Some((ticks / 100.0, pages * page))
 }
 
-/// Returns true if the process may be the host's kubelet: it runs as root, in the host's PID namespace, and not in
+/// Returns true if the process may be the host's kubelet: it runs as root and in the host's PID namespace, but not in
 /// the control group of a pod.
 pub fn is_host_process(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
@@ -80,16 +81,17 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
         line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
     };
     let of_root = field("Uid:").get(1) == Some(&"0");
-    // The field has one number for each PID namespace of the process, from this namespace inwards (Linux 4.1).
+    // The field has one number for each PID namespace of the process, from this namespace to the innermost (Linux
+    // 4.1).
     let here = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
-    // In a separate control group namespace (of the agent's container), paths begin with `..` parts and need not have
-    // `kubepods`, but they have the pod's own group.
+    // From a separate cgroup namespace, such as that of the agent's container, paths begin with `..` and need not
+    // contain `kubepods`, but they contain the pod's own group.
     let of_pod = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
     of_root && here && !groups.split(['/', '\n']).any(of_pod)
 }
 
-/// Reads `/proc/*/comm`.
+/// Finds the processes by the names in `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");
     let named = |(pid, folder): &(u32, String)| {
@@ -99,7 +101,8 @@ pub fn observe(root: &Root) -> Processes {
         meant.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(named).collect();
-    // Process 2 of a host is always the kernel's thread daemon, which no container has.
+    // Process 2 of a host is always the kernel's thread daemon, which is never visible in a container's own PID
+    // namespace.
     let whole = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
     Processes { known: whole || !found.is_empty(), found }
 }

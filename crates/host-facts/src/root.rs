@@ -1,10 +1,10 @@
 //! Access to the host's files.
 //!
-//! All files that are read in `/proc`, `/sys`, `/etc` and `/var` are named relative to a [`Root`]: `/` on a live
-//! host, or a folder with a captured tree. So a capture of any machine can be a test, and a symbolic link in a
-//! captured tree never leads to files of this machine.
+//! Files in `/proc`, `/sys`, `/etc` and `/var` are always read relative to a [`Root`], which is `/` on a running
+//! host, or a folder with a captured tree. Therefore a capture of any machine can be used in a test, and a symbolic
+//! link in a captured tree never leads to files of this machine.
 //!
-//! A read never blocks and has a size limit, for any kind of file.
+//! Reading a file never blocks, whatever kind of file it is, and has a size limit.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 
-/// The folder of the host's files.
+/// The folder that contains the host's files.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
@@ -41,35 +41,35 @@ pub struct RootError {
 pub struct ReadError {
     /// Path of the file, relative to the root.
     pub path: String,
-    /// Problem of the file.
+    /// What is wrong with the file.
     pub problem: ReadProblem,
 }
 
-/// Problem of a file.
+/// Reason why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadProblem {
     /// The file does not exist.
     #[error("not there")]
     NotFound,
-    /// This user may not read the file.
+    /// This user has no permission to read the file.
     #[error("no permission to read it; run as root to see it")]
     NoPermission,
-    /// The path is a folder, pipe, socket or device, and a file was expected.
+    /// The path is a folder, pipe, socket or device instead of a file.
     #[error("not a regular file")]
     NotAFile,
-    /// The file is larger than any that the kernel writes.
+    /// The file has more than this number of bytes, which is larger than any file that the kernel writes.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
-    /// The content is malformed.
+    /// The content of the file is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// Another error of the kernel.
+    /// The kernel returned another error.
     #[error("{}", .0.desc())]
     Io(Errno),
 }
 
 impl ReadError {
-    /// Returns the reason for the `unknown` list of the report.
+    /// Returns the corresponding reason in the report's list `unknown`.
     #[must_use]
     pub const fn reason(&self) -> UnknownReason {
         match self.problem {
@@ -82,45 +82,48 @@ impl ReadError {
         }
     }
 
-    /// Returns true if the file does not exist, which is ordinary for most files.
+    /// Returns true if the file does not exist, which is normal for most files.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.problem == ReadProblem::NotFound
     }
 }
 
-/// Maximum length of a sysfs attribute (`sysfs_emit`).
+/// Maximum size of a sysfs attribute in bytes (`sysfs_emit`).
 const PAGE: usize = 4096;
-/// Size limit of ordinary files: a sysfs attribute is at most a page, and procfs tables are far smaller than this.
+/// Size limit of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are far below
+/// this limit.
 const SMALL: usize = 1 << 20;
-/// Size limit of large files: `cpuinfo` of 8,192 CPUs has some 12 MB, a kubelet state file of 1,000 pods less.
+/// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has some 12 MB; the kubelet's checkpoint of 1,000 pods
+/// is smaller.
 const LARGE: usize = 64 << 20;
-/// Maximum number of openat2 calls if renames disturb them; a busy machine needs two or three.
+/// Maximum number of openat2 calls if renames disturb the resolution of the path. A busy machine needs two or three.
 const RETRIES: usize = 100;
-/// Maximum number of entries of a folder. `/proc` of a busy host has some ten thousand.
+/// Maximum number of entries of a folder that are read. `/proc` of a busy host has some ten thousand entries.
 const ENTRIES: usize = 1 << 18;
 
 impl Root {
-    /// Returns the root of this machine.
+    /// Returns the root of this running machine.
     ///
     /// # Errors
-    /// If `/` cannot be opened, which does not happen on a working system.
+    /// Returns an error if `/` cannot be opened, which does not happen on a working system.
     pub fn live() -> Result<Self, RootError> {
         Self::open(Path::new("/"))
     }
 
-    /// Returns the root of this machine, seen from a container: its `proc/`, `sys/`, ... are mounted below a folder.
+    /// Returns the root of this running machine for an agent in a container. `path` is the folder below which the
+    /// host's `proc/`, `sys/`, ... are mounted.
     ///
     /// # Errors
-    /// If the path is not a folder that can be opened.
+    /// Returns an error if the path is not a folder that can be opened.
     pub fn live_below(path: &Path) -> Result<Self, RootError> {
         Ok(Self { live: true, ..Self::open(path)? })
     }
 
-    /// Returns the root of a folder with `proc/`, `sys/`, ... ; `/` means the live machine.
+    /// Returns the root for a folder with `proc/`, `sys/`, ... of a captured tree. `/` means this running machine.
     ///
     /// # Errors
-    /// If the path is not a folder that can be opened.
+    /// Returns an error if the path is not a folder that can be opened.
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
@@ -136,43 +139,45 @@ impl Root {
         Ok(Self { path: path.to_owned(), folder, live })
     }
 
-    /// Returns true if this is the running machine, which has ioctls, netlink and CPUID besides files.
+    /// Returns true if this is the running machine, which also has ioctls, netlink and CPUID. Returns false for a
+    /// captured tree.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Returns true if this is the running machine seen from a container, whose `/dev` is not the host's.
+    /// Returns true if this is the running machine as seen from a container, whose `/dev` is not that of the host.
     #[must_use]
     pub fn is_from_container(&self) -> bool {
         self.live && self.path != Path::new("/")
     }
 
-    /// Returns the open folder. It is opened with `O_PATH`, so it serves only to open files below it.
+    /// Returns the open folder. It was opened with `O_PATH`, so it can only be used to open files below it.
     #[must_use]
     pub fn folder(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
     }
 
-    /// Returns the folder, for messages.
+    /// Returns the path of the folder, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the text of a file without surrounding white space and NUL bytes, which some kernels leave in
-    /// attributes. A replacement character takes the place of each byte that is not UTF-8.
+    /// Reads the text of a file. White space and NUL bytes at both ends, which some kernels leave in attributes, are
+    /// removed. Bytes that are not UTF-8 are replaced by replacement characters.
     ///
     /// # Errors
-    /// If the file does not exist, may not be read, is not a regular file, or is larger than the limit.
+    /// Returns an error if the file does not exist, may not be read, is not a regular file, or is larger than the
+    /// limit.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         self.read_up_to(path, SMALL)
     }
 
-    /// Reads the text of a file as [`Self::read`] does, for files that may have many megabytes.
+    /// Reads the text of a file like [`Self::read`], but with the limit for files that may have many megabytes.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Returns the errors of [`Self::read`].
     pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
         self.read_up_to(path, LARGE)
     }
@@ -180,7 +185,7 @@ impl Root {
     /// Reads the text of a file and parses it as a value.
     ///
     /// # Errors
-    /// As [`Self::read`], and if the text cannot be parsed.
+    /// Returns the errors of [`Self::read`], and an error if the text cannot be parsed.
     pub fn parse<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
@@ -189,28 +194,28 @@ impl Root {
         })
     }
 
-    /// Opens a file for reading line by line, up to `LARGE` bytes.
+    /// Opens a file to read it line by line. At most `LARGE` bytes are read.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Returns the errors of [`Self::read`].
     pub fn lines(&self, path: &str) -> Result<BufReader<impl Read + use<>>, ReadError> {
         Ok(BufReader::with_capacity(64 << 10, self.open_file(path)?.take(LARGE as u64)))
     }
 
-    /// Reads the raw bytes of a file, such as `cmdline` with its NUL separators.
+    /// Reads the bytes of a file unchanged, for files such as `cmdline` with its NUL separators.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Returns the errors of [`Self::read`].
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, ReadError> {
         let mut bytes = Vec::new();
         self.read_into(path, SMALL, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads the names in a folder, sorted, without names that are not UTF-8.
+    /// Returns the names of the entries of a folder, sorted. Names that are not UTF-8 are left out.
     ///
     /// # Errors
-    /// If the folder does not exist or may not be read.
+    /// Returns an error if the folder does not exist or may not be read.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
         let fd = self.open_fd(path, flags)?;
@@ -226,8 +231,9 @@ impl Root {
         Ok(names)
     }
 
-    /// Reads the names in a folder that are `prefix` and a decimal number, with the number, sorted by number: `cpu0`,
-    /// `cpu1`, ... but not `cpufreq`. Returns an empty list if the folder does not exist.
+    /// Returns the entries of a folder whose names consist of `prefix` and a decimal number, sorted by number:
+    /// `cpu0`, `cpu1`, ..., but not `cpufreq`. Each entry has the number and the name. The list is empty if the
+    /// folder does not exist.
     #[must_use]
     pub fn numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
         let number = |name: &str| {
@@ -242,15 +248,15 @@ impl Root {
         found
     }
 
-    /// Returns true if the path exists, as a file, folder or device.
+    /// Returns true if the path exists, as a file, folder, device or other object.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.open_fd(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Returns the time of the last change of a file or folder, since 1970; for a symbolic link, the later time of
-    /// the link and its target. On a live host this is `ctime`, which no program can set; archives have only `mtime`,
-    /// so this is used in a captured tree.
+    /// Returns the time of the last change of a file or folder, as the duration since 1970. For a symbolic link,
+    /// returns the later time of the link and its target. On a running host, the time is `ctime`, which no program
+    /// can set. In a captured tree, the time is `mtime`, because archives store only `mtime`.
     #[must_use]
     pub fn changed(&self, path: &str) -> Option<Duration> {
         let time = |flags| {
@@ -265,7 +271,7 @@ impl Root {
         Some(time(OFlag::empty())?.max(time(OFlag::O_NOFOLLOW)?))
     }
 
-    /// Returns the target of a symbolic link, as written.
+    /// Returns the target of a symbolic link, as it is stored in the link.
     #[must_use]
     pub fn link(&self, path: &str) -> Option<String> {
         let target = if self.live {
@@ -277,7 +283,7 @@ impl Root {
         target.into_string().ok()
     }
 
-    /// Returns the last part of a link's target, such as the name of a driver or the number of a group.
+    /// Returns the last part of a symbolic link's target, such as the name of a driver or the number of a group.
     #[must_use]
     pub fn link_name(&self, path: &str) -> Option<String> {
         let target = self.link(path)?;
@@ -299,8 +305,8 @@ impl Root {
         let mut page = [0; PAGE];
         let first = file.read(&mut page).map_err(failed)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
-        // sysfs returns a whole attribute in one read; a second read to find the end would double the system calls of
-        // a report.
+        // sysfs returns a whole attribute in one read. A second read, to detect the end of the file, would double the
+        // number of system calls of a report.
         let whole = first < PAGE && path.trim_start_matches('/').starts_with("sys/");
         if !whole && first > 0 {
             file.take((limit + 1 - first.min(limit)) as u64).read_to_end(bytes).map_err(failed)?;
@@ -312,7 +318,7 @@ impl Root {
     }
 
     fn open_file(&self, path: &str) -> Result<File, ReadError> {
-        // O_NONBLOCK: a named pipe in a captured tree must not block for ever.
+        // O_NONBLOCK: opening a named pipe in a captured tree must not block.
         let fd = self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let file = File::from(fd);
         match file.metadata() {
@@ -331,10 +337,10 @@ impl Root {
         if self.live {
             openat(&self.folder, relative, flags, Mode::empty())
         } else {
-            // Links, even absolute links, are resolved as if the tree were "/".
+            // Symbolic links, even absolute links, are resolved as if the tree were "/".
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
-            // EAGAIN: a file on the machine was renamed while `..` was resolved, and the kernel could not rule out
-            // that the path had left the tree. The call must be repeated.
+            // EAGAIN: a file on the machine was renamed while `..` was resolved, so the kernel could not exclude that
+            // the path had left the tree. The call must be repeated.
             let mut tries = (0..RETRIES).map(|_| openat2(&self.folder, relative, how));
             match tries.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
                 None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
@@ -345,8 +351,8 @@ impl Root {
         }
     }
 
-    /// Opens a file on kernels before 5.6 and in sandboxes that forbid openat2, with the same guarantee: links are
-    /// resolved first, and refused if they lead out of the tree.
+    /// Opens a file on kernels before 5.6 and in sandboxes that forbid openat2, with the same guarantee: symbolic
+    /// links are resolved before the file is opened, and refused if they lead out of the tree.
     fn open_without_openat2(&self, relative: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let path = self.path.join(relative);
         let errno = |io: std::io::Error| Errno::try_from(io).unwrap_or(Errno::EIO);

@@ -1,6 +1,7 @@
-//! Programs on the host that answer requests: systemd and the kubelet.
+//! Services on the host that answer requests: systemd and the kubelet.
 //!
-//! Their clients need an asynchronous runtime, so they are not in this crate: the caller passes an implementation.
+//! Clients of these services need an asynchronous runtime, so they are not in this crate; the caller passes an
+//! implementation.
 
 use berth_api::CpuSet;
 
@@ -8,21 +9,21 @@ use crate::kubelet::podresources::{Listed, PodResourcesError};
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Programs on a running host that answer requests.
+/// Services on a running host that answer requests.
 pub trait HostServices {
-    /// Requests the CPUs that systemd allows a unit without a control group (`AllowedCPUs`), where the empty set
-    /// means all CPUs; returns `None` if systemd does not answer.
+    /// Requests the CPUs on which systemd lets a unit without a control group run (`AllowedCPUs`). An empty set means
+    /// all CPUs. Returns `None` if systemd does not answer.
     fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet>;
 
-    /// Requests the pods and devices that the kubelet's PodResources API lists; returns `None` if the host has no
-    /// such socket.
+    /// Requests the pods and devices that the kubelet's PodResources API lists. Returns `None` if the host does not
+    /// have the API's socket.
     ///
     /// # Errors
-    /// If the kubelet does not answer in time, or if its answer is not such a list.
+    /// Returns an error if the kubelet does not answer in time, or if its answer is invalid.
     fn pod_resources(&self, root: &Root) -> Result<Option<Listed>, PodResourcesError>;
 }
 
-/// Services of a captured tree, which never answer.
+/// The services of a captured tree. They never answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoServices;
 

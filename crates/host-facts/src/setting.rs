@@ -8,9 +8,9 @@ use berth_api::{CpuSet, PageSize};
 /// A setting of the host that Berth may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Setting {
-    /// Pages of the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
+    /// Number of pages in the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
     Hugepages {
-        /// Number of the zone in the kernel.
+        /// The kernel's number of the zone.
         zone: u32,
         /// Page size.
         size: PageSize,
@@ -19,13 +19,13 @@ pub enum Setting {
     TransparentHugepages,
     /// A file of `/sys/kernel/mm/ksm`.
     Ksm(KsmSetting),
-    /// CPUs for work that is bound to no CPU (`/sys/devices/virtual/workqueue/cpumask`).
+    /// CPUs that run unbound workqueues (`/sys/devices/virtual/workqueue/cpumask`).
     WorkqueueCpus,
-    /// CPUs for interrupts that are requested later (`/proc/irq/default_smp_affinity`).
+    /// CPUs that handle interrupts that are requested later (`/proc/irq/default_smp_affinity`).
     DefaultIrqAffinity,
-    /// CPUs for one interrupt (`/proc/irq/<n>/smp_affinity_list`).
+    /// CPUs that handle the interrupt with this number (`/proc/irq/<n>/smp_affinity_list`).
     IrqAffinity(u32),
-    /// CPUs that systemd allows a unit (`AllowedCPUs`), as a runtime property.
+    /// CPUs on which systemd lets a unit's processes run (`AllowedCPUs`), as a runtime property.
     AllowedCpus(Unit),
 }
 
@@ -44,14 +44,14 @@ pub enum KsmSetting {
     Run,
 }
 
-/// The systemd units with all processes that are not of virtual machines or pods.
+/// The systemd units that together contain all processes other than those of virtual machines and pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
-    /// `init.scope`, with the process of systemd.
+    /// `init.scope`, which contains the process of systemd.
     Init,
-    /// Services, including the kubelet and the container runtime.
+    /// `system.slice`, which contains services, including the kubelet and the container runtime.
     System,
-    /// Login sessions.
+    /// `user.slice`, which contains login sessions.
     User,
 }
 
@@ -60,9 +60,9 @@ pub enum Unit {
 pub enum Value {
     /// A count, a time in milliseconds, or a switch.
     Number(u64),
-    /// CPUs; for `AllowedCPUs` the empty set means all.
+    /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
-    /// A keyword of the kernel, such as `madvise`.
+    /// A word of the kernel, such as `madvise`.
     Word(String),
 }
 
@@ -72,7 +72,7 @@ pub enum Value {
 pub struct ParseSettingError(String, &'static str);
 
 impl KsmSetting {
-    /// All files, in the order in which they can be set: `run` is last.
+    /// All files, in the order in which they must be written: `run` is last.
     pub const ALL: [Self; 5] = [
         Self::AdvisorMode,
         Self::MergeAcrossNodes,
@@ -110,10 +110,10 @@ impl Unit {
 }
 
 impl Setting {
-    /// Parses a value of this setting in the format of [`Value`]'s `Display`.
+    /// Parses a value of this setting. The text has the format of [`Value`]'s `Display`.
     ///
     /// # Errors
-    /// If the text is not a value of this setting.
+    /// Returns an error if the text is not a value of this setting.
     pub fn value(&self, text: &str) -> Result<Value, ParseSettingError> {
         let number = || text.parse().ok().map(Value::Number);
         let cpus = || text.parse().ok().map(Value::Cpus);
@@ -190,7 +190,7 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// Formats the value for people: an empty set of CPUs is shown as `all CPUs`.
+    /// Formats the value for messages: an empty set of CPUs is shown as `all CPUs`.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {

@@ -1,7 +1,7 @@
-//! Text from a host, in a form that is safe for API objects and terminals.
+//! Makes text from a host safe for API objects and terminals.
 
-/// Replaces line ends and control characters: firmware and drives can have any bytes in their texts, and the reader's
-/// terminal must not execute escape sequences.
+/// Replaces line ends and control characters. Texts of firmware and drives can contain any bytes, and a terminal that
+/// shows them must not execute escape sequences.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let plain = |c: char| match c {

@@ -1,8 +1,8 @@
 //! Logical CPUs, cores and packages.
 //!
-//! Cores and packages are counted as lscpu does: a core is a distinct set of thread siblings, a package a distinct
-//! set of package siblings. Core ids are not used to count: they repeat in each die and package, and on AMD family
-//! 15h the two halves of a core have separate ids.
+//! Cores and packages are counted as in lscpu: a core is a distinct set of thread siblings, a package is a distinct
+//! set of package siblings. Core ids are not used for counting: they repeat in each die and package, and on AMD
+//! family 15h the two halves of a core have separate ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,37 +23,38 @@ pub struct Topology {
     pub online: CpuSet,
     /// CPUs that are present but offline.
     pub offline: CpuSet,
-    /// Properties of every online CPU.
+    /// Properties of every online CPU, by its number.
     pub cpus: BTreeMap<u32, LogicalCpu>,
-    /// Distinct packages; incomplete while CPUs are read.
+    /// The distinct packages that have been found while CPUs are read, each as a set of CPUs.
     packages: Vec<Arc<CpuSet>>,
-    /// Distinct third-level caches; incomplete while CPUs are read.
+    /// The distinct third-level caches that have been found while CPUs are read, each as a set of CPUs.
     caches: Vec<Arc<CpuSet>>,
-    /// True if sysfs or cpuinfo has core ids.
+    /// True if core ids were found in sysfs or cpuinfo.
     pub known: bool,
 }
 
-/// Package, core and zone of a logical CPU.
+/// Package, core, cache and zone of a logical CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalCpu {
-    /// Package number of the firmware.
+    /// Number of the package, which the firmware assigns.
     pub socket: Option<u32>,
-    /// Die within the package.
+    /// Number of the die within the package.
     pub die: Option<u32>,
-    /// Core number, unique only within the die.
+    /// Number of the core, which is unique only within the die.
     pub core: Option<u32>,
     /// All online CPUs of the same physical core, including this CPU.
     pub siblings: Arc<CpuSet>,
     /// All online CPUs of the same package; empty if unknown.
     pub package: Arc<CpuSet>,
-    /// All online CPUs that share the last-level cache, if this is a third-level cache; empty if unknown.
+    /// All online CPUs that share the third-level cache; empty if this cache is unknown or missing.
     pub cache: Arc<CpuSet>,
-    /// NUMA zone, set after zones are read.
+    /// NUMA zone of the CPU. It is set after the zones have been read.
     pub zone: Option<u32>,
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system/cpu`, or `/proc/cpuinfo` if a tree has no such folder.
+    /// Reads the topology from `/sys/devices/system/cpu`, or from `/proc/cpuinfo` if the tree does not have that
+    /// folder.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
         let folders = root.numbered(CPUS, "cpu");
         let numbered = |id: &u32| *id <= CpuSet::MAX_CPU;
@@ -68,12 +69,13 @@ impl Topology {
             let runs = |id: &u32| is_online(root, *id);
             if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
         });
-        // A malformed `online` must not add thousands of CPUs to a tree with eight folders.
+        // A malformed file `online` must not add thousands of CPUs to a tree with few CPU folders.
         let online = match online.intersection(&in_sysfs) {
             seen if seen.is_empty() => online,
             seen => seen,
         };
-        // `offline` also has CPUs that the kernel supports but the machine does not have; `present` does not.
+        // The file `offline` also contains CPUs that the kernel supports but the machine does not have; the file
+        // `present` does not.
         let present = listed("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
         let offline = present.difference(&online);
 
@@ -93,7 +95,7 @@ impl Topology {
             if cpu.cache.contains(id) && !topology.caches.contains(&cpu.cache) {
                 topology.caches.push(Arc::clone(&cpu.cache));
             }
-            // Threads of a core have the same ids and the same siblings, so one thread is read for each core.
+            // All threads of a core have the same ids and siblings, so only one thread of each core is read.
             for sibling in cpu.siblings.iter() {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
@@ -110,7 +112,7 @@ impl Topology {
         topology
     }
 
-    /// Returns the distinct cores with at least one of these CPUs, as sets of siblings.
+    /// Returns the distinct cores that contain at least one of these CPUs, each as a set of siblings.
     #[must_use]
     pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
         cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.siblings).collect()
@@ -130,13 +132,13 @@ impl Topology {
         packages.len()
     }
 
-    /// Returns the maximum number of threads of a core.
+    /// Returns the largest number of threads that a core has.
     #[must_use]
     pub fn threads_per_core(&self) -> usize {
         self.cpus.values().map(|cpu| cpu.siblings.len()).max().unwrap_or(0)
     }
 
-    /// Reads packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
+    /// Determines packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
     fn use_cpuinfo(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
         let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
@@ -158,15 +160,17 @@ impl Topology {
     }
 }
 
-/// Returns true if a CPU is online. On most machines CPU 0 cannot be taken offline and has no `online` file.
+/// Returns true if a CPU is online. A CPU without a file `online` cannot be taken offline, such as CPU 0 on most
+/// machines.
 fn is_online(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
-/// Reads a CPU; returns false if its folder does not list the CPUs that share its core.
+/// Reads the properties of a CPU. The returned bool is false if its folder does not list the CPUs that share its
+/// core.
 fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
-    // -1 means that the architecture does not know the value, and -1 does not parse as u32.
+    // -1 means that the value is unknown on this architecture. It does not parse as u32.
     let number = |name: &str| root.parse::<u32>(&file(name)).ok();
     let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
@@ -188,7 +192,8 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     (cpu, has_siblings)
 }
 
-/// Returns the package of a CPU: the package of an earlier CPU, or the package in the CPU's own folder.
+/// Returns the CPUs of a CPU's package: a set that was found for an earlier CPU, or else the set in the CPU's own
+/// folder.
 fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     if let Some(known) = so_far.packages.iter().find(|package| package.contains(id)) {
         return Arc::clone(known);
@@ -199,8 +204,9 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     Arc::new(set.unwrap_or_default().intersection(&so_far.online))
 }
 
-/// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. Caches are numbered
-/// from the first level up, and the first level has separate data and instruction caches, so the third level is `index3`.
+/// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. The kernel numbers
+/// caches from the first level up, and the first level has separate data and instruction caches, so the third level
+/// is `index3`.
 fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     if let Some(known) = so_far.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
@@ -219,7 +225,8 @@ fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
 }
 
-/// Reads a CPU list, or, from kernels before 2.6.2x, the mask in another file.
+/// Reads a CPU list. If the kernel does not have this file (kernels before 2.6.2x), reads the CPU mask in another
+/// file.
 pub fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match kernel_list(root, list) {
         Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),

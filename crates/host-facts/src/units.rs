@@ -1,7 +1,7 @@
-//! CPUs that systemd allows its units.
+//! CPUs on which systemd lets the processes of its units run.
 //!
-//! The CPUs come from the control group, which is authoritative. A unit that is not active has no control group, and
-//! then systemd answers.
+//! The CPUs are read from the unit's control group, which is authoritative. A unit that is not active has no control
+//! group; in this case, systemd reports the CPUs.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::Unit;
 
-/// Reads the units whose CPUs are known; the empty set means all.
+/// Reads the CPUs of all units for which they are known. An empty set means all CPUs.
 pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSet> {
     let allowed = |unit: Unit| Some((unit, allowed(root, unit, services)?));
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
-/// Reads the CPUs of one unit. The empty set means all, and so does a set of all online CPUs: the kernel does not let
-/// the set become empty again.
+/// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty
+/// set, because the kernel does not allow a set to become empty again.
 pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());
     let cpus = if root.exists(&folder) {
         match kernel_list(root, &format!("{folder}/cpuset.cpus")) {
-            // Without the cpuset controller the file does not exist, and CPUs are not restricted.
+            // Without the cpuset controller, the file does not exist, and the CPUs are not restricted.
             Err(error) if error.is_not_found() => CpuSet::new(),
             read => read.ok()?,
         }

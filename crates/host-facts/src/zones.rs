@@ -1,4 +1,4 @@
-//! NUMA zones, with the kernel's numbers, which may have gaps.
+//! NUMA zones with the kernel's numbers, which need not be contiguous.
 
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
@@ -11,9 +11,10 @@ use crate::root::Root;
 
 const NODES: &str = "sys/devices/system/node";
 
-/// Reads the zones, and sets the zone of every CPU.
+/// Reads the zones, and sets the zone of each CPU in the topology.
 ///
-/// A kernel without NUMA has no such folder; then the host has one zone with the id 0, as in the kubelet.
+/// A kernel without NUMA does not have the folder of nodes. The host then has one zone with the number 0, as in the
+/// kubelet.
 pub fn observe(
     root: &Root,
     topology: &mut Topology,
@@ -78,7 +79,8 @@ fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
     })
 }
 
-/// Reads the distances: `distance` has one number for each online node in the order of ids, even if the ids have gaps.
+/// Reads the distances between zones. The file `distance` has one number for each online node, in ascending order of
+/// node numbers, even if the numbers have gaps.
 fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {
@@ -105,8 +107,8 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     }
 }
 
-/// Sets the zone of every CPU. If two zones claim the same CPU, the firmware is wrong: the first zone has the CPU,
-/// and a warning is noted.
+/// Sets the zone of each CPU. If two zones contain the same CPU, the firmware is wrong: the CPU is assigned to the
+/// first zone, and a warning is noted.
 fn assign(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {

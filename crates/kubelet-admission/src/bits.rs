@@ -1,5 +1,5 @@
-//! Sets of the CPUs of one host, by the CPU's place in the host's order. A set has a fixed number of words and needs
-//! no allocation.
+//! Sets of the CPUs of one host. Each CPU is identified by its place in the host's order of CPUs. A set has a fixed
+//! number of words and needs no memory allocation.
 
 /// Number of words of a set.
 const WORDS: usize = 16;
@@ -7,8 +7,8 @@ const WORDS: usize = 16;
 /// Largest number of CPUs of a host: the largest two-socket servers have 768.
 pub(super) const MAX_CPUS: usize = WORDS * 64;
 
-/// Set of CPUs by place. Places are ordered by zone, then by core, so that the CPUs of a zone and of a core are a
-/// contiguous range.
+/// Set of CPUs by place. The CPUs are ordered by zone, then by core, so that the CPUs of a zone and of a core have
+/// contiguous places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuBits([u64; WORDS]);
 
@@ -75,7 +75,7 @@ impl CpuBits {
     }
 }
 
-/// Returns the words that a range covers, each with the mask of the range's bits.
+/// Returns the indexes of the words that a range of places covers, each with the mask of the bits in the range.
 fn masked_words(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
@@ -86,7 +86,7 @@ fn masked_words(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// A set of CPUs with only the necessary words, for storage with each container.
+/// A set of CPUs with only the words that are necessary, for storage with each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CompactCpuBits {
     first: u8,

@@ -7,16 +7,16 @@ use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
 use super::{distribute, take, take_legacy};
 
-/// CPUs that the kubelet takes for a container.
+/// CPUs that the kubelet allocates to a container.
 pub(super) struct Taken {
     pub(super) cpus: CpuBits,
     pub(super) is_deterministic: bool,
-    /// True if some of the CPUs were not free, see `take_sockets`.
+    /// True if some of the CPUs were not free (see `take_sockets` and `take_cores`).
     pub(super) in_use: bool,
 }
 
-/// Returns the hints of the CPU Manager (`generateCPUTopologyHints`). The preferred number of zones is computed with
-/// zone sizes that include reserved CPUs.
+/// Returns the hints of the CPU Manager (`generateCPUTopologyHints`). As in the kubelet, the preferred number of
+/// zones is computed from zone sizes that include reserved CPUs.
 pub(super) fn hints(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -32,7 +32,7 @@ pub(super) fn hints(
         free[place] = u64::from(available.count_range(zone.cpus.0, zone.cpus.1));
         let reused = u64::from(reusable.count_range(zone.cpus.0, zone.cpus.1));
         if reused > 0 {
-            // A mask that lacks the zone of a reusable CPU is excluded.
+            // The kubelet excludes a mask that lacks the zone of a reusable CPU.
             must |= 1 << place;
             free[place] += reused;
         }
@@ -54,8 +54,8 @@ pub(super) fn hints(
     Hints::on(possible, |mask| mask.count_ones() == least || is_socket_aligned(host, mask, least))
 }
 
-/// Returns true if the mask needs no more than the minimum number of sockets (`isHintSocketAligned`), for
-/// `align-by-socket`.
+/// Returns true if the mask contains no more sockets than necessary for the minimum number of zones, `least`
+/// (`isHintSocketAligned`). False without the option `align-by-socket`.
 fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
@@ -65,8 +65,8 @@ fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
     per_socket > 0 && host.sockets_in(mask) == (least as usize).div_ceil(per_socket)
 }
 
-/// Allocates CPUs (`Allocate`): applies the rule of `full-pcpus-only`, then takes CPUs on the zones of the affinity,
-/// then on other zones.
+/// Allocates CPUs (`Allocate`): checks the rule of `full-pcpus-only`, then takes CPUs in the zones of the affinity,
+/// then CPUs in other zones.
 pub(super) fn allocate(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -93,8 +93,8 @@ pub(super) fn allocate(
     Ok(taken)
 }
 
-/// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). CPUs that an init container leaves for reuse do not
-/// count as free.
+/// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). As in the kubelet, CPUs of init containers that can
+/// be reused do not count as free.
 fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
     if !host.kubelet.cpu_options.full_pcpus_only {
         return Ok(());
@@ -110,8 +110,8 @@ fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), 
     Ok(())
 }
 
-/// Returns the allocatable CPUs of the zones (`getAlignedCPUs`); with `align-by-socket`, those of all sockets that
-/// contain the zones.
+/// Returns the allocatable CPUs in the zones (`getAlignedCPUs`). With `align-by-socket`, returns the allocatable CPUs
+/// in all sockets that contain CPUs of the zones.
 fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
     let mut near = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
@@ -126,7 +126,7 @@ fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBit
     near.and(allocatable)
 }
 
-/// Takes CPUs with the algorithm of the kubelet's version and options (`takeByTopology`).
+/// Takes `wanted` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
 fn take_by_topology(host: &KubeletHost, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
     if !host.features.zone_aware_order {
         let (cpus, is_deterministic) = take_legacy::pack(host, available, wanted)?;

@@ -1,8 +1,8 @@
 //! The Device Manager: devicemanager/topology_hints.go and `devicesToAllocate` of devicemanager/manager.go.
 //!
-//! Devices of a zone are interchangeable, so counts are sufficient. Among equally suitable devices, the kubelet asks
-//! the plugin (`GetPreferredAllocation`); if the plugin has no preference, the choice is random. This module takes the
-//! devices of the lowest zone, as the kubelet's plugin stub does.
+//! Devices of a zone are interchangeable, so the model counts devices. Among equally suitable devices, the kubelet
+//! lets the plugin choose (`GetPreferredAllocation`); if the plugin has no preference, the choice is random. This
+//! module takes the devices of the lowest zone, as the kubelet's plugin stub does.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,18 @@ use super::host::{KubeletHost, Pool};
 use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
 
-/// Numbers of devices: for each pool, the devices of each zone, then the devices without a zone.
+/// Numbers of devices, for one pool after the other: for each zone, the number of devices in the zone, then the
+/// number of devices without a zone.
 pub(super) type Counts = Vec<u32>;
 
-/// Devices of one pool and zone that a container has.
+/// The devices that a container has of one pool in one zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrant {
     pub(super) pool: u16,
-    /// Place of the zone; for devices without a zone, one more than the place of the last zone.
+    /// Place of the zone. For devices without a zone, one more than the place of the host's last zone.
     pub(super) zone: u8,
     pub(super) count: u32,
-    /// Number of these devices that an init container used before.
+    /// Number of those devices in `count` that an init container of the pod used before.
     pub(super) reused: u32,
 }
 
@@ -29,13 +30,14 @@ pub(super) fn empty_counts(host: &KubeletHost) -> Counts {
     vec![0; host.pools.len() * (host.zones.len() + 1)]
 }
 
-/// Returns the counts of one pool.
+/// Returns a function that maps the place of a zone to the number of devices of this pool in `counts`.
 fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
     let start = pool * (host.zones.len() + 1);
     move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
 }
 
-/// Returns the requests for devices of plugins. The limits are read, because requests must equal limits.
+/// Returns the pools from which the container requests devices, with place and number. The limits are read, because
+/// the API server requires that the requests of these resources equal the limits.
 pub(super) fn requested<'h>(
     host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
@@ -46,8 +48,8 @@ pub(super) fn requested<'h>(
     })
 }
 
-/// Returns the hints of the Device Manager (`generateDeviceTopologyHints`), over the zones that have devices of the
-/// resource.
+/// Returns the hints of the Device Manager for one resource (`generateDeviceTopologyHints`). Only zones with devices
+/// of the resource are considered.
 pub(super) fn hints(
     host: &KubeletHost,
     used: &[u32],
@@ -85,9 +87,9 @@ pub(super) fn hints(
     Hints::on(possible, |mask| mask.count_ones() == least)
 }
 
-/// Allocates devices of one pool: first an init container's devices, then devices near the affinity, then other
-/// devices. Returns false if the kubelet's choice among the init container's devices is random (the order of a Go
-/// map).
+/// Allocates devices of one pool: first the devices that an init container used, then devices in the zones of the
+/// affinity, then other devices. The returned bool is false if the kubelet's choice among the init container's
+/// devices is random (it follows the order of a Go map).
 pub(super) fn allocate(
     host: &KubeletHost,
     used: &mut [u32],
@@ -152,7 +154,8 @@ pub(super) fn allocate(
     Ok((grants, is_deterministic))
 }
 
-/// Releases the devices of a pod.
+/// Releases the devices in the grants. Devices that were reused from an init container are released with the init
+/// container's grant.
 pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGrant]) {
     for grant in grants {
         if let Some(count) = used.get_mut(index(host, grant)) {
@@ -161,8 +164,8 @@ pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGran
     }
 }
 
-/// Updates the devices that later containers may reuse: all devices of init containers, minus the devices that other
-/// containers use.
+/// Updates the devices that later containers of the pod may reuse: adds the devices of an init container, or removes
+/// the devices that another container has reused.
 pub(super) fn update_reusable(
     host: &KubeletHost,
     reusable: &mut Counts,
@@ -186,7 +189,7 @@ fn index(host: &KubeletHost, grant: &DeviceGrant) -> usize {
     usize::from(grant.pool) * (host.zones.len() + 1) + usize::from(grant.zone)
 }
 
-/// Marks the devices of a grant as used.
+/// Counts the devices of a grant as used.
 pub(super) fn add_used(host: &KubeletHost, used: &mut [u32], grant: &DeviceGrant) {
     if let Some(count) = used.get_mut(index(host, grant)) {
         *count = count.saturating_add(grant.count);

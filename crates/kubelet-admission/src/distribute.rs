@@ -1,15 +1,15 @@
 //! CPU distribution for the option `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of
 //! cpumanager/cpu_assignment.go (KEP-2902).
 //!
-//! If a single zone is insufficient, the CPUs are split evenly over as few zones as possible. The remainder comes from
-//! the zones for which the free CPUs are most balanced afterwards.
+//! If no single zone has enough free CPUs, the CPUs are split evenly over as few zones as possible. The remainder
+//! comes from those zones for which the numbers of free CPUs are most balanced afterwards.
 
 use super::bits::CpuBits;
 use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::take::{CpuAccumulator, pack};
 
-/// Distributes `wanted` CPUs in groups of `group`.
+/// Takes `wanted` CPUs, distributed over zones in groups of `group` CPUs.
 pub(super) fn distribute(
     host: &KubeletHost,
     available: &CpuBits,
@@ -36,7 +36,8 @@ pub(super) fn distribute(
     pack(host, available, wanted, false)
 }
 
-/// Returns the minimum and maximum number of zones that the request needs (`rangeNUMANodesNeededToSatisfy`).
+/// Returns the minimum and maximum number of zones over which the CPUs may be split
+/// (`rangeNUMANodesNeededToSatisfy`).
 fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
     let groups = |cpus: i64| (cpus - 1) / group + 1;
     let zones = i64::from(host.cpu_zones.count_ones()).max(1);
@@ -49,7 +50,7 @@ fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (u
     (usize::try_from(least).unwrap_or(usize::MAX), most)
 }
 
-/// Zones over which the CPUs are split, and zones that provide the remainder.
+/// The zones over which the CPUs are split, and the zones that provide the remainder.
 struct Split {
     zones: Vec<usize>,
     rest: Vec<usize>,
@@ -112,9 +113,9 @@ fn best_split(
     }))
 }
 
-/// Returns the zones that provide the remainder with the best balance, and the balance. Returns `None` if the kubelet
-/// would loop forever. The kubelet does so if the remaining partial cores of several zones form a whole core only
-/// together.
+/// Returns the best balance of free CPUs, and the zones that must provide the remainder for this balance. Returns
+/// `None` if the kubelet would loop forever, which happens if a whole core can only be formed from remaining partial
+/// cores of several zones.
 fn best_remainder_zones(
     combo: &[usize],
     after: &[(usize, i64)],
@@ -188,7 +189,7 @@ impl Split {
             accumulator.free.and(&CpuBits::run(run.0, run.1))
         };
         for &zone in &self.zones {
-            // The kubelet also ignores an error here; the missing CPUs are detected at the end.
+            // As in the kubelet, an error is ignored here; missing CPUs are detected at the end.
             if let Ok(cpus) = pack(host, &in_zone(&accumulator, zone), even, false) {
                 accumulator.take(&cpus);
             }
@@ -232,8 +233,8 @@ fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
     }
 }
 
-/// Returns the standard deviation (`standardDeviation`), rounded to thousandths as in the kubelet, so that nearly
-/// equal balances count as equal.
+/// Returns the standard deviation of the numbers of free CPUs (`standardDeviation`). As in the kubelet, it is rounded
+/// to thousandths, so that nearly equal balances count as equal.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
 fn deviation(after: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
@@ -243,16 +244,17 @@ fn deviation(after: &[(usize, i64)]) -> f64 {
     round((squares / count).sqrt())
 }
 
-/// Iterates over combinations (`iterateCombinations`) with the kubelet's slice semantics: Go's `append` writes into
-/// the existing array while the array has capacity. Therefore later combinations in the same array overwrite a
-/// combination that is stored as the best. With five or more zones, this changes which CPUs are taken.
+/// Iterates over combinations (`iterateCombinations`) with the semantics of Go slices, which the kubelet's code
+/// depends on: `append` writes into the existing array while the array has capacity. Therefore a later combination in
+/// the same array overwrites a combination that was stored as the best. With five or more zones, this changes which
+/// CPUs are taken.
 #[derive(Default)]
 struct Combinations {
-    /// Arrays, each with its capacity.
+    /// The arrays of all slices, each with its capacity.
     arrays: Vec<(Vec<usize>, usize)>,
 }
 
-/// A slice: an array and a length.
+/// A slice: the index of an array, and a length.
 #[derive(Clone, Copy)]
 struct Chosen {
     array: usize,
@@ -267,7 +269,7 @@ impl Combinations {
             .unwrap_or_default()
     }
 
-    /// Calls the function for each combination, until the function returns false.
+    /// Calls `then` for each combination of `count` elements of `of`, until `then` returns false.
     fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
@@ -296,7 +298,8 @@ impl Combinations {
         true
     }
 
-    /// Appends a zone as Go's `append` does: small arrays double their capacity.
+    /// Appends a zone to a slice as Go's `append` does. The capacity of a full array is doubled, as Go does for small
+    /// arrays.
     fn append(&mut self, to: Chosen, zone: usize) -> Chosen {
         let length = to.length + 1;
         let capacity = self.arrays.get(to.array).map_or(0, |&(_, capacity)| capacity);
@@ -320,8 +323,8 @@ impl Combinations {
 mod tests {
     use super::*;
 
-    /// Expected values are the output of the same loop in Go. The first combination of four out of five is stored; its
-    /// last element is the last element that was written to the array.
+    /// The expected values are the output of the same loop in Go. The test stores the first combination of four out
+    /// of five elements; its last element is later overwritten by the last element that is written to the array.
     #[test]
     fn kept_combinations_are_overwritten_as_in_go() {
         let mut combinations = Combinations::default();

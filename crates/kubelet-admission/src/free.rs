@@ -1,5 +1,5 @@
-//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they predict an
-//! admission.
+//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they predict the
+//! admission on one of them.
 
 use berth_api::PageSize;
 
@@ -13,22 +13,22 @@ use super::zones::MAX_HINT_ZONES;
 #[derive(Clone, Copy, Debug)]
 pub struct FreeZone<'a> {
     host: &'a KubeletHost,
-    /// CPUs that can be pinned now.
+    /// Number of CPUs that the kubelet can currently allocate exclusively.
     pub cpus: u32,
-    /// CPUs that can be pinned on an empty host.
+    /// Number of CPUs that the kubelet can allocate exclusively if the host has no pods.
     pub all_cpus: u32,
     free: Amounts,
     all: Amounts,
 }
 
 impl FreeZone<'_> {
-    /// Returns the bytes of plain memory: free and total.
+    /// Returns the free and the total bytes of memory, without huge pages.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         (self.free[0], self.all[0])
     }
 
-    /// Returns the bytes of huge pages of a size: free and total.
+    /// Returns the free and the total bytes of huge pages of one size.
     #[must_use]
     pub fn pages(&self, size: PageSize) -> (u64, u64) {
         let kind = self.host.pages.iter().position(|page| *page == size);
@@ -37,7 +37,7 @@ impl FreeZone<'_> {
 }
 
 impl FreeZone<'_> {
-    /// Returns the bytes of huge pages of all sizes: free and total.
+    /// Returns the free and the total bytes of huge pages of all sizes.
     #[must_use]
     pub fn all_pages(&self) -> (u64, u64) {
         let sum =
@@ -54,8 +54,8 @@ impl KubeletHost {
 }
 
 impl State {
-    /// Returns the free resources by zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory Manager,
-    /// memory is not accounted by zone, and all memory counts as free.
+    /// Returns the free resources of each zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory
+    /// Manager, the kubelet does not account for memory by zone, and all memory counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
         let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;

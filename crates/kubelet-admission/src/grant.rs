@@ -1,4 +1,4 @@
-//! Resources that the managers allocate to a container.
+//! Resources that the kubelet's managers have allocated to a container.
 
 use super::bits::CompactCpuBits;
 use super::devices::DeviceGrant;
@@ -16,7 +16,7 @@ pub(super) struct Grant {
     pub(super) devices: Vec<DeviceGrant>,
 }
 
-/// Subtracts the blocks that a container reuses from the grants of its init containers
+/// Moves the memory that a container reuses out of the grants of the pod's init containers `before`
 /// (`updateInitContainersMemoryBlocks`).
 pub(super) fn transfer_blocks(before: &mut [Grant], blocks: &[Block]) {
     for block in blocks {

@@ -1,27 +1,29 @@
-//! Topology hints of the managers, and their merge by the Topology Manager: topologymanager/policy*.go.
+//! Topology hints of the managers, and the algorithm by which the Topology Manager merges them:
+//! topologymanager/policy*.go.
 //!
 //! The kubelet iterates over every combination of one hint from each resource, and selects the best combination by a
-//! total order. Therefore the order of the combinations does not matter, and operations on sets of masks compute the
-//! same result without an iteration.
+//! total order. As the order of the iteration does not matter, operations on sets of masks compute the same result
+//! without iterating over combinations.
 
 use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
 use super::refusal::Reason;
 use super::zones::{MaskSet, ZoneMask, narrowness, places};
 
-/// Zones that can provide one resource.
+/// Hints of a manager for one resource: the sets of zones that can provide the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hints {
-    /// No preference ("nil, preferred").
+    /// The manager has no preference: a nil affinity that is preferred.
     AnyZone,
-    /// No zones ("nil, not preferred").
+    /// No set of zones can provide the resource: a nil affinity that is not preferred.
     NoZone,
-    /// Any of these sets of zones; the second field has the preferred sets.
+    /// The sets of zones that can provide the resource, and those of them that are preferred.
     On(MaskSet, MaskSet),
 }
 
 impl Hints {
-    /// An empty list of hints means no zones.
+    /// Creates the hints for the possible masks. An empty set becomes [`Hints::NoZone`], because the kubelet treats
+    /// an empty list of hints in this way.
     pub(super) fn on(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
         if possible.is_empty() {
             return Self::NoZone;
@@ -30,14 +32,14 @@ impl Hints {
     }
 }
 
-/// The merged hint; `None` means no affinity.
+/// The merged hint; `zones` is `None` if there is no affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
     pub(super) zones: Option<ZoneMask>,
     pub(super) preferred: bool,
 }
 
-/// Merges the hints and applies the policy (`Merge` and `canAdmitPodResult`).
+/// Merges the hints of all resources and applies the Topology Manager's policy (`Merge` and `canAdmitPodResult`).
 pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Reason> {
     let policy = host.kubelet.topology_policy;
     let default = host.all_zones();
@@ -57,7 +59,7 @@ pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Rea
     }
 }
 
-/// Returns the best combination that consists only of preferred hints.
+/// Returns the best merged mask of the combinations that consist only of preferred hints; `None` if there is none.
 fn best_preferred(
     host: &KubeletHost,
     hints: &[Hints],
@@ -87,11 +89,12 @@ fn best_preferred(
     }
 }
 
-/// Returns the best combination if no combination is preferred (`HintMerger.compare`).
+/// Returns the best merged mask if no combination consists only of preferred hints (`HintMerger.compare`).
 fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
-    // The number of zones of the resource that needs the most zones (`maxOfMinAffinityCounts`).
+    // The maximum over all resources of the minimum number of zones that the resource needs
+    // (`maxOfMinAffinityCounts`).
     let mut most = 0;
     for hint in hints {
         if let Hints::On(possible, _) = hint {
@@ -103,8 +106,8 @@ fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<Zone
     if !host.features.careful_merge {
         return Ok(merged.narrowest());
     }
-    // The best masks have exactly this number of zones. Masks with fewer zones come next, the largest number first;
-    // then masks with more zones, the smallest number first.
+    // The best masks have exactly `most` zones. Masks with fewer zones are second best, the largest number of zones
+    // first. Masks with more zones are last, the smallest number of zones first.
     let rank = |mask: ZoneMask| match mask.count_ones() {
         count if count <= most => most - count,
         count => count + 64,
@@ -113,7 +116,8 @@ fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<Zone
     best_narrowest_mask(host, &merged.filter(|mask| Some(rank(mask)) == best))
 }
 
-/// Returns the narrowest mask; among equally narrow masks, the mask with the closest zones (numa_info.go).
+/// Returns the mask with the fewest zones. Among masks with equally many zones, returns the mask whose zones are
+/// closest to each other if the option `prefer-closest-numa-nodes` is on (numa_info.go), otherwise the lowest mask.
 fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
@@ -131,7 +135,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
         let distance = distance(host, mask).ok_or(Reason::Crash(
             "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
         ))?;
-        // Masks are visited in ascending order; among masks with equal distances, the lowest mask stays.
+        // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
         if best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, mask));
         }
@@ -139,8 +143,9 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// Returns the average distance (`CalculateAverageFor`). The kubelet indexes the row of distances by the zone's
-/// number. Returns `None` if the row is too short for this index.
+/// Returns the average distance of the zones to each other (`CalculateAverageFor`). The kubelet indexes a row of
+/// distances by the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this
+/// index.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
 fn distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;

@@ -1,4 +1,4 @@
-//! A host from its kubelet's point of view: read once, validated, and stored in an order that is fast to iterate.
+//! A host as its kubelet knows it. The host is validated once, and stored in an order that is fast to iterate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,12 @@ use super::kubelet::{CpuPolicy, Features, Kubelet, MemoryPolicy, TopologyPolicy}
 use super::zones::{MAX_HINT_ZONES, ZoneMask};
 use crate::pod::Resources;
 
-/// Kinds of memory that a zone accounts for: plain memory, and up to four sizes of huge pages (arm64 has four).
+/// Number of memory kinds that are counted for each zone: memory without huge pages, and up to four sizes of huge
+/// pages (arm64 has four).
 pub(super) const KINDS: usize = 5;
 
-/// Bytes by kind; plain memory comes first, huge pages follow in the order of [`KubeletHost::pages`].
+/// Bytes by memory kind. Memory without huge pages comes first; huge pages follow in the order of
+/// [`KubeletHost::pages`].
 pub(super) type Amounts = [u64; KINDS];
 
 /// Description of a host before validation.
@@ -39,7 +41,7 @@ pub struct ZoneSpec {
     pub memory: u64,
     /// Bytes in the zone's pools of huge pages, by page size; an empty pool is listed with 0.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// The zone's row in the distance table, in the order of `zones`; empty if unknown.
+    /// Distances from this zone to all zones, in the order of `zones`; empty if unknown.
     pub distances: Vec<u64>,
 }
 
@@ -54,117 +56,120 @@ pub struct CoreSpec {
     pub cache: Option<u32>,
 }
 
-/// Devices of one resource. A device has one zone or no zone; devices of a zone are interchangeable.
+/// The devices of one resource. A device is in one zone or in no zone; the devices of a zone are interchangeable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevicePool {
     /// Name of the resource.
     pub name: String,
-    /// Healthy devices by zone.
+    /// Number of healthy devices by zone number.
     pub zones: BTreeMap<u32, u32>,
-    /// Healthy devices without a zone.
+    /// Number of healthy devices without a zone.
     pub without_zone: u32,
 }
 
-/// Reasons why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
+/// Reason why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
-    /// Two zones with the same number.
+    /// Two zones have this number.
     #[error("zone {0}: is listed twice")]
     ZoneTwice(u32),
-    /// A zone number that does not fit a bit mask of the kubelet (bitmask.go).
+    /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
     #[error("zone {0}: the kubelet supports no number above 63")]
     ZoneNumber(u32),
-    /// More zones than the kubelet generates hints for.
+    /// The host has more zones than those for which the kubelet generates hints.
     #[error(
         "{zones} zones: the kubelet aligns on at most {most}, and Berth follows it up to {MAX_HINT_ZONES}"
     )]
     TooManyZones {
-        /// Number of zones.
+        /// Number of the host's zones.
         zones: usize,
         /// Option `max-allowable-numa-nodes`.
         most: u32,
     },
-    /// A CPU that is listed more than once.
+    /// The CPU with this number is listed more than once.
     #[error("CPU {0}: is in more than one core")]
     CpuTwice(u32),
-    /// A core without CPUs, or with too many CPUs.
+    /// A core has no CPUs, or too many CPUs.
     #[error("zone {zone}: a core with {cpus} CPUs")]
     Core {
-        /// The zone.
+        /// Number of the core's zone.
         zone: u32,
         /// Number of the core's CPUs.
         cpus: usize,
     },
-    /// No CPUs, or more CPUs than are supported.
+    /// The host has this number of CPUs: none, or more than are supported.
     #[error("{0} CPUs: from 1 to {MAX_CPUS} are supported")]
     Cpus(usize),
-    /// More sizes of huge pages than any hardware supports.
+    /// The host has this number of huge page sizes, which is more than any hardware supports.
     #[error("{0} sizes of huge pages: at most {most} are supported", most = KINDS - 1)]
     PageSizes(usize),
-    /// A reserved CPU that is in no zone; a kubelet does not start with this configuration.
+    /// The reserved CPU with this number is in no zone. A kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]
     ReservedCpu(u32),
-    /// The static policy without reserved CPUs; a kubelet does not start with this configuration.
+    /// The CPU Manager has the policy `static`, and no CPUs are reserved. A kubelet does not start with this
+    /// configuration.
     #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
     NothingReserved,
-    /// A reservation that is larger than the memory of its zone.
+    /// More memory is reserved in a zone than the zone has.
     #[error("reservedMemory: more is reserved in zone {zone} than its {what}")]
     ReservedMemory {
-        /// The zone.
+        /// Number of the zone.
         zone: u32,
-        /// Memory, or a size of huge pages.
+        /// The kind of memory: `memory`, or a size of huge pages.
         what: String,
     },
-    /// Reserved memory in a zone that does not exist; a kubelet does not start with this configuration.
+    /// Memory is reserved in the zone with this number, which does not exist. A kubelet does not start with this
+    /// configuration.
     #[error("reservedMemory: there is no zone {0}")]
     ReservedZone(u32),
-    /// Devices in a zone that does not exist.
+    /// Devices are in a zone that does not exist.
     #[error("{name}: devices in zone {zone}, which does not exist")]
     DeviceZone {
-        /// The resource.
+        /// Name of the devices' resource.
         name: String,
-        /// The zone.
+        /// Number of the zone.
         zone: u32,
     },
-    /// Two pools with the same name.
+    /// Two device pools have this name.
     #[error("{0}: is there twice")]
     PoolTwice(String),
-    /// A setting that this version of the kubelet does not support, or refuses in combination with another setting.
+    /// This version of the kubelet does not support a setting, or refuses it in combination with another setting.
     #[error("{setting}: {why}")]
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// The problem.
+        /// What is wrong with the setting.
         why: String,
     },
 }
 
-/// A validated host with its kubelet's configuration. The value is immutable; identical hosts may share a value.
+/// A validated host with its kubelet's configuration. The value is immutable; identical hosts may share it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
     pub(super) features: Features,
-    /// Zones, sorted by number. Everywhere else, a zone is identified by its place in this vector.
+    /// Zones, sorted by number. All other fields identify a zone by its place in this vector.
     pub(super) zones: Vec<Zone>,
-    /// CPU numbers, by zone, then by core, then ascending. All [`CpuBits`] of this host use this order.
+    /// Numbers of the CPUs, ordered by zone, then by core, then by number. The places in every [`CpuBits`] refer to
+    /// this order.
     pub(super) cpus: Vec<u32>,
     pub(super) cores: Vec<Core>,
     pub(super) sockets: Vec<Group>,
-    /// Shared caches; empty unless the kubelet aligns CPUs to caches.
+    /// Uncore caches with their CPUs; empty unless the kubelet aligns CPUs to caches.
     pub(super) caches: Vec<Group>,
     pub(super) all_cpus: CpuBits,
     pub(super) reserved: CpuBits,
-    /// Reserved CPUs and all their siblings.
+    /// Reserved CPUs, and all CPUs of the cores that contain reserved CPUs.
     pub(super) reserved_physical: CpuBits,
     /// Zones that have CPUs.
     pub(super) cpu_zones: ZoneMask,
-    /// Sizes of huge pages that the host has, ascending.
+    /// Sizes of the huge pages that the host has, in ascending order.
     pub(super) pages: Vec<PageSize>,
     pub(super) pools: Vec<Pool>,
     pub(super) allocatable: Resources,
     pub(super) pods: u64,
-    /// Averages, as topology.go computes them. On hosts with unequal cores or sockets, the averages may match no core
-    /// or socket.
+    /// Average numbers of CPUs, computed as in topology.go. On hosts with unequal cores or sockets, the averages may
+    /// match no core or socket.
     pub(super) cpus_per_core: u32,
     pub(super) cpus_per_socket: u32,
     pub(super) cpus_per_cache: u32,
@@ -174,44 +179,44 @@ pub struct KubeletHost {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Zone {
     pub(super) id: u32,
-    /// Range of the zone's CPUs.
+    /// Range of the places of the zone's CPUs.
     pub(super) cpus: (u16, u16),
-    /// Range of the zone's cores.
+    /// Range of the places of the zone's cores.
     pub(super) cores: (u16, u16),
-    /// Sockets that contain the zone's cores.
+    /// Places of the sockets that contain the zone's cores.
     pub(super) sockets: Vec<u16>,
-    /// Bytes of each kind that the Memory Manager may allocate.
+    /// Bytes of each memory kind that the Memory Manager may allocate.
     pub(super) allocatable: Amounts,
     pub(super) distances: Vec<u64>,
 }
 
-/// A core: a range of CPUs.
+/// A physical core with its CPUs, which have contiguous places.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) cpus: (u16, u16),
-    /// Number of the core in the kubelet: the core's lowest CPU (`getUniqueCoreID`).
+    /// The kubelet's number of the core: the number of the core's lowest CPU (`getUniqueCoreID`).
     pub(super) id: u32,
     pub(super) zone: u8,
     pub(super) socket: u16,
     pub(super) cache: u16,
 }
 
-/// A socket or a cache. Its CPUs need not be contiguous.
+/// A socket or a cache, with its CPUs. The places of the CPUs need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
-    /// Cores of the group, sorted by core number.
+    /// Places of the cores of the group, sorted by core number.
     pub(super) cores: Vec<u16>,
     pub(super) zones: ZoneMask,
 }
 
-/// A resource of a device plugin.
+/// The devices of one resource of a device plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) name: String,
-    /// Devices of each zone; the last element counts devices without a zone.
+    /// Number of devices in each zone; the last element is the number of devices without a zone.
     pub(super) counts: Vec<u32>,
     pub(super) total: u64,
     /// Zones with at least one device.
@@ -267,12 +272,12 @@ impl KubeletHost {
         &self.kubelet
     }
 
-    /// Returns the number of the zone at a place of a mask.
+    /// Returns the kernel's number of the zone at a place.
     pub(super) fn zone_id(&self, place: usize) -> u32 {
         self.zones.get(place).map_or(u32::MAX, |zone| zone.id)
     }
 
-    /// Counts the sockets that contain cores of these zones (`SocketsInNUMANodes`).
+    /// Returns the number of sockets that contain cores of these zones (`SocketsInNUMANodes`).
     pub(super) fn sockets_in(&self, mask: ZoneMask) -> usize {
         self.sockets.iter().filter(|socket| socket.zones & mask != 0).count()
     }
@@ -281,12 +286,12 @@ impl KubeletHost {
         super::zones::first(self.zones.len())
     }
 
-    /// Returns the CPU numbers of a set of places.
+    /// Returns the kernel's numbers of the CPUs at these places.
     pub(super) fn numbers(&self, bits: &CpuBits) -> CpuSet {
         bits.iter().filter_map(|place| self.cpus.get(usize::from(place)).copied()).collect()
     }
 
-    /// Returns the places of CPU numbers; unknown numbers are ignored.
+    /// Returns the places of the CPUs with these numbers; unknown numbers are ignored.
     pub(super) fn places(&self, numbers: &CpuSet) -> CpuBits {
         let mut bits = CpuBits::default();
         for (place, number) in (0u16..).zip(&self.cpus) {
@@ -305,7 +310,7 @@ impl KubeletHost {
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
-        // The kubelet uses the socket's number for a core whose cache is unknown (getUncoreCacheID).
+        // If a core's cache is unknown, the kubelet uses the socket's number instead (getUncoreCacheID).
         let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
         let cache_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();
@@ -423,7 +428,7 @@ impl KubeletHost {
     }
 }
 
-/// Converts a place, which is below [`MAX_CPUS`].
+/// Converts a place to 16 bits. Places are below [`MAX_CPUS`].
 fn short(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }

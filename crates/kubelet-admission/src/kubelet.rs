@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use berth_api::{CpuSet, PageSize};
 
-/// Configuration of one kubelet, as far as the configuration affects admission.
+/// Configuration of one kubelet: the settings that affect admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
@@ -15,8 +15,8 @@ pub struct Kubelet {
     pub cpu_policy: CpuPolicy,
     /// Setting `cpuManagerPolicyOptions`.
     pub cpu_options: CpuOptions,
-    /// CPUs that are never allocated: `reservedSystemCPUs`, or, if only a number of CPUs is configured, the CPUs that
-    /// the kubelet selected.
+    /// CPUs that are never allocated exclusively: `reservedSystemCPUs`, or, if only a number of reserved CPUs is
+    /// configured, the CPUs that the kubelet selected.
     pub reserved_cpus: CpuSet,
     /// Setting `memoryManagerPolicy`.
     pub memory_policy: MemoryPolicy,
@@ -35,9 +35,9 @@ pub struct Kubelet {
 pub struct ReservedMemory {
     /// Number of the zone.
     pub zone: u32,
-    /// Bytes of `memory`.
+    /// Reserved bytes of memory, without huge pages.
     pub memory: u64,
-    /// Bytes of huge pages by page size.
+    /// Reserved bytes of huge pages by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
 }
 
@@ -46,11 +46,11 @@ pub struct ReservedMemory {
 pub struct Version {
     /// Major version: 1.
     pub major: u16,
-    /// Minor version; versions 20 to 36 and later are supported.
+    /// Minor version; the behaviour of 20 to 36 is implemented, and later versions are treated as 36.
     pub minor: u16,
 }
 
-/// A value that the kubelet does not accept for a setting.
+/// Error for a value that the kubelet does not accept for a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: `{value}` is not {expected}")]
 pub struct ParseKubeletError {
@@ -83,7 +83,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Defines an enum of the values of a kubelet setting.
+/// Defines an enum with the values of a kubelet setting.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $place:literal, $expected:literal,
      { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -129,7 +129,8 @@ words!(
         /// Containers use memory of any zone.
         #[default]
         None = "None",
-        /// Guaranteed pods get memory and huge pages of zones, with accounting by zone.
+        /// Containers of Guaranteed pods get memory and huge pages from certain zones, and the kubelet accounts for
+        /// them by zone.
         Static = "Static",
     }
 );
@@ -137,10 +138,10 @@ words!(
 words!(
     /// Setting `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
-        /// Managers do not align their resources.
+        /// The managers allocate resources without regard to each other's zones.
         #[default]
         None = "none",
-        /// Resources get the best available alignment.
+        /// Resources come from the best possible combination of zones; no pod is rejected because of its zones.
         BestEffort = "best-effort",
         /// All resources must come from the same zones, and from no more zones than on an empty host.
         Restricted = "restricted",
@@ -177,7 +178,7 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
-    /// Parses the names and values in the configuration.
+    /// Parses the option names and values of the configuration.
     ///
     /// # Errors
     ///
@@ -228,12 +229,12 @@ impl Default for TopologyOptions {
 }
 
 impl TopologyOptions {
-    /// Parses the names and values in the configuration.
+    /// Parses the option names and values of the configuration.
     ///
     /// # Errors
     ///
-    /// Returns an error for an unknown option, a value that is not a boolean, or a maximum below 8, which the kubelet
-    /// also refuses.
+    /// Returns an error for an unknown option, for a value that is not a boolean, or for a maximum below 8, which the
+    /// kubelet also refuses.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
         let place = "topologyManagerPolicyOptions";
         let mut parsed = Self::default();
@@ -268,21 +269,21 @@ fn parse_bool(place: &'static str, value: &str) -> Result<bool, ParseKubeletErro
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each was introduced by another release")]
 pub(super) struct Features {
-    /// The Memory Manager exists: alpha in 1.21, on by default from 1.22 (KEP-1769).
+    /// The kubelet has the Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
     pub(super) memory_manager: bool,
-    /// `cpuManagerPolicyOptions` are supported: on by default from 1.23 (KEP-2625).
+    /// The kubelet supports `cpuManagerPolicyOptions`: on by default from 1.23 (KEP-2625).
     pub(super) cpu_options: bool,
-    /// `topologyManagerPolicyOptions` are supported: from 1.26 (KEP-3545).
+    /// The kubelet supports `topologyManagerPolicyOptions`: from 1.26 (KEP-3545).
     pub(super) topology_options: bool,
-    /// A merged hint is preferred only if all its parts have the same zones (1.24, kubernetes#108052), and the
-    /// narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
+    /// A merged hint is preferred only if all hints of the combination have the same zones (1.24, kubernetes#108052),
+    /// and the narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
     pub(super) careful_merge: bool,
-    /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order was
-    /// random for sockets that differ.
+    /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order of
+    /// unequal sockets was random.
     pub(super) zone_aware_order: bool,
-    /// Restartable init containers are supported: on by default from 1.29 (KEP-753).
+    /// The kubelet supports restartable init containers: on by default from 1.29 (KEP-753).
     pub(super) sidecars: bool,
-    /// The refusal message of the CPU Manager contains the number of CPUs.
+    /// The CPU Manager's refusal message contains the number of CPUs.
     pub(super) counts_in_message: bool,
 }
 

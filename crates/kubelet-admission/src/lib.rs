@@ -1,10 +1,10 @@
-//! Prediction of a kubelet's decision about an arriving pod, with the same result and the same CPUs, memory and
-//! devices.
+//! Prediction of a kubelet's decision about a pod that is bound to its Node. The prediction includes the same CPUs,
+//! memory and devices that the kubelet allocates.
 //!
-//! The scheduler counts totals. The kubelet then checks zones, and permanently rejects a pod that does not fit in
-//! them. Therefore a scheduler of VMs must predict the kubelet's decision. This crate implements the kubelet's rules,
-//! including surprising ones: one file per rule, each with the name of the kubelet's source file that it follows (in
-//! pkg/kubelet/cm unless stated otherwise).
+//! The scheduler compares only totals. The kubelet then checks zones, and permanently rejects a pod that does not fit
+//! in them. Therefore a scheduler of VMs must predict the kubelet's decision. This crate implements the kubelet's
+//! rules, including surprising ones. Each rule has its own file, which names the kubelet's source file that it
+//! follows (in pkg/kubelet/cm unless stated otherwise).
 //!
 //! ```text
 //! pod ─► request (QoS, whole CPUs, sums) ─► trial, container by container ─► totals ─► Admission or Refusal

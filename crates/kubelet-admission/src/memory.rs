@@ -1,7 +1,8 @@
 //! The static policy of the Memory Manager: memorymanager/policy_static.go.
 //!
-//! Zones that serve an allocation together form a group until nothing is allocated on them. A zone of a group serves
-//! no other set of zones, and a zone that serves an allocation alone cannot join a group.
+//! Zones that provide the memory of an allocation together form a group, until nothing is allocated on them. A zone
+//! of a group provides memory for no other set of zones, and a zone that provides an allocation alone cannot join a
+//! group.
 
 use std::fmt;
 
@@ -15,9 +16,9 @@ use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, narrowness, places}
 /// A kind of memory that the Memory Manager accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryKind {
-    /// Plain memory.
+    /// Memory without huge pages.
     Memory,
-    /// Huge pages of a size.
+    /// Huge pages of this size.
     HugePages(PageSize),
 }
 
@@ -30,21 +31,21 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// The Memory Manager's accounting of a zone (`NUMANodeState`).
+/// The Memory Manager's data about a zone (`NUMANodeState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ZoneMemory {
-    /// Number of memory blocks on the zone.
+    /// Number of memory blocks that are allocated on the zone.
     pub(super) assignments: u32,
-    /// Group of the zone, including the zone itself.
+    /// Zones of the group to which the zone belongs, including the zone itself.
     pub(super) cells: ZoneMask,
     pub(super) free: Amounts,
     pub(super) reserved: Amounts,
 }
 
-/// Accounting of all zones. The Memory Manager works with at most this number of zones.
+/// The Memory Manager's data about all zones. The Memory Manager works with at most [`MAX_HINT_ZONES`] zones.
 pub(super) type Zones = [ZoneMemory; MAX_HINT_ZONES];
 
-/// Memory of one kind that a container has on a group of zones.
+/// Memory of one kind that a container has on a set of zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) kind: u8,
@@ -52,8 +53,7 @@ pub(super) struct Block {
     pub(super) size: u64,
 }
 
-/// Memory of finished init containers that later containers of the pod reuse, if these containers are on the same
-/// zones.
+/// Memory of finished init containers that later containers of the pod reuse if they get memory from the same zones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
 
@@ -63,8 +63,8 @@ impl Reusable {
         found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
     }
 
-    /// Updates the reusable memory (`updatePodReusableMemory`): the maximum over the init containers, minus the memory
-    /// that other containers take.
+    /// Updates the reusable memory after an allocation (`updatePodReusableMemory`): takes the maximum over the init
+    /// containers, or subtracts the memory that another container has reused.
     pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
         for block in blocks {
             let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
@@ -91,7 +91,7 @@ impl Reusable {
     }
 }
 
-/// Returns the accounting of an empty host (`getDefaultMachineState`).
+/// Returns the data about the zones of a host without pods (`getDefaultMachineState`).
 pub(super) fn unused(host: &KubeletHost) -> Zones {
     let mut zones = Zones::default();
     for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
@@ -101,8 +101,9 @@ pub(super) fn unused(host: &KubeletHost) -> Zones {
     zones
 }
 
-/// Returns the hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested kind. If there
-/// are no hints, the kubelet returns an empty map, which means no preference; the allocation of memory then fails.
+/// Returns the hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested memory kind.
+/// If no mask is possible, the kubelet returns an empty map, which the Topology Manager treats as no preference; the
+/// allocation of memory fails afterwards.
 pub(super) fn hints(
     host: &KubeletHost,
     zones: &Zones,
@@ -116,7 +117,7 @@ pub(super) fn hints(
     }
 }
 
-/// Returns the possible masks and the preferred number of zones (`calculateHints`).
+/// Returns the masks that can provide the memory, and the preferred number of zones (`calculateHints`).
 fn calculate(
     host: &KubeletHost,
     zones: &Zones,
@@ -156,7 +157,8 @@ fn calculate(
     (possible, least)
 }
 
-/// Returns true if no zone of the mask serves an allocation alone or belongs to another group.
+/// Returns true if the zones of the mask can form a group: no zone of the mask provides an allocation alone or
+/// belongs to another group.
 fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
     places(mask).all(|place| {
         let zone = &zones[place];
@@ -164,14 +166,16 @@ fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
     })
 }
 
-/// Returns the best hint (`findBestHint`): preferred hints come first, then narrow hints.
+/// Returns the best hint (`findBestHint`): preferred hints come before other hints, and hints with fewer zones before
+/// hints with more zones.
 fn best(possible: &MaskSet, least: u32) -> Option<Affinity> {
     let mask =
         possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
     Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
 }
 
-/// Selects the zones and takes the memory from them (`Allocate`). Reusable memory is not taken twice.
+/// Selects the zones of a container's memory and takes the memory from them (`Allocate`). Memory that is reused from
+/// init containers is not taken again.
 pub(super) fn allocate(
     host: &KubeletHost,
     zones: &mut Zones,
@@ -204,7 +208,7 @@ pub(super) fn allocate(
         mask = extended.zones.unwrap_or(0);
     }
     // The kubelet accepts a single zone even if the zone belongs to a group (`isAffinityViolatingNUMAAllocations`).
-    // With the policy best-effort, this breaks up the group, and memory is later released to the wrong zone.
+    // With the policy best-effort, the group is then broken up, and memory is later released on the wrong zone.
     if mask.count_ones() != 1 && !is_usable_group(zones, mask) {
         return fail(MemoryReason::Violation);
     }
@@ -217,7 +221,8 @@ pub(super) fn allocate(
     Ok(blocks)
 }
 
-/// Takes as much as possible from the lowest zone, then from the next zones (`updateMachineState`).
+/// Takes as much memory as possible from the lowest zone of the mask, then from the next zones
+/// (`updateMachineState`).
 pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
     for place in places(mask) {
@@ -231,8 +236,8 @@ pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     }
 }
 
-/// Releases as much as is allocated on the lowest zone, then on the next zones (`releaseMemory`), even if the memory
-/// was taken from another zone.
+/// Releases as much memory as is allocated on the lowest zone of each block, then on the next zones
+/// (`releaseMemory`), even if the memory was taken from another zone.
 pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);

@@ -1,8 +1,8 @@
-//! KubeVirt's `guestMappingPassthrough`, which is unknown to the kubelet: `numaMapping` in `KubeVirt`'s
+//! KubeVirt's `guestMappingPassthrough`, which the kubelet does not know: `numaMapping` in `KubeVirt`'s
 //! virt-launcher/virtwrap/converter.
 //!
-//! KubeVirt splits the guest's memory evenly over the zones of its CPUs, and binds each part strictly to its zone. If
-//! a zone has CPUs for the VM but too few pages, the VM fails after the kubelet has admitted its pod.
+//! KubeVirt splits the guest's memory evenly over the zones of the guest's CPUs, and binds each part strictly to its
+//! zone. If a zone of the CPUs has too few free pages, the VM fails after the kubelet has admitted its pod.
 
 use berth_api::PageSize;
 
@@ -10,9 +10,9 @@ use super::host::KubeletHost;
 use super::state::Admission;
 
 impl Admission {
-    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The memory is divided into
-    /// pages; without a page size, into bytes. The remainder goes to the first zones. The result is empty if the
-    /// container has no exclusive CPUs.
+    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The memory is divided by
+    /// whole pages, or by bytes if `page` is `None`, and the first zones get the remainder. The result is empty if
+    /// the container has no exclusive CPUs.
     #[must_use]
     pub fn guest_memory(
         &self,

@@ -1,11 +1,11 @@
-//! A pod with the data that kubelet admission and the scheduler's resource rules read: the requests of its containers,
-//! in order.
+//! A pod with the data that kubelet admission and the scheduler's resource rules read: the requests and limits of its
+//! containers, in order.
 
 use std::collections::BTreeMap;
 
 use berth_api::PageSize;
 
-/// The requests of the containers of one pod.
+/// A pod's containers with their requests and limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Field `metadata.uid`.
@@ -23,8 +23,8 @@ pub struct Pod {
 pub struct Container {
     /// Name of the container, unique in the pod.
     pub name: String,
-    /// True for an init container with `restartPolicy: Always` (KEP-753), which keeps running at the same time as the
-    /// other containers.
+    /// True for an init container with `restartPolicy: Always` (KEP-753), which keeps running while the other
+    /// containers run.
     pub is_sidecar: bool,
     /// Field `resources.requests`.
     pub requests: Resources,
@@ -32,12 +32,13 @@ pub struct Container {
     pub limits: Resources,
 }
 
-/// Amounts of resources. A resource that is not listed is zero; Kubernetes does not distinguish zero from absent.
+/// Amounts of resources. The amount of a resource that is not listed is zero, which Kubernetes does not distinguish
+/// from an absent resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
-    /// Thousandths of a CPU.
+    /// CPU in thousandths of a CPU.
     pub cpu_millis: u64,
-    /// Bytes, without huge pages.
+    /// Memory in bytes, without huge pages.
     pub memory: u64,
     /// Bytes of huge pages by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
@@ -45,7 +46,7 @@ pub struct Resources {
     pub extended: BTreeMap<String, u64>,
 }
 
-/// The resource that KubeVirt requests for a VM without emulation.
+/// Name of the resource that KubeVirt requests for a VM without emulation.
 const KVM: &str = "devices.kubevirt.io/kvm";
 
 /// Properties of a VM's guest that are not visible in the VM's pod.
@@ -53,31 +54,32 @@ const KVM: &str = "devices.kubevirt.io/kvm";
 pub struct Guest {
     /// Memory of the guest in bytes.
     pub memory: u64,
-    /// True if the guest's CPUs are exclusive CPUs of the host.
+    /// True if the guest's CPUs are exclusive CPUs of the host (dedicated CPU placement).
     pub is_dedicated: bool,
-    /// True if the guest's zones follow the host's zones (`guestMappingPassthrough`): its memory is split evenly over
-    /// these zones.
+    /// True if the guest has a NUMA zone for each zone of its CPUs on the host (`guestMappingPassthrough`). The
+    /// guest's memory is then split evenly over these zones.
     pub is_mapped: bool,
 }
 
 impl Pod {
-    /// Returns true if the VM of the pod runs without `/dev/kvm`, as with `KubeVirt`'s `useEmulation`: no container
-    /// requests this device.
+    /// Returns true if no container requests `/dev/kvm`: the VM of the pod then runs with emulation (`KubeVirt`'s
+    /// `useEmulation`).
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM))
     }
 
-    /// Returns true if a container gets exclusive CPUs under the static policy: a container of a Guaranteed pod that
-    /// requests integer CPUs.
+    /// Returns true if at least one container gets exclusive CPUs under the static policy, because the pod is
+    /// Guaranteed and the container requests an integer number of CPUs.
     #[must_use]
     pub fn has_exclusive_cpus(&self) -> bool {
         let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
         self.is_guaranteed() && self.containers.iter().any(|one| whole(one.requests.cpu_millis))
     }
 
-    /// Returns true if the pod has the QoS class Guaranteed (`ComputePodQOS` of apis/core/v1/helper/qos/qos.go): every
-    /// container has limits of CPU and memory, and the sums of requests and limits are equal.
+    /// Returns true if the pod has the QoS class Guaranteed (`ComputePodQOS` of apis/core/v1/helper/qos/qos.go):
+    /// every container has limits of CPU and memory, and for both resources the sums of requests and limits are
+    /// equal.
     #[must_use]
     pub fn is_guaranteed(&self) -> bool {
         let mut sums = [0u64; 4];
@@ -93,8 +95,8 @@ impl Pod {
         cpu > 0 && memory > 0 && cpu == cpu_limit && memory == memory_limit
     }
 
-    /// Returns the sum of the requests as the scheduler computes it (`PodRequests`): a sidecar runs at the same time
-    /// as the init containers after it and as the containers (KEP-753).
+    /// Returns the requests of the whole pod as the scheduler computes them (`PodRequests`): sidecars run at the same
+    /// time as later init containers and as the containers (KEP-753).
     #[must_use]
     pub fn requests(&self) -> Resources {
         let mut sum = Resources::default();

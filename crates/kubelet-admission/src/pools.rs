@@ -1,11 +1,11 @@
-//! Memory and huge pages of each zone that the kubelet may allocate.
+//! Computes the memory and huge pages that the kubelet may allocate in each zone.
 
 use super::host::{HostFault, KubeletHost, ZoneSpec};
 use super::kubelet::MemoryPolicy;
 
 impl KubeletHost {
-    /// Subtracts the reserved memory (`getDefaultMachineState` of memorymanager/policy_static.go, where negative
-    /// numbers wrap around).
+    /// Subtracts the reserved memory from each zone (`getDefaultMachineState` of memorymanager/policy_static.go, in
+    /// which negative numbers wrap around).
     pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
         if self.kubelet.memory_policy == MemoryPolicy::None {
             self.without_memory_manager(order);
@@ -18,7 +18,7 @@ impl KubeletHost {
             }
         }
         for (zone, spec) in self.zones.iter_mut().zip(order) {
-            // A later entry of the same zone overrides an earlier entry (convertReserved).
+            // A later entry for the same zone overrides an earlier entry (convertReserved).
             let mine = || reserved.iter().rev().filter(|entry| entry.zone == spec.id);
             let fault = |what: String| HostFault::ReservedMemory { zone: spec.id, what };
             let mut left = spec.memory;
@@ -36,8 +36,8 @@ impl KubeletHost {
         Ok(())
     }
 
-    /// Computes the memory without reservations. Without a Memory Manager, the kubelet does not account memory by zone
-    /// and does not check the amounts.
+    /// Sets the memory of each zone without subtracting reservations. Without a Memory Manager, the kubelet neither
+    /// accounts for memory by zone nor checks the reserved amounts.
     fn without_memory_manager(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut left = spec.memory;

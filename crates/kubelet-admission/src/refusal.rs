@@ -1,4 +1,4 @@
-//! Reason why a kubelet rejects a pod, in the kubelet's words and in plain words.
+//! Reasons why a kubelet rejects a pod: the kubelet's own text, and a plain explanation.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ pub struct Refusal {
     pub refused_by: RefusedBy,
     /// `status.reason` of the pod.
     pub reason: String,
-    /// `status.message` of the pod, without the prefix of some versions.
+    /// `status.message` of the pod, without the prefix that some versions of the kubelet add.
     pub message: String,
-    /// The reason in plain words.
+    /// Explanation of the reason in plain words.
     pub plain: String,
     short: &'static str,
 }
@@ -22,9 +22,9 @@ pub struct Refusal {
 pub enum RefusedBy {
     /// Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
     TopologyManager,
-    /// The totals of the node (lifecycle/predicate.go).
+    /// The check of the node's total resources (lifecycle/predicate.go).
     NodeResourcesFit,
-    /// The kubelet would crash or loop forever instead of rejecting the pod. Such a pod must not be sent to the host.
+    /// The kubelet would crash or loop forever instead of rejecting the pod. The pod must not be bound to the host.
     Crash,
 }
 
@@ -38,32 +38,32 @@ impl fmt::Display for RefusedBy {
     }
 }
 
-/// Reason why a manager does not allocate, as data.
+/// Reason why a manager rejects a pod, as data from which the texts are formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// No hint satisfies the policy.
+    /// No combination of hints satisfies the Topology Manager's policy.
     Topology,
-    /// The free CPUs are fewer than the requested CPUs.
+    /// Fewer CPUs are free than requested.
     Cpus { wanted: u64, free: u32, counted: bool },
-    /// With `full-pcpus-only`, the request is not a multiple of the CPUs of a core.
+    /// With `full-pcpus-only`, the number of requested CPUs must be a multiple of the CPUs of a core.
     SmtMultiple { wanted: u64, per_core: u32 },
-    /// With `full-pcpus-only`, too few whole cores are free.
+    /// With `full-pcpus-only`, too few CPUs are free on cores without reserved CPUs.
     SmtFree { wanted: u64, per_core: u32, free: u32 },
-    /// An accounting error of the CPU Manager.
+    /// The CPU Manager's algorithm fails with this error.
     CpuError(String),
-    /// An error of the Memory Manager.
+    /// The Memory Manager fails with this error.
     Memory(MemoryReason),
-    /// The free devices are fewer than the requested devices.
+    /// Fewer devices are free than requested.
     Devices { name: String, wanted: u64, free: u64 },
-    /// The plugin of the resource has no devices.
+    /// The device plugin of this resource has no devices.
     NoDevices(String),
-    /// The kubelet would crash or loop forever.
+    /// The kubelet would crash or loop forever, for this reason.
     Crash(&'static str),
-    /// The node's totals are insufficient.
+    /// The node's total resources are insufficient.
     Total { name: String, wanted: u64, used: u64, capacity: u64 },
 }
 
-/// The errors of `Allocate` in memorymanager/policy_static.go.
+/// The errors that `Allocate` in memorymanager/policy_static.go returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryReason {
     NoDefault,
@@ -74,7 +74,7 @@ pub(super) enum MemoryReason {
 }
 
 impl Refusal {
-    /// Returns a short text without numbers, the same on all hosts that reject the pod for the same reason.
+    /// Returns a short text without numbers. All hosts that reject the pod for the same reason have the same text.
     #[must_use]
     pub const fn short(&self) -> &'static str {
         self.short
@@ -146,7 +146,7 @@ impl Reason {
         }
     }
 
-    /// Returns the text of an error that has no type in the kubelet, and the text in plain words.
+    /// Returns the message of an error that has no type in the kubelet, and its explanation in plain words.
     fn error(&self) -> (String, String) {
         match self {
             Self::Cpus { wanted, free, counted } => {
@@ -193,7 +193,7 @@ impl Reason {
                 (format!("[memorymanager] {error}"), plain.to_owned())
             }
             Self::CpuError(error) => (error.clone(), error.clone()),
-            // All other reasons have a type in the kubelet, and the caller handles them.
+            // All other reasons have a type in the kubelet; the caller formats them.
             _ => (String::new(), String::new()),
         }
     }

@@ -1,24 +1,24 @@
-//! Requests of a pod to the managers, and to the node's totals.
+//! The amounts that a pod requests from the kubelet's managers and from the node's total resources.
 
 use super::host::{Amounts, KubeletHost};
 use super::refusal::Reason;
 use crate::pod::{Container, Pod, Resources};
 
-/// A pod with values that are computed once for all its containers.
+/// A pod, with values that are computed once for all its containers.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'p> {
     pub(super) pod: &'p Pod,
     pub(super) is_guaranteed: bool,
-    /// True if the kubelet supports restartable init containers.
+    /// True if the kubelet supports restartable init containers (sidecars).
     sidecars: bool,
 }
 
-/// Lifetime of a container.
+/// How long a container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
-    /// An init container that runs until the next container starts.
+    /// An init container that ends before the next container starts.
     Init,
-    /// An init container that keeps running.
+    /// An init container that keeps running while later containers run.
     Sidecar,
     #[default]
     App,
@@ -29,7 +29,7 @@ impl<'p> Request<'p> {
         Self { pod, is_guaranteed: pod.is_guaranteed(), sidecars: host.features.sidecars }
     }
 
-    /// Returns the containers in the order in which the kubelet allocates their resources.
+    /// Returns the containers with their roles, in the order in which the kubelet allocates their resources.
     pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, Role)> {
         let init = self.pod.init_containers.iter();
         let init =
@@ -41,14 +41,15 @@ impl<'p> Request<'p> {
         self.sidecars && container.is_sidecar
     }
 
-    /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): integer requests of Guaranteed pods.
+    /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): the requested CPUs if the pod is
+    /// Guaranteed and the number is an integer, otherwise 0.
     pub(super) const fn cpus(self, container: &Container) -> u64 {
         let millis = container.requests.cpu_millis;
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// Returns the maximum amount that the containers need at the same time: a sidecar runs at the same time as the
-    /// init containers after it and as the containers (KEP-753).
+    /// Returns the maximum over time of the sum of the amounts `of` the containers that run at the same time. A
+    /// sidecar runs at the same time as later init containers and as the containers (KEP-753).
     pub(super) fn most(self, of: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
@@ -62,7 +63,7 @@ impl<'p> Request<'p> {
         apps.max(init)
     }
 
-    /// Returns the memory that a container gets from its zones, by kind.
+    /// Returns the bytes that a container requests, by memory kind.
     pub(super) fn memory(
         self,
         host: &KubeletHost,
@@ -71,8 +72,8 @@ impl<'p> Request<'p> {
         memory(host, &container.requests)
     }
 
-    /// Returns the memory of all containers, by kind. As in the kubelet (`getPodRequestedResources`), a kind that no
-    /// app container requests is left out.
+    /// Returns the bytes that the whole pod needs at the same time, by memory kind. As in the kubelet
+    /// (`getPodRequestedResources`), the amount is 0 for a kind that only init containers request.
     pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<Amounts, Reason> {
         let mut wanted = Amounts::default();
         for container in &self.pod.containers {
@@ -94,8 +95,8 @@ impl<'p> Request<'p> {
     }
 }
 
-/// Returns the requested memory by kind. The Memory Manager indexes a page size without a check that the host has the
-/// size.
+/// Returns the requested bytes by memory kind. An unknown page size is a crash: the Memory Manager accesses the data
+/// of the page size without a check that the host has it.
 fn memory(host: &KubeletHost, requests: &Resources) -> Result<Amounts, Reason> {
     let mut wanted = Amounts::default();
     wanted[0] = requests.memory;

@@ -1,4 +1,4 @@
-//! Predicts if a restarting kubelet accepts the state of its Memory Manager: `validateState` of
+//! Predicts whether a restarting kubelet accepts the checkpoint of its Memory Manager: `validateState` of
 //! memorymanager/policy_static.go.
 
 use super::kubelet::MemoryPolicy;
@@ -6,14 +6,14 @@ use super::memory::{put, unused};
 use super::state::State;
 use super::zones::places;
 
-/// Reaction of a starting kubelet to the current state of the Memory Manager.
+/// What a kubelet would do on a restart with the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// The kubelet starts.
+    /// The kubelet would start.
     Accepted,
-    /// The kubelet does not start until the host is drained and the state file is removed.
+    /// The kubelet would not start, with this error, until the host is drained and the state file is removed.
     Refused(&'static str),
-    /// The result is random: the kubelet sums in the order of a Go map, and the result depends on this order.
+    /// The result is random, because it depends on the order in which the kubelet iterates over a Go map.
     Nondeterministic,
 }
 
@@ -21,9 +21,9 @@ pub enum Restart {
 const REFUSAL: &str = "[memorymanager] the expected machine state is different from the real one";
 
 impl State {
-    /// Predicts if the Memory Manager of a restarted kubelet accepts its state. The Memory Manager refuses the state
-    /// if its accounting of the zones differs from the sum of the pods' memory. The sums differ after a pod on one
-    /// zone was admitted into a group of zones, which the policy best-effort allows.
+    /// Predicts whether the Memory Manager of a restarted kubelet accepts its state. The Memory Manager refuses the
+    /// state if its data about the zones differ from the sum of the pods' memory. They differ after memory on one
+    /// zone of a group was allocated to a pod alone, which the policy best-effort allows.
     #[must_use]
     pub fn check_restart(&self) -> Restart {
         let host = self.host();
@@ -43,7 +43,7 @@ impl State {
         }
         let is_same = (0..host.zones.len()).all(|place| {
             let (mine, theirs) = (&kept[place], &expected[place]);
-            // Only the sums over the whole group must be equal.
+            // For a group of zones, only the sums over the whole group must be equal.
             let same_sums = (0..=host.pages.len()).all(|kind| {
                 let sums = |zones: &super::memory::Zones| {
                     places(mine.cells)

@@ -1,4 +1,4 @@
-//! Resources that a kubelet has allocated, and their changes when a pod arrives, starts or is removed.
+//! Resources that a kubelet has allocated, and how they change when a pod is admitted, started or removed.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use super::trial::{self, Trial};
 use super::uid_map::UidMap;
 use crate::pod::{Pod, Resources};
 
-/// The pods of one host and the resources allocated to them.
+/// The pods of one host, and the resources allocated to them.
 #[derive(Clone, Debug)]
 pub struct State {
     host: Arc<KubeletHost>,
-    /// `defaultCpuSet` of the CPU Manager.
+    /// CPUs of containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager.
     pub(super) shared: CpuBits,
     memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
@@ -37,14 +37,14 @@ pub struct Admission {
     totals: Totals,
     is_deterministic: bool,
     in_use: bool,
-    /// Names of the containers; empty unless the pod has init containers whose memory is released when other
+    /// Names of the pod's containers. Empty unless the pod has init containers, whose memory is released when other
     /// containers start.
     names: Vec<String>,
 }
 
 impl Admission {
-    /// Returns true if the kubelet could not have taken other CPUs or devices. The choice is not always determined: up
-    /// to 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which devices of an
+    /// Returns true if the kubelet could only allocate these CPUs and devices. Otherwise its choice is random: up to
+    /// 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which devices of an
     /// init container other containers reuse.
     #[must_use]
     pub const fn is_deterministic(&self) -> bool {
@@ -53,48 +53,50 @@ impl Admission {
 
     /// Returns true if the kubelet allocates CPUs that are reserved or that another pod uses. This happens on hosts
     /// with unequal sockets or cores: the kubelet treats a socket or core as free if its number of free CPUs equals
-    /// the average size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). In this case, the pod must not be sent to
-    /// the host.
+    /// the average size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). In this case, the pod must not be bound
+    /// to the host.
     #[must_use]
     pub const fn takes_cpus_in_use(&self) -> bool {
         self.in_use
     }
 }
 
-/// A pod that is known from the report of its host and was not admitted by this predictor.
+/// The resources of a pod according to the report of its host. The pod was not admitted by this predictor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Resources of the pod's containers. A report without containers is represented as a single container.
+    /// Resources of the pod's containers. If the report has only sums, a single container has all resources of the
+    /// pod.
     pub containers: Vec<RestoredContainer>,
-    /// Sum of the pod's requests, for the node's totals.
+    /// Requests of the pod that count in the node's totals.
     pub requests: Resources,
 }
 
 impl Restored {
-    /// Creates the value for a pod on a host whose allocation is unknown. The pod counts only in the Node's totals.
+    /// Creates the value for a pod that runs on a host but whose allocation is unknown. The pod counts only in the
+    /// node's totals.
     #[must_use]
     pub fn without_zones(pod: &Pod) -> Self {
         Self { containers: Vec::new(), requests: pod.requests() }
     }
 }
 
-/// Resources of one container.
+/// Resources allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredContainer {
     /// Exclusive CPUs of the container.
     pub cpus: CpuSet,
-    /// Blocks of the Memory Manager: kind, zones and bytes.
+    /// Memory blocks that the Memory Manager has allocated: kind, zone numbers and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
-    /// Devices by resource and zone.
+    /// Devices of the container, one entry for each resource and zone.
     pub devices: Vec<RestoredDevices>,
 }
 
-/// Devices of one resource and zone that a container has.
+/// The devices of one resource in one zone that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredDevices {
-    /// Name of the resource; all devices of a resource share the string.
+    /// Name of the resource. All devices of a resource share the string.
     pub resource: Arc<str>,
-    /// Zone of the devices, if they have a zone.
+    /// Number of the devices' zone; `None` for devices without a zone.
     pub zone: Option<u32>,
     /// Number of devices.
     pub count: u32,
@@ -105,7 +107,7 @@ impl State {
     #[must_use]
     pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
-        // The option `strict-cpu-reservation` excludes the reserved CPUs from the shared CPUs.
+        // Only with the option `strict-cpu-reservation` are the reserved CPUs excluded from the shared CPUs.
         if host.kubelet.cpu_options.strict_reservation {
             shared = shared.without(&host.reserved);
         }
@@ -138,7 +140,7 @@ impl State {
         self.pods.len()
     }
 
-    /// Returns the resources of a pod.
+    /// Returns the resources that are allocated to a pod.
     #[must_use]
     pub fn admission(&self, uid: &str) -> Option<&Admission> {
         self.pods.get(uid)
@@ -158,7 +160,7 @@ impl State {
         self.memory.iter_mut().zip(zones).for_each(|(to, from)| *to = *from);
     }
 
-    /// Predicts the kubelet's decision about a pod.
+    /// Predicts the kubelet's decision about a pod, without changing the state.
     ///
     /// # Errors
     ///
@@ -176,7 +178,7 @@ impl State {
         self.attempt(&mut trial, pod).map_err(|reason| reason.refusal())
     }
 
-    /// Starts a trial on a copy of the allocated resources.
+    /// Starts a trial admission on a copy of the allocated resources.
     fn trial(&self) -> Trial<'_> {
         Trial::new(&self.host, self.shared, self.zones(), &self.devices)
     }
@@ -206,9 +208,9 @@ impl State {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the kubelet rejects the pod. Resources that were allocated until then are released, as
-    /// the kubelet does before its next admission. Afterwards, memory of a group of zones may be accounted to other
-    /// zones of the group than before.
+    /// Returns the reason if the kubelet rejects the pod. The resources that the kubelet had allocated by then are
+    /// released, as the kubelet does before its next admission. Afterwards, memory of a group of zones may be
+    /// accounted to other zones of the group than before.
     pub fn admit(&mut self, pod: &Pod) -> Result<&Admission, Refusal> {
         self.admit_as(&pod.uid, pod)
     }
@@ -237,12 +239,13 @@ impl State {
         })
     }
 
-    /// Commits an admission that [`Self::check_as`] has returned. The state must not have changed since that call.
+    /// Allocates the resources of an admission that [`Self::check_as`] has returned. The state must not have changed
+    /// since that call.
     ///
     /// # Errors
     ///
-    /// Returns an error like [`Self::admit`], to which this function passes pods with init containers, because their
-    /// containers reuse resources.
+    /// Returns the reason if the pod is rejected, which is possible only for pods with init containers: they are
+    /// admitted by [`Self::admit`], because their containers reuse resources.
     pub fn accept(&mut self, uid: &str, pod: &Pod, admission: Admission) -> Result<(), Refusal> {
         if !pod.init_containers.is_empty() {
             return self.admit_as(uid, pod).map(|_| ());
@@ -276,8 +279,8 @@ impl State {
         }
     }
 
-    /// Starts containers of a pod. Before the start of each container, the Memory Manager releases the memory of init
-    /// containers (`AddContainer` of memorymanager/memory_manager.go); their CPUs stay with the pod.
+    /// Applies the start of containers of a pod. Before a container starts, the Memory Manager releases the memory of
+    /// the pod's init containers (`AddContainer` of memorymanager/memory_manager.go); the pod keeps their CPUs.
     pub fn start_containers<'n>(&mut self, uid: &str, names: impl IntoIterator<Item = &'n str>) {
         let mut zones = self.zones();
         let Some(pod) = self.pods.get_mut(uid) else { return };
@@ -291,7 +294,7 @@ impl State {
         self.set_zones(&zones);
     }
 
-    /// Removes a pod. Returns false if the pod was unknown.
+    /// Removes a pod and releases its resources. Returns false if the pod was unknown.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.pods.remove(uid) else { return false };
         let mut zones = self.zones();
@@ -302,8 +305,8 @@ impl State {
         true
     }
 
-    /// Restores a pod from its host's report; replaces a pod with the same uid. CPUs, zones, huge pages and devices
-    /// that the host lacks are ignored.
+    /// Restores a pod from its host's report; replaces the pod with the same uid, if there is one. CPUs, zones, page
+    /// sizes and devices that the host does not have are ignored.
     pub fn restore(&mut self, uid: &str, restored: &Restored) {
         self.remove(uid);
         let mut zones = self.zones();

@@ -1,23 +1,24 @@
 //! Selection of CPUs by the CPU Manager: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
 //!
-//! The algorithm takes whole sockets and zones first if enough CPUs are needed, then whole shared caches if
-//! configured, then whole cores, then single threads. Each step prefers the units with the fewest free CPUs.
+//! The algorithm takes whole sockets and zones first if enough CPUs are requested, then whole uncore caches if the
+//! option is on, then whole cores, then single CPUs. Each step prefers the units with the fewest free CPUs.
 
 use super::bits::CpuBits;
 use super::host::{Core, Group, KubeletHost};
 use super::refusal::Reason;
 use super::zones::places;
 
-/// CPUs that are being taken from the free CPUs (`cpuAccumulator`).
+/// State of one selection: the CPUs that are still free, and the CPUs that were taken (`cpuAccumulator`).
 pub(super) struct CpuAccumulator<'h> {
     pub(super) host: &'h KubeletHost,
     pub(super) free: CpuBits,
     pub(super) taken: CpuBits,
-    /// Number of CPUs still to take; negative if the kubelet takes a socket or core that it wrongly treats as free.
+    /// Number of CPUs that must still be taken. Negative if the kubelet has taken a larger socket or core than
+    /// requested, because it treated that socket or core as free by mistake.
     pub(super) needed: i64,
 }
 
-/// Packs `wanted` CPUs out of `available`.
+/// Takes `wanted` of the available CPUs.
 pub(super) fn pack(
     host: &KubeletHost,
     available: &CpuBits,
@@ -29,7 +30,7 @@ pub(super) fn pack(
         return Ok(accumulator.taken);
     }
     accumulator.check_enough()?;
-    // If there are at least as many sockets as zones, zones are the larger units ("numaFirst").
+    // If there are at least as many sockets as zones, the kubelet treats zones as the larger units ("numaFirst").
     if zones_are_larger(host) {
         accumulator.take_zones();
         accumulator.take_sockets();
@@ -97,7 +98,8 @@ impl<'h> CpuAccumulator<'h> {
             .sum()
     }
 
-    /// Returns true if a zone has free CPUs in a socket. In this case, each of them is listed under the other.
+    /// Returns true if a zone has free CPUs in a socket. The kubelet then lists the zone under the socket, and the
+    /// socket under the zone.
     fn overlap(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
@@ -107,13 +109,13 @@ impl<'h> CpuAccumulator<'h> {
         !self.free.and(&in_zone).and(&socket.cpus).is_empty()
     }
 
-    /// Returns the sockets with free CPUs; the socket with the fewest free CPUs comes first.
+    /// Returns the places of the sockets with free CPUs; sockets with fewer free CPUs come first.
     fn sockets_by_use(&self) -> Vec<usize> {
         by_use((0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)))
     }
 
-    /// Returns the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone that spans two
-    /// sockets may be listed twice.
+    /// Returns the places of the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone
+    /// that spans two sockets may be listed twice.
     pub(super) fn zones_in_order(&self) -> Vec<usize> {
         let zones = 0..self.host.zones.len();
         if zones_are_larger(self.host) {
@@ -128,7 +130,7 @@ impl<'h> CpuAccumulator<'h> {
         order
     }
 
-    /// Returns the sockets in the kubelet's order (`sortAvailableSockets`).
+    /// Returns the places of the sockets in the kubelet's order (`sortAvailableSockets`).
     fn sockets_in_order(&self) -> Vec<usize> {
         if !zones_are_larger(self.host) {
             return self.sockets_by_use();
@@ -163,8 +165,8 @@ impl<'h> CpuAccumulator<'h> {
     }
 
     /// Takes whole free sockets. The kubelet treats a socket as free if its number of free CPUs equals the average
-    /// size of a socket (`isSocketFree`). If sockets are unequal, the kubelet takes a larger socket although parts of
-    /// the socket are in use.
+    /// size of a socket (`isSocketFree`). If the sockets are unequal, the kubelet takes a larger socket even though
+    /// other pods use parts of it.
     fn take_sockets(&mut self) {
         let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
         if self.is_done() || !self.needs(smallest) {
@@ -184,8 +186,8 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Returns lists of cores, each sorted by core number (`sortAvailableCores`): one list per zone if sockets are the
-    /// larger units, otherwise one list per socket.
+    /// Returns lists of cores, each sorted by core number (`sortAvailableCores`). There is one list per zone if
+    /// sockets are the larger units, otherwise one list per socket.
     fn core_lists(&self) -> Vec<Cores<'h>> {
         if zones_are_larger(self.host) {
             let sockets = self.sockets_in_order().into_iter();
@@ -202,8 +204,9 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes whole free cores. The set of free cores is determined before the first core is taken (`freeCores`). All
-    /// free cores have the same number of free CPUs, so only the core numbers determine their order.
+    /// Takes whole free cores. As in the kubelet, the set of free cores is determined before the first core is taken
+    /// (`freeCores`). All free cores have the same number of free CPUs, so they are taken in the order of their
+    /// numbers.
     fn take_cores(&mut self) {
         if self.is_done() {
             return;
@@ -213,8 +216,8 @@ impl<'h> CpuAccumulator<'h> {
         for list in self.core_lists() {
             for core in list.iter(host) {
                 let free = before.count_range(core.cpus.0, core.cpus.1);
-                // The core size is an average, like the socket size: on a host with unequal cores, some CPUs of the
-                // core may be in use.
+                // Like the socket size, the core size is an average: on a host with unequal cores, other pods may use
+                // some CPUs of the core.
                 if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
                     self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
                 }
@@ -225,7 +228,7 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes single CPUs; CPUs of the cores with the fewest free CPUs come first (`sortAvailableCPUsPacked`).
+    /// Takes single CPUs. CPUs of the cores with the fewest free CPUs are taken first (`sortAvailableCPUsPacked`).
     fn take_threads(&mut self) {
         if self.is_done() {
             return;
@@ -249,8 +252,9 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes CPUs by cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole caches while at least
-    /// their average size is needed, then the remainder from a single cache with enough free CPUs.
+    /// Takes CPUs by uncore cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole caches while
+    /// at least the average number of CPUs of a cache is needed, then the remainder from a single cache with enough
+    /// free CPUs.
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {
             if self.needs(self.host.cpus_per_cache) {
@@ -273,7 +277,7 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Returns the caches in the kubelet's order (`sortAvailableUncoreCaches`).
+    /// Returns the places of the caches in the kubelet's order (`sortAvailableUncoreCaches`).
     fn caches_in_order(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.host.caches.len());
         for zone in self.zones_in_order() {
@@ -287,7 +291,7 @@ impl<'h> CpuAccumulator<'h> {
         order
     }
 
-    /// Takes the remaining CPUs from one cache (`takePartialUncore`).
+    /// Takes the CPUs that are still needed from one cache (`takePartialUncore`).
     fn take_part_of_cache(&mut self, cache: usize) {
         let Some(group) = self.host.caches.get(cache) else { return };
         let per_core = i64::from(self.host.cpus_per_core).max(1);
@@ -303,7 +307,7 @@ impl<'h> CpuAccumulator<'h> {
         }
         let is_odd = self.needed % 2 != 0 && per_core > 1;
         if is_odd && i64::from(found.count()) > self.needed {
-            // The kubelet excludes the CPU with the highest number, regardless of the CPU's core.
+            // The kubelet excludes the CPU with the highest number, regardless of which core has this CPU.
             let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
             if let Some(last) = found.iter().max_by_key(number) {
                 found = found.without(&CpuBits::run(last, last + 1));
@@ -315,7 +319,7 @@ impl<'h> CpuAccumulator<'h> {
     }
 }
 
-/// Cores sorted by their number.
+/// A list of cores, sorted by core number.
 #[derive(Clone, Copy)]
 enum Cores<'h> {
     Run(u16, u16),
@@ -332,7 +336,8 @@ impl<'h> Cores<'h> {
     }
 }
 
-/// Returns the entries with free CPUs, ordered by ascending number of free CPUs, then by number.
+/// Returns the second values of the pairs with at least one free CPU, sorted by the number of free CPUs, then by
+/// value.
 fn by_use(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();

@@ -1,17 +1,17 @@
-//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` in cpumanager/cpu_assignment.go of these
-//! versions.
+//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` in cpumanager/cpu_assignment.go of
+//! those versions.
 //!
-//! This algorithm considers sockets, not zones. It sorts with an inconsistent comparison: for a pair of sockets or
-//! cores, each may compare as less than the other, and the result depends on the order of a Go map or on the sort
-//! algorithm of the Go release. This module returns the order that the kubelet's comments document, and reports if
-//! this was the only possible order.
+//! This algorithm considers sockets, not zones. It sorts with an inconsistent comparison: for some pairs of sockets
+//! or cores, each element compares as less than the other, so that the result depends on the order of a Go map or on
+//! the sort algorithm of the Go release. This module uses the order that the kubelet's comments document, and reports
+//! whether it was the only possible order.
 
 use super::bits::CpuBits;
 use super::host::{Core, KubeletHost};
 use super::refusal::Reason;
 use super::take::CpuAccumulator;
 
-/// Takes `wanted` CPUs from `available`; returns false if the kubelet might take other CPUs.
+/// Takes `wanted` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
 pub(super) fn pack(
     host: &KubeletHost,
     available: &CpuBits,
@@ -23,7 +23,7 @@ pub(super) fn pack(
         return Ok((accumulator.taken, is_deterministic));
     }
     accumulator.check_enough()?;
-    // Before 1.23, the kubelet uses the average size of a zone as the size of a socket (`NumSockets:
+    // Before 1.23, the kubelet treats the average size of a zone as the size of a socket (`NumSockets:
     // len(machineInfo.Topology)` in topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
@@ -46,7 +46,8 @@ pub(super) fn pack(
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
-/// Takes whole cores; cores of the socket with the fewest whole free cores come first (`freeCores`).
+/// Takes whole cores. Cores of the socket with the fewest whole free cores are taken first (`freeCores`). Returns
+/// false if the kubelet might take other cores.
 fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     let host = accumulator.host;
     let is_free = |accumulator: &CpuAccumulator<'_>, core: &Core| {
@@ -60,7 +61,8 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
             sockets.push((free, place));
         }
     }
-    // In an inconsistent pair, the higher socket compares as less by its fewer cores, the lower socket by its number.
+    // In an inconsistent pair, the socket with the higher number compares as less because it has fewer free cores,
+    // and the other socket compares as less because of its lower number.
     let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
     sockets.sort_unstable();
     let mut all_taken = true;
@@ -80,8 +82,9 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     is_consistent || all_taken
 }
 
-/// Takes single CPUs (`freeCPUs`): ordered by the CPUs already taken from the socket, the free CPUs of the socket,
-/// the free CPUs of the core, then by number.
+/// Takes single CPUs (`freeCPUs`), in the order of four keys: most CPUs already taken from the socket, fewest free
+/// CPUs of the socket, fewest free CPUs of the core, lowest number. Returns false if the kubelet might take other
+/// CPUs.
 fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let host = accumulator.host;
     let key = |core: &Core| {
@@ -99,8 +102,8 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
         host.cores.iter().filter(|core| accumulator.free.count_range(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
-    // A pair compares as "less" if any of the five keys is less. The order is consistent if no key favours the later
-    // element of a pair.
+    // In the kubelet, an element compares as less if any of its five keys is less. Therefore the order is consistent
+    // only if in no pair a key is less for the later element.
     let is_consistent = cores.iter().enumerate().all(|(place, (before, _))| {
         cores.iter().skip(place + 1).all(|(after, _)| {
             after.0 >= before.0

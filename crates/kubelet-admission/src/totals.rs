@@ -1,13 +1,13 @@
-//! The node's totals, which the kubelet checks last: lifecycle/predicate.go and `Fits` of the scheduler plugin
-//! noderesources.
+//! The check of the node's total resources, which the kubelet does last: lifecycle/predicate.go and `Fits` of the
+//! scheduler plugin noderesources.
 
 use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::request::Request;
 use crate::pod::{Container, Resources};
 
-/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order in which they are
-/// listed in the host's allocatable resources.
+/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order of the host's
+/// allocatable resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) cpu_millis: u64,
@@ -16,8 +16,8 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Computes the totals of one pod (`PodRequests`). Resources without an allocatable amount are left out, see
-    /// [`fit`].
+    /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources
+    /// are left out, see `fit`.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |of: &dyn Fn(&Resources) -> u64| {
@@ -45,7 +45,7 @@ impl Totals {
         Self { cpu_millis: sum(&|from| from.cpu_millis), memory: sum(&|from| from.memory), others }
     }
 
-    /// Computes the totals of a pod from the sum of its requests.
+    /// Returns the requests of a pod whose sum over all containers is already known.
     pub(super) fn from_resources(host: &KubeletHost, resources: &Resources) -> Self {
         let allocatable = &host.allocatable;
         let pages = allocatable.hugepages.keys();
@@ -83,8 +83,9 @@ impl Totals {
     }
 }
 
-/// Checks that a pod fits in the totals in addition to the other pods. If several huge pages or extended resources are
-/// insufficient, the kubelet names a random one; this function names the first resource in alphabetical order.
+/// Checks that the pod fits in the node's totals in addition to the other pods. If several huge page sizes or
+/// extended resources are insufficient, the kubelet names a random one of them; this function names the first in
+/// alphabetical order.
 pub(super) fn fit(
     host: &KubeletHost,
     request: Request<'_>,
@@ -100,8 +101,8 @@ pub(super) fn fit(
     let allocatable = &host.allocatable;
     check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
     check("memory", wanted.memory, used.memory, allocatable.memory)?;
-    // A page size that is not allocatable counts as insufficient. Other resources that are not allocatable belong to
-    // the cluster and not to the node (`removeMissingExtendedResources`).
+    // A page size that is not allocatable counts as insufficient. Other resources that are not allocatable are not
+    // resources of the node, and are not checked (`removeMissingExtendedResources`).
     let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
     let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
@@ -123,7 +124,8 @@ pub(super) fn fit(
     for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
         let (wanted, used) = (wanted.other(place), used.other(place));
         if wanted > capacity.saturating_sub(used) {
-            // Devices that are already allocated count as allocatable (`sanitizeNodeAllocatable`).
+            // If more devices are allocated than allocatable, the kubelet treats the allocated devices as allocatable
+            // (`sanitizeNodeAllocatable`).
             let capacity = capacity.max(allocated(host, name, devices));
             check(name, wanted, used, capacity)?;
         }
@@ -131,7 +133,7 @@ pub(super) fn fit(
     Ok(())
 }
 
-/// Returns the number of allocated devices of a resource, including this pod's.
+/// Returns the number of allocated devices of a resource, including the devices of the pod to be admitted.
 fn allocated(host: &KubeletHost, name: &str, devices: &[u32]) -> u64 {
     let zones = host.zones.len() + 1;
     let pool = host.pools.iter().position(|pool| pool.name == name);

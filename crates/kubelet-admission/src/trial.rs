@@ -1,7 +1,8 @@
-//! A trial of one admission on a copy of the allocated resources: topologymanager/scope_*.go.
+//! A trial of the admission of one pod, on a copy of the allocated resources: topologymanager/scope_*.go.
 //!
-//! Containers are handled in sequence, init containers first. Each container gets its devices, CPUs and memory before
-//! the next container is handled. If the pod is then rejected, its resources are released before the next pod.
+//! The containers get resources one after the other, init containers first. Each container gets its devices, CPUs and
+//! memory before the next container gets any. If the pod is then rejected, its resources are released before the next
+//! pod.
 
 use super::bits::{CompactCpuBits, CpuBits};
 use super::cpu;
@@ -15,18 +16,18 @@ use super::refusal::Reason;
 use super::request::{Request, Role};
 use crate::pod::Container;
 
-/// The state after the trial, and the resources of each container.
+/// The copy of the allocated resources, and the resources of each container of the pod.
 pub(super) struct Trial<'h> {
     host: &'h KubeletHost,
     pub(super) shared: CpuBits,
     pub(super) memory: Zones,
-    /// Used devices; empty until a device is allocated.
+    /// Numbers of used devices; empty until a device is allocated.
     pub(super) devices: Counts,
     used_devices: &'h [u32],
     pub(super) grants: Vec<Grant>,
-    /// True if no other CPUs or devices could have been taken.
+    /// True if the kubelet could only allocate these CPUs and devices.
     pub(super) is_deterministic: bool,
-    /// True if the kubelet allocates CPUs that are not free.
+    /// True if the kubelet allocates CPUs that are in use.
     pub(super) in_use: bool,
     reusable_cpus: CpuBits,
     reusable_memory: Reusable,
@@ -55,8 +56,8 @@ impl<'h> Trial<'h> {
         }
     }
 
-    /// Generates hints, merges them and allocates resources, for all containers. After an error, [`Self::grants`] has
-    /// the resources that were allocated until then.
+    /// Generates hints, merges them and allocates resources, for all containers. After an error, [`Self::grants`]
+    /// contains the resources that had been allocated by then.
     pub(super) fn run(&mut self, request: Request<'_>) -> Result<(), Reason> {
         let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
         self.grants.reserve_exact(count);
@@ -107,8 +108,8 @@ impl<'h> Trial<'h> {
         Ok(hints)
     }
 
-    /// Returns the hints for all containers at once. At this point, the reuse of init containers' resources is
-    /// unknown.
+    /// Returns the hints for the whole pod at once. Resources of init containers do not count as reusable here,
+    /// because nothing has been allocated to the pod yet.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
         for (place, pool) in self.host.pools.iter().enumerate() {
@@ -138,7 +139,8 @@ impl<'h> Trial<'h> {
         request.is_guaranteed && self.host.kubelet.memory_policy == MemoryPolicy::Static
     }
 
-    /// Adds the same hints once for each kind, because a combination may select different hints for different kinds.
+    /// Adds the same hints once for each requested memory kind, because a combination may contain different hints for
+    /// different kinds.
     fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
         let mut amounts = super::host::Amounts::default();
         amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
@@ -147,7 +149,7 @@ impl<'h> Trial<'h> {
         hints.extend(std::iter::repeat_n(found, kinds));
     }
 
-    /// Allocates devices, then CPUs, then memory (`allocateAlignedResources`).
+    /// Allocates devices, then CPUs, then memory to a container (`allocateAlignedResources`).
     fn allocate(
         &mut self,
         request: Request<'_>,
@@ -209,7 +211,7 @@ impl<'h> Trial<'h> {
         self.is_deterministic &= taken.is_deterministic;
         self.in_use |= taken.in_use;
         self.shared = self.shared.without(&taken.cpus);
-        // Updates the reusable CPUs (`updateCPUsToReuse`).
+        // The kubelet's `updateCPUsToReuse`.
         self.reusable_cpus = match role {
             Role::Init => self.reusable_cpus.or(&taken.cpus),
             Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),

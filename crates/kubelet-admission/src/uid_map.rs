@@ -1,21 +1,21 @@
-//! Map of a few pods by uid in a single sorted vector. Lookups are faster than in a tree, whose keys are scattered
-//! over memory.
+//! Map with few pods, sorted by uid in a single vector. Lookups are faster than in a tree, whose keys are scattered
+//! in memory.
 
-/// Map by uid, sorted by [`SortKey`].
+/// Map with uids as keys, sorted by [`SortKey`].
 #[derive(Clone, Debug)]
 pub(super) struct UidMap<T> {
     all: Vec<(SortKey, T)>,
 }
 
-/// Sort key. The first bytes distinguish nearly all uids and are compared before the text.
+/// Sort key of a uid. The first bytes distinguish nearly all uids and are compared before the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
     first: u64,
     uid: Box<str>,
 }
 
-/// Returns the first 8 bytes as a number. Missing bytes of a shorter text are 0, so that the numbers have the same
-/// order as the texts.
+/// Returns the first 8 bytes of a uid as a number. Missing bytes of a shorter uid are 0, so that the numbers have the
+/// same order as the uids.
 fn first(uid: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);

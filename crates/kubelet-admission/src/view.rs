@@ -1,4 +1,4 @@
-//! Allocated resources, expressed in the numbers of the host, for reports, messages and tests.
+//! Allocated resources as CPU numbers, zone numbers and resource names of the host, for reports, messages and tests.
 
 use berth_api::CpuSet;
 
@@ -8,47 +8,48 @@ use super::memory::{Block, MemoryKind};
 use super::state::{Admission, State};
 use super::zones::{ZoneMask, places};
 
-/// Resources allocated to one container.
+/// Resources allocated to one container, as numbers of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Zones that the Topology Manager selected for the container; `None` if there is no affinity.
+    /// Numbers of the zones that the Topology Manager selected for the container; `None` if there is no affinity.
     pub affinity: Option<Vec<u32>>,
-    /// True if the zones are the fewest possible zones for all requests of the container.
+    /// True if the Topology Manager's merged hint is preferred: the zones are the fewest possible for every resource
+    /// of the container.
     pub preferred: bool,
-    /// Exclusive CPUs; empty if the container runs on the shared CPUs.
+    /// Numbers of the exclusive CPUs; empty if the container runs on the shared CPUs.
     pub cpus: CpuSet,
-    /// Memory with its zones.
+    /// Memory blocks of the container.
     pub memory: Vec<MemoryBlock>,
-    /// Devices: resource, zone (`None`: without a zone) and number.
+    /// Devices: name of the resource, zone number (`None`: without a zone), and number of devices.
     pub devices: Vec<(String, Option<u32>, u32)>,
 }
 
-/// Memory of one kind from a group of zones.
+/// Memory of one kind that a container has on a set of zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Plain memory or huge pages.
+    /// Kind of the memory.
     pub kind: MemoryKind,
     /// Size in bytes; for an init container, the bytes that no later container has reused.
     pub bytes: u64,
-    /// Zones of the whole group.
+    /// Numbers of all zones of the set.
     pub zones: Vec<u32>,
 }
 
-/// The Memory Manager's accounting of a zone.
+/// The Memory Manager's data about a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryView {
-    /// The zone.
+    /// Number of the zone.
     pub zone: u32,
-    /// Number of memory blocks on the zone.
+    /// Number of memory blocks that are allocated on the zone.
     pub assignments: u32,
-    /// Group of the zone, including the zone itself.
+    /// Numbers of the zones of the group to which the zone belongs, including the zone itself.
     pub group: Vec<u32>,
     /// Free bytes of each memory kind that the host has.
     pub free: Vec<(MemoryKind, u64)>,
 }
 
 impl Admission {
-    /// Returns the resources by container, init containers first.
+    /// Returns the resources of each container, init containers first.
     #[must_use]
     pub fn placements(&self, host: &KubeletHost) -> Vec<Placement> {
         let grants = self.grants.iter();
@@ -71,7 +72,7 @@ impl Admission {
         placements.collect()
     }
 
-    /// Returns all exclusive CPUs of the pod's containers.
+    /// Returns the numbers of all exclusive CPUs of the pod's containers.
     #[must_use]
     pub fn cpus(&self, host: &KubeletHost) -> CpuSet {
         let all = self
@@ -102,19 +103,19 @@ impl KubeletHost {
 }
 
 impl State {
-    /// Returns the CPUs of containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager's state.
+    /// Returns the CPUs for containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager's state.
     #[must_use]
     pub fn shared_cpus(&self) -> CpuSet {
         self.host().numbers(&self.shared)
     }
 
-    /// Returns the CPUs that can be allocated exclusively.
+    /// Returns the CPUs that the kubelet can currently allocate exclusively.
     #[must_use]
     pub fn free_cpus(&self) -> CpuSet {
         self.host().numbers(&self.shared.without(&self.host().reserved))
     }
 
-    /// Returns the Memory Manager's accounting by zone; empty if the Memory Manager is off.
+    /// Returns the Memory Manager's data about each zone; empty if the Memory Manager is off.
     #[must_use]
     pub fn memory(&self) -> Vec<MemoryView> {
         let host = self.host();

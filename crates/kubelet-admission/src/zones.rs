@@ -1,14 +1,14 @@
 //! Sets of zones, and sets of sets of zones.
 
-/// Zones by their place in the host's ascending order. Places have the same order as zone numbers, so that masks
-/// compare in the same way as the kubelet's masks, which use zone numbers (topologymanager/bitmask).
+/// Set of zones by place, where the places follow the ascending order of zone numbers. Therefore masks compare in the
+/// same way as the kubelet's masks, which use zone numbers (topologymanager/bitmask).
 pub type ZoneMask = u64;
 
-/// Maximum number of zones for hints. Hints are generated for every subset of the zones, and 8 is also the kubelet's
-/// default limit.
+/// Maximum number of zones for which hints are generated. Hints are generated for every subset of the zones; 8 is
+/// also the kubelet's default limit.
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
-/// Returns the mask of the first zones.
+/// Returns the mask of the zones at the first `zones` places.
 pub(super) const fn first(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
@@ -25,12 +25,12 @@ pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the sort key of `IsNarrowerThan`: fewer zones first, then lower zones.
+/// Returns the sort key for `IsNarrowerThan`: masks with fewer zones come first, then masks with lower values.
 pub(super) const fn narrowness(mask: ZoneMask) -> (u32, ZoneMask) {
     (mask.count_ones(), mask)
 }
 
-/// Masks of at most [`MAX_HINT_ZONES`] zones, one bit each.
+/// Set of masks of at most [`MAX_HINT_ZONES`] zones; each possible mask is one bit of the set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaskSet([u64; 4]);
 
@@ -58,7 +58,8 @@ impl MaskSet {
             .flat_map(|(index, &word)| places(word).map(move |bit| (index * 64 + bit) as ZoneMask))
     }
 
-    /// Returns every intersection of a mask of one set with a mask of the other set, including empty intersections.
+    /// Returns the intersections of every mask of one set with every mask of the other set, including empty
+    /// intersections.
     pub(super) fn pairwise_intersections(&self, other: &Self) -> Self {
         let mut all = Self::default();
         for mine in self.iter() {

@@ -1,7 +1,7 @@
 //! Rendering for KubeVirt: renders a MachineDeployment as VirtualMachines, and predicts the launcher pod of a
 //! VirtualMachine.
 //!
-//! The crate is pure; the reconciler, `berth-controller render` and `berth-controller plan` share it.
+//! The crate is pure; the reconciler, `berth-controller render` and `berth-controller plan` share its code.
 
 pub mod launcher;
 pub mod machines;

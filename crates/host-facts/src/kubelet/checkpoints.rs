@@ -1,4 +1,4 @@
-//! The rules by which the kubelet accepts or refuses its checkpoints when it starts.
+//! The rules by which a starting kubelet accepts or refuses its checkpoints.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
 //! `pkg/kubelet/cm/memorymanager/policy_static.go` of Kubernetes.
@@ -12,7 +12,7 @@ use super::config::KubeletConfig;
 use super::cpu_state::CpuManagerState;
 use super::memory_state::{MemoryManagerState, MemoryTable, page_size};
 
-/// Returns the first error of the kubelet's validation of its CPU checkpoint.
+/// Returns the first error that the kubelet would find in its CPU Manager checkpoint.
 pub fn cpu_state_fault(
     state: &CpuManagerState,
     config: &KubeletConfig,
@@ -55,8 +55,8 @@ pub fn cpu_state_fault(
         ));
     }
     let known = state.all();
-    // If CPUs are reserved by amount, the kubelet has chosen the CPUs; strictly reserved CPUs are in no set of the
-    // checkpoint.
+    // If only an amount of CPUs is reserved, the kubelet has selected the CPUs itself. With strict reservation, these
+    // CPUs are in no set of the checkpoint.
     let chosen = strict && config.reserved_system_cpus.is_none();
     let expected = match (strict, chosen) {
         (true, true) => online.intersection(&known),
@@ -73,7 +73,7 @@ pub fn cpu_state_fault(
     })
 }
 
-/// Returns the first error of the kubelet's validation of its memory checkpoint.
+/// Returns the first error that the kubelet would find in its Memory Manager checkpoint.
 pub fn memory_state_fault(
     state: &MemoryManagerState,
     config: &KubeletConfig,
@@ -103,8 +103,8 @@ pub fn memory_state_fault(
     })
 }
 
-/// Returns the first difference that the kubelet finds for a zone. The kubelet compares the resources, their amounts,
-/// the amounts reserved for the system, and the allocatable memory.
+/// Returns the first difference between a zone and its data in the checkpoint. Like the kubelet, compares the
+/// resources, their amounts, the amounts reserved for the system, and the allocatable memory.
 fn zone_fault(
     zone: &Zone,
     tables: &BTreeMap<String, MemoryTable>,
@@ -116,7 +116,7 @@ fn zone_fault(
         let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
         now.insert(pool.size.resource(), bytes);
     }
-    // If the pools or MemTotal of the zone are unknown, they cannot be compared.
+    // If the huge page pools or MemTotal of the zone are unknown, the kubelet's comparison cannot be predicted.
     let pages_known = !now.is_empty();
     now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
     let gone = tables

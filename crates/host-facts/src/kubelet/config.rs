@@ -10,7 +10,8 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Settings that decide from which zones a VM gets CPUs and memory, with the kubelet's defaults.
+/// Settings of a kubelet that determine from which zones a VM gets CPUs and memory. Settings that are not configured
+/// have the kubelet's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
@@ -26,31 +27,31 @@ pub struct KubeletConfig {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     /// Policy of the Memory Manager: `None` or `Static`.
     pub memory_manager_policy: String,
-    /// CPUs reserved for the system.
+    /// CPUs that are reserved for the system by number (`reservedSystemCPUs`).
     pub reserved_system_cpus: Option<CpuSet>,
-    /// True if CPUs are reserved for the system by amount (`kubeReserved`, `systemReserved`).
+    /// True if an amount of CPU is reserved for the system (`kubeReserved`, `systemReserved`).
     pub reserves_cpu_by_amount: bool,
     /// Bytes reserved for the system (`reservedMemory`) by zone and resource name.
     pub reserved_memory: BTreeMap<u32, BTreeMap<String, Bytes>>,
     /// True if the kubelet refuses to start when swap is on.
     pub fail_swap_on: bool,
-    /// Memory reserved for Kubernetes and for the system, in this order.
+    /// Memory that is reserved for Kubernetes (`kubeReserved`) and for the system (`systemReserved`), in this order.
     pub kept_memory: [Bytes; 2],
-    /// Hard eviction threshold of memory: an amount or a percentage.
+    /// Hard eviction threshold of available memory: an amount or a percentage.
     pub eviction: String,
-    /// Fields with a value that the kubelet does not know, and the problem; empty for a kubelet that runs.
+    /// Fields with a value that the kubelet does not accept, and the problem. The map is empty for a running kubelet.
     #[serde(skip)]
     pub invalid: BTreeMap<&'static str, String>,
 }
 
-/// Values that the kubelet knows, by field.
+/// Values that the kubelet accepts, by field.
 const KNOWN: [(&str, &[&str]); 4] = [
     ("cpuManagerPolicy", &["none", "static"]),
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),
     ("memoryManagerPolicy", &["None", "Static"]),
 ];
-/// The kubelet's default threshold.
+/// The kubelet's default for `evictionHard` of `memory.available`.
 const EVICTION: &str = "100Mi";
 
 impl Default for KubeletConfig {
@@ -74,8 +75,8 @@ impl Default for KubeletConfig {
 }
 
 impl KubeletConfig {
-    /// Reads the settings from the merged files. A setting of the wrong type causes a warning with its name and has
-    /// its default; the other settings are used.
+    /// Reads the settings from the merged configuration files. A setting of the wrong type causes a warning that
+    /// names the setting, and its default is used; the other settings are read.
     pub fn from_tree(tree: &Value, place: &str, notes: &mut Notes) -> Self {
         let mut config = Self::default();
         let mut reader = Reader { tree, place, notes };
@@ -98,8 +99,8 @@ impl KubeletConfig {
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
         config.kept_memory = amounts.map(kept);
-        // `evictionHard` without `memory.available` has no threshold for memory: the defaults apply only if the field
-        // is missing.
+        // If `evictionHard` is set without `memory.available`, there is no threshold for memory. The defaults apply
+        // only if the whole field is missing.
         let merged = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
         if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
             match all.get("memory.available") {
@@ -119,7 +120,8 @@ impl KubeletConfig {
         config
     }
 
-    /// Applies the command line to the configuration; returns true if this changed the configuration.
+    /// Applies the flags of the command line to the configuration. Returns true if this has changed the
+    /// configuration.
     pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
         let before = self.clone();
         let text = |name: &str, target: &mut String| {
@@ -131,7 +133,8 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
-        // Each use of the flag adds one pair, and all pairs together replace the map of the file.
+        // Each occurrence of the flag adds one pair, and all pairs together replace the map of the configuration
+        // file.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
             let pairs = flags.all(name).iter().filter_map(|value| flags::pair(value));
             let pairs: BTreeMap<String, String> =
@@ -174,13 +177,13 @@ impl KubeletConfig {
         *self != before
     }
 
-    /// Returns the sum that the Memory Manager requires for `reservedMemory`; `None` if the threshold is a percentage
-    /// and the memory is unknown, or if the threshold is invalid.
+    /// Returns the number of bytes that `reservedMemory` must have in total, which the Memory Manager checks. Returns
+    /// `None` if the eviction threshold is invalid, or if it is a percentage and the total memory is unknown.
     #[must_use]
     pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
         let eviction = match self.eviction.strip_suffix('%') {
-            // As `GetThresholdQuantity` does: the percentage has single precision, the product has double precision,
-            // and the fraction is cut off. The sum must be exact to the byte.
+            // Calculated as in `GetThresholdQuantity`: the percentage has single precision, the product has double
+            // precision, and the fraction is truncated. The sum must be exact to the byte.
             Some(percent) => {
                 let part =
                     percent.parse::<f32>().ok().filter(|p| (0.0..=100.0).contains(p))? / 100.0;
@@ -231,7 +234,7 @@ impl KubeletConfig {
         }
     }
 
-    /// Returns true if an option of the CPU manager is on.
+    /// Returns true if an option of the CPU Manager's policy is on.
     #[must_use]
     pub fn cpu_option(&self, name: &str) -> bool {
         self.cpu_manager_policy_options.get(name).is_some_and(|value| value == "true")
@@ -249,7 +252,7 @@ impl Reader<'_> {
         match self.tree.get(field) {
             Some(Value::String(text)) if text.is_empty() => {}
             Some(Value::String(text)) => text.clone_into(target),
-            // YAML parses `reservedSystemCPUs: 0` without quotes as a number.
+            // YAML parses `reservedSystemCPUs: 0` without quotes as a number, not as a string.
             Some(Value::Number(number)) => *target = number.to_string(),
             None | Some(Value::Null) => {}
             Some(other) => warn_type(self.notes, self.place, field, other),
@@ -279,12 +282,12 @@ fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
     );
 }
 
-/// Returns true if an amount of CPU (`500m`, `1`, `0`) is not zero.
+/// Returns true if an amount of CPU (such as `500m`, `1` or `0`) is not zero.
 fn is_nonzero_cpu(amount: &str) -> bool {
     amount.bytes().any(|b| (b'1'..=b'9').contains(&b))
 }
 
-/// Reads `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`.
+/// Reads the field `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`.
 fn reserved_memory(
     tree: &Value,
     place: &str,
@@ -306,7 +309,8 @@ fn reserved_memory(
     reserved
 }
 
-/// Parses `--reserved-memory 0:memory=1Gi,hugepages-1Gi=2Gi`; several zones are separate flags or separated by `;`.
+/// Parses values of the flag `--reserved-memory`, such as `0:memory=1Gi,hugepages-1Gi=2Gi`. Several zones are in
+/// separate flags, or separated by `;`.
 fn reserved_memory_flags(
     values: &[String],
     place: &str,
@@ -332,7 +336,7 @@ fn reserved_memory_flags(
     reserved
 }
 
-/// Parses a layer as YAML, which includes JSON.
+/// Parses a configuration file as YAML, which includes JSON.
 pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
     let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
         let first = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -344,13 +348,13 @@ pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
     }
 }
 
-/// Error of parsing a layer of the configuration.
+/// Error of parsing a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseConfigError {
     /// The text is not YAML.
     #[error("{0}")]
     Syntax(String),
-    /// The top level is not a map.
+    /// The top level of the file is not a map.
     #[error("a map was expected, not `{0}`")]
     NotAMap(String),
 }
@@ -359,8 +363,8 @@ fn first_chars(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
 }
 
-/// Returns true if the file is a kubelet configuration: `/etc/kubernetes/kubelet.conf` is the configuration on
-/// OpenShift, but a kubeconfig with kubeadm.
+/// Returns true if the file is a kubelet configuration. `/etc/kubernetes/kubelet.conf` is the kubelet configuration
+/// on OpenShift, but a kubeconfig with kubeadm.
 pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     let tree = root.read(path).ok().and_then(|text| parse(&text).ok());
     tree.is_some_and(|tree| {
@@ -368,7 +372,8 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     })
 }
 
-/// Merges one file into another as the kubelet does with drop-ins: maps are merged, and all other values are replaced.
+/// Merges the file `over` into `base` as the kubelet does with drop-ins: maps are merged, all other values are
+/// replaced.
 pub fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
@@ -469,7 +474,7 @@ mod tests {
             needed(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
-            // In single precision 0.1 is a little more than a tenth.
+            // The single-precision value of 0.1 is a little more than a tenth.
             Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
         assert_eq!(needed("evictionHard: {memory.available: x}"), None);

@@ -1,7 +1,7 @@
 //! The file `cpu_manager_state`, with the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
-//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum covers Go's own rendering of the structure.
-//! This module does not verify the checksum; the kubelet does.
+//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is computed from Go's own text of the
+//! structure, so this module does not verify it; the kubelet does.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint. Fields of later versions are ignored.
+/// The checkpoint of the CPU Manager. Fields of later versions are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuManagerState {
-    /// Policy that wrote the checkpoint. A kubelet with another policy refuses to start.
+    /// Policy of the kubelet that wrote the checkpoint. A kubelet with another policy refuses to start.
     pub policy_name: String,
-    /// CPUs of the shared pool.
+    /// CPUs of the shared pool, on which containers without exclusive CPUs run.
     #[serde(default)]
     pub default_cpu_set: CpuSet,
-    /// Exclusive CPUs by pod UID and container.
+    /// Exclusive CPUs by pod UID and container name.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
-    /// Exclusive CPUs of whole pods (feature PodLevelResourceManagers, Kubernetes 1.36).
+    /// Exclusive CPUs of whole pods by pod UID (feature PodLevelResourceManagers, Kubernetes 1.36).
     #[serde(default, deserialize_with = "null_is_empty")]
     pub pod_entries: BTreeMap<String, PodEntry>,
 }
 
-/// Resources of a whole pod, which its containers share.
+/// Resources that are allocated to a whole pod, and that its containers share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEntry {
@@ -37,7 +37,7 @@ pub struct PodEntry {
 }
 
 impl CpuManagerState {
-    /// Returns the exclusive CPUs by pod UID.
+    /// Returns the exclusive CPUs of each pod, by pod UID.
     #[must_use]
     pub fn by_pod(&self) -> BTreeMap<&str, CpuSet> {
         let all = |containers: &BTreeMap<String, CpuSet>| {
@@ -52,13 +52,13 @@ impl CpuManagerState {
         pods
     }
 
-    /// Returns all CPUs that are exclusive to a container.
+    /// Returns all CPUs that are allocated exclusively to a container or pod.
     #[must_use]
     pub fn exclusive(&self) -> CpuSet {
         self.by_pod().values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
     }
 
-    /// Returns all CPUs in the checkpoint.
+    /// Returns all CPUs in the checkpoint: the shared pool and all exclusive CPUs.
     #[must_use]
     pub fn all(&self) -> CpuSet {
         self.default_cpu_set.union(&self.exclusive())

@@ -1,6 +1,6 @@
-//! Names of Berth's drop-in for the kubelet, in the folder of `--config-dir`.
+//! File names of Berth's drop-in for the kubelet's configuration, in the folder of `--config-dir`.
 
-/// Name of the active drop-in: the kubelet reads `*.conf`, in the order of names.
+/// Name of the active drop-in. The kubelet reads the files `*.conf` in the order of their names.
 pub const ACTIVE: &str = "99-berth.conf";
-/// Name of the staged drop-in, which the kubelet does not read.
+/// Name of the staged drop-in, which the kubelet does not read because of its extension.
 pub const STAGED: &str = "99-berth.conf.staged";

@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::config::KubeletConfig;
 
-/// A field with different values in two configurations.
+/// A field that has different values in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// Name of the field.
+    /// Name of the field in the configuration.
     pub field: &'static str,
     /// Value in the actual configuration.
     pub is: String,
@@ -17,10 +17,10 @@ pub struct Difference {
     pub should_be: String,
 }
 
-/// Name of a field, and a function that returns its value as text.
+/// Name of a field, and a function that returns the field's value as text.
 type Field = (&'static str, fn(&KubeletConfig) -> String);
 
-/// The fields that decide from which zones a VM gets CPUs and memory.
+/// The fields that determine from which zones a VM gets CPUs and memory.
 const FIELDS: [Field; 8] = [
     ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
     ("cpuManagerPolicyOptions", |config| on(&config.cpu_manager_policy_options)),
@@ -34,7 +34,7 @@ const FIELDS: [Field; 8] = [
     ("reservedMemory", reserved_memory),
 ];
 
-/// Returns the fields whose values differ between `is` and `should_be`.
+/// Returns the fields whose values differ between the configurations `is` and `should_be`.
 #[must_use]
 pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Difference> {
     let both = |(field, of): &Field| {
@@ -44,7 +44,8 @@ pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Differe
     FIELDS.iter().filter_map(both).collect()
 }
 
-/// Returns the options that are on, as text; a value other than `true` is appended to the name.
+/// Returns the names of the options that are on, as text. For an option whose value is not `true`, the value is
+/// appended to the name.
 fn on(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }

@@ -1,13 +1,13 @@
-//! A kubelet's command line, from `/proc/<pid>/cmdline` or from the files that its unit uses.
+//! The flags of a kubelet's command line, from `/proc/<pid>/cmdline` or from the environment files of its unit.
 
 use std::collections::BTreeMap;
 
-/// Flags with all their values, in the order of the command line.
+/// Values of flags by name, in the order of the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags(BTreeMap<String, Vec<String>>);
 
 impl Flags {
-    /// Returns the last value of a flag, which is the effective value of a flag with one value.
+    /// Returns the last value of a flag. If a flag is not a list, the last value is effective.
     #[must_use]
     pub fn last(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.last().map(String::as_str)
@@ -26,7 +26,7 @@ impl Flags {
         }
     }
 
-    /// Parses the flags of a command line without the program.
+    /// Parses the flags in the arguments of a command line, without the program.
     #[must_use]
     pub fn from_arguments(arguments: &[String]) -> Self {
         Self::from_words(arguments.iter().map(String::as_str))
@@ -46,21 +46,21 @@ impl Flags {
                     (flag, value.unwrap_or("true").to_owned())
                 }
             };
-            // Kubernetes accepts `_` in place of `-` in names of flags.
+            // Kubernetes accepts `_` instead of `-` in flag names.
             flags.0.entry(name.replace('_', "-")).or_default().push(value);
         }
         flags
     }
 }
 
-/// Parses the flags of `/proc/<pid>/cmdline`: each word ends with NUL, and the first word is the program. Accepts
-/// both `--name=value` and `--name value`; a flag without a value is `true`.
+/// Parses the flags in `/proc/<pid>/cmdline`, where each word ends with NUL and the first word is the program. Both
+/// `--name=value` and `--name value` are accepted; a flag without a value has the value `true`.
 #[must_use]
 pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
     Flags::from_arguments(&arguments(cmdline))
 }
 
-/// Returns the words of `/proc/<pid>/cmdline` without the program.
+/// Returns the words in `/proc/<pid>/cmdline`, without the program.
 #[must_use]
 pub fn arguments(cmdline: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(cmdline);
@@ -76,7 +76,7 @@ pub fn parse_environment(text: &str, variable: &str) -> Flags {
     Flags::from_words(value.split_whitespace())
 }
 
-/// Parses the pair of a map flag, such as `full-pcpus-only=true`.
+/// Splits a value of a map flag, such as `full-pcpus-only=true`, into name and value.
 #[must_use]
 pub fn pair(value: &str) -> Option<(&str, &str)> {
     value.split_once('=').map(|(name, value)| (name.trim(), value.trim()))

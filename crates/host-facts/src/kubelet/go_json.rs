@@ -1,6 +1,6 @@
-//! JSON in the form that Go writes.
+//! Deserialises JSON as Go writes it.
 
-/// Reads `null` as empty: Go writes a nil slice or map as `null`.
+/// Deserialises `null` as an empty list or map, because Go writes a nil slice or map as `null`.
 pub(super) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

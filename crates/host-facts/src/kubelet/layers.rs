@@ -1,4 +1,4 @@
-//! Files and flags of a kubelet's configuration.
+//! Reads the layers of a kubelet's configuration: files and flags.
 
 use berth_api::infra_node::UnknownReason;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// Paths of the configuration file in several distributions, for a kubelet that is not running.
+/// Paths of the kubelet's configuration file in several distributions. They are tried if the kubelet does not run.
 const DEFAULT_FILES: [&str; 5] = [
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet-config.yaml",
@@ -17,28 +17,29 @@ const DEFAULT_FILES: [&str; 5] = [
     "etc/kubernetes/kubelet/config.json",
     "etc/kubernetes/kubelet/kubelet-config.json",
 ];
-/// Environment files with variables that kubeadm's unit passes on as flags, lowest priority first.
+/// Environment files and their variables that kubeadm's systemd unit passes to the kubelet as flags, lowest priority
+/// first.
 const ENVIRONMENT: [(&str, &str); 3] = [
     ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 ];
-/// Maximum depth of folders below `--config-dir`; the kubelet has no such limit.
+/// Maximum depth of folders that are searched below `--config-dir`. The kubelet has no such limit.
 const DEPTH: usize = 8;
 
-/// Reason for an unknown configuration.
+/// Reason why the configuration is unknown, as a code and a text.
 type Unknown = (UnknownReason, String);
 
 /// All layers of a configuration.
 pub(super) struct Layers {
     tree: Value,
-    /// The merged files without Berth's drop-in, if the drop-in is one of the layers.
+    /// The merged files without Berth's drop-in; `None` if the drop-in is not one of the files.
     without_drop_in: Option<Value>,
-    /// Files and folders that were read, relative to the root.
+    /// Paths of the files and folders that were read, relative to the root.
     pub(super) read: Vec<String>,
-    /// The command line, or the flags that a unit takes from environment files.
+    /// The flags of the command line, or those in the environment files of the unit.
     pub(super) flags: Flags,
-    /// Files and flags that were read, lowest priority first.
+    /// Names of the files and flags that were read, lowest priority first.
     pub(super) sources: Vec<String>,
     /// File from which the flags were read.
     flags_source: Option<String>,
@@ -50,7 +51,7 @@ pub(super) fn arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unknown> {
     Ok(flags::arguments(&cmdline))
 }
 
-/// Reads the layers that a command line names. `source` is the file of the command line.
+/// Reads the layers to which a command line refers. `source` is the file from which the command line was read.
 pub(super) fn from_arguments(
     root: &Root,
     arguments: &[String],
@@ -66,11 +67,11 @@ pub(super) fn from_arguments(
     Ok(layers)
 }
 
-/// Reads the layers of a stopped kubelet from the usual files.
+/// Reads the layers of a kubelet that does not run, from the usual files.
 pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
     let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
     let Some(file) = DEFAULT_FILES.iter().find(usual) else {
-        // A file that exists but is not readable gives another result than a missing file.
+        // A file that exists but cannot be read makes the configuration unknown; a missing file does not.
         let closed = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
         let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
         return Err(closed.into_iter().next().unwrap_or_else(|| {
@@ -133,7 +134,7 @@ impl Layers {
 
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
         let folder = folder.trim_end_matches('/');
-        // If a file is removed, only its folder changes.
+        // The folder must be recorded too: if a file is removed, only the folder's time of change shows this.
         self.read.push(folder.to_owned());
         for file in drop_ins(root, folder, DEPTH)? {
             self.add(root, &file)?;
@@ -141,16 +142,16 @@ impl Layers {
         Ok(())
     }
 
-    /// Returns the configuration without Berth's drop-in; `None` if the drop-in is not one of the layers.
+    /// Returns the configuration without Berth's drop-in; `None` if the drop-in is not one of the files.
     pub(super) fn without_drop_in(&self) -> Option<KubeletConfig> {
-        // Faults of a layer are reported for the whole configuration.
+        // Problems of the files are already reported for the whole configuration.
         let mut notes = Notes::default();
         let mut config = KubeletConfig::from_tree(self.without_drop_in.as_ref()?, "", &mut notes);
         config.apply_flags(&self.flags, &mut notes);
         Some(config)
     }
 
-    /// Returns the merged configuration.
+    /// Returns the configuration that results from all layers.
     pub(super) fn configuration(&mut self, notes: &mut Notes) -> KubeletConfig {
         let place = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
         let mut config = KubeletConfig::from_tree(&self.tree, &place, notes);
@@ -161,7 +162,7 @@ impl Layers {
     }
 }
 
-/// Returns the `*.conf` files below a folder, in the order of their paths, as the kubelet walks the folder.
+/// Returns the paths of the `*.conf` files below a folder, in the order in which the kubelet walks the folder.
 fn drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
     let mut files = Vec::new();
     for name in root.list(folder).map_err(unreadable)? {

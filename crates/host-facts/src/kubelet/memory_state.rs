@@ -9,64 +9,64 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint. Fields of later versions are ignored.
+/// The checkpoint of the Memory Manager. Fields of later versions are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryManagerState {
-    /// Policy that wrote the checkpoint.
+    /// Policy of the kubelet that wrote the checkpoint.
     pub policy_name: String,
-    /// NUMA zones by number.
+    /// Data about the NUMA zones, by zone number.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub machine_state: BTreeMap<u32, NodeState>,
-    /// Allocations by pod UID and container.
+    /// Allocations by pod UID and container name.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
 }
 
-/// Memory of one NUMA zone, as the kubelet counts it.
+/// The kubelet's data about the memory of one NUMA zone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// Containers with allocations from this zone.
+    /// Number of memory blocks that are allocated on this zone.
     #[serde(default)]
     pub number_of_assignments: u64,
-    /// Memory tables by resource name: `memory`, `hugepages-2Mi`.
+    /// Amounts by resource name, such as `memory` and `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// Zones that are allocated together with this one.
+    /// Numbers of the zones with which this zone is allocated together.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }
 
-/// Bytes of one resource in one zone.
+/// Amounts of one resource in one zone, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// Total bytes when the kubelet first started with this policy.
+    /// Total bytes at the time when the kubelet first started with this policy.
     #[serde(default)]
     pub total: u64,
     /// Bytes reserved for the system.
     #[serde(default)]
     pub system_reserved: u64,
-    /// Allocatable bytes.
+    /// Bytes that can be allocated to containers.
     #[serde(default)]
     pub allocatable: u64,
-    /// Allocated bytes.
+    /// Bytes that are allocated to containers.
     #[serde(default)]
     pub reserved: u64,
-    /// Free bytes.
+    /// Bytes that are not allocated.
     #[serde(default)]
     pub free: u64,
 }
 
-/// One allocation of memory.
+/// Memory of one resource that is allocated to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Block {
-    /// Zones of the allocation.
+    /// Numbers of the zones on which the memory is allocated.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub numa_affinity: Vec<u32>,
-    /// Resource name.
+    /// Name of the resource.
     #[serde(rename = "type")]
     pub resource: String,
     /// Size in bytes.

@@ -1,8 +1,8 @@
 //! The kubelet: its effective configuration and its allocations.
 //!
-//! The layers of the effective configuration, lowest priority first: the kubelet's defaults, the file of `--config`,
-//! the drop-ins of `--config-dir`, the command line. If one of these layers cannot be read, the configuration is
-//! unknown: a guess would make checks fail on healthy hosts.
+//! The effective configuration has four layers, lowest priority first: the kubelet's defaults, the file of
+//! `--config`, the drop-ins of `--config-dir`, the command line. If a layer cannot be read, the configuration is
+//! unknown, because a guess would make checks fail on healthy hosts.
 
 pub mod checkpoints;
 pub mod config;

@@ -11,7 +11,7 @@ use crate::notes::Notes;
 use crate::processes::{EMBEDDED, Processes};
 use crate::root::Root;
 
-/// Flags for the fields on which Berth gives advice.
+/// Flags of the kubelet and the configuration fields that they set, for the fields on which Berth gives advice.
 const FLAGS: [(&str, &str); 6] = [
     ("cpu-manager-policy", "cpuManagerPolicy"),
     ("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
@@ -21,7 +21,8 @@ const FLAGS: [(&str, &str); 6] = [
     ("reserved-memory", "reservedMemory"),
 ];
 
-/// Finds the kubelet by its process or by the usual configuration files.
+/// Finds the kubelet by its process, or else by the usual configuration files, and reads its configuration and
+/// checkpoints.
 pub fn observe(
     root: &Root,
     processes: &Processes,
@@ -132,8 +133,9 @@ pub fn observe(
     facts
 }
 
-/// Returns the recorded configuration of this kubelet. Without a record, returns the configuration of the files if
-/// all files are older than the process.
+/// Returns the configuration with which the running kubelet was started: the recorded configuration, if the record is
+/// about this start. Otherwise returns the configuration in the files, if none of the files has changed since the
+/// start.
 fn started_with(
     root: &Root,
     facts: &KubeletFacts,

@@ -1,8 +1,8 @@
-//! The kubelet's PodResources API: a list of allocations that the kubelet sends over a socket.
+//! The kubelet's PodResources API, through which the kubelet lists its allocations over a socket.
 //!
-//! The list has the names of pods, and the checkpoints have UIDs; the names of the pods' log folders have both.
-//! Listed pods may have ended long ago, and old kubelets list shared CPUs as exclusive, so the list is used only
-//! together with checkpoints and control groups.
+//! The list identifies pods by name, while the checkpoints identify pods by UID; the names of the pods' log folders
+//! contain both. The kubelet may list pods that ended long ago, and old kubelets list shared CPUs as exclusive CPUs.
+//! Therefore the list is used only together with checkpoints and control groups.
 
 #[expect(missing_docs, clippy::derive_partial_eq_without_eq, reason = "generated")]
 #[rustfmt::skip]
@@ -16,13 +16,13 @@ pub use v1::{
     ContainerDevices, ContainerMemory, ContainerResources, NumaNode, PodResources, TopologyInfo,
 };
 
-/// Socket of the API.
+/// Path of the API's socket.
 pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// Reason that the kubelet does not list its pods.
+/// Reason why the list of the kubelet's allocations is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodResourcesError {
-    /// The kubelet did not answer in time.
+    /// The kubelet did not answer within this number of seconds.
     #[error("no answer in {0} s")]
     Timeout(u64),
     /// The call failed.
@@ -30,7 +30,7 @@ pub enum PodResourcesError {
     Call(String),
 }
 
-/// Pods and devices that the kubelet lists.
+/// The pods and devices in the kubelet's answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
     /// Pods with the resources of their containers.
@@ -46,14 +46,14 @@ pub struct Listed {
 pub struct Devices {
     /// Number of devices by resource and zone; the zone of devices without a zone is `None`.
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
-    /// Resources that have a device of several zones. These resources are not in `by_zone`, as such a device counts
-    /// in each of its zones.
+    /// Names of the resources that have a device with several zones. These resources are not in `by_zone`, because
+    /// the kubelet lists such a device for each of its zones.
     pub of_several_zones: BTreeSet<String>,
 }
 
 impl Devices {
-    /// Counts the devices that a kubelet lists. The kubelet makes one entry for each device, or combines several
-    /// devices in an entry.
+    /// Counts the devices in the kubelet's list. Depending on its version, the kubelet writes one entry for each
+    /// device, or combines several devices in one entry.
     #[must_use]
     pub fn count(listed: &[ContainerDevices]) -> Self {
         let mut devices = Self::default();
@@ -74,7 +74,8 @@ impl Devices {
     }
 }
 
-/// Returns the zones of devices in ascending order; empty if the plugin has no zones. A plugin may send -1 for a device without a zone.
+/// Returns the numbers of the devices' zones in ascending order; empty if the device plugin reports no zones. A
+/// plugin may send -1 for a device without a zone.
 #[must_use]
 pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
     let nodes = devices.topology.iter().flat_map(|topology| &topology.nodes);
@@ -82,7 +83,7 @@ pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
     zones.into_iter().collect()
 }
 
-/// Returns the set of CPU ids; `None` if a number is not a CPU id.
+/// Converts CPU numbers to a set; returns `None` if a number is not a valid CPU number.
 #[must_use]
 pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
     ids.iter().map(|id| u32::try_from(*id).ok()).collect()

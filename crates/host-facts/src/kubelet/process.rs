@@ -1,8 +1,8 @@
 //! Finds the process of the host's kubelet.
 //!
-//! The kubelet's flags name files that the agent reads, writes and removes as root. So a process that merely has the
-//! name `kubelet` is ignored: a process of another user, of a container with a separate PID namespace, or of a pod
-//! (`hostPID`).
+//! The kubelet's flags name files that the agent reads, writes and removes as root. Therefore a process is not
+//! trusted just because its name is `kubelet`. Processes of other users, of containers with a separate PID namespace,
+//! and of pods (`hostPID`) are ignored.
 
 use crate::processes::{KUBELET, Processes};
 use crate::root::Root;
@@ -12,13 +12,14 @@ use crate::root::Root;
 pub(super) enum Found {
     /// No kubelet runs as a separate process.
     None,
-    /// The host's kubelet.
+    /// Id of the process of the host's kubelet.
     One(u32),
-    /// Several processes that may be the host's kubelet.
+    /// Ids of several processes that may be the host's kubelet.
     Several(Vec<u32>),
 }
 
-/// Returns the host's kubelet; of several candidates, returns the only candidate that runs in a service.
+/// Searches for the process of the host's kubelet. If there are several candidates, the only candidate that runs in a
+/// systemd service is selected.
 pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     let named = processes.found.iter().filter(|process| process.name == KUBELET);
     let mut pids: Vec<u32> = named.map(|process| process.pid).collect();
@@ -36,7 +37,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     }
 }
 
-/// Returns the unit of a process: the last part of the control group's path that names a service.
+/// Returns the systemd unit of a process: the last part of its control group's path that is the name of a service.
 pub(super) fn unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =

@@ -1,11 +1,11 @@
-//! The configuration that the running kubelet was started with.
+//! The configuration with which the running kubelet was started.
 //!
 //! A kubelet reads its configuration once, when it starts; the files may change later. The configuration is known if
-//! no file is younger than the process, or if the agent recorded the configuration before the files changed. The
-//! agent does not read `/configz`: through the API server this needs `get nodes/proxy`, which gives access to the
-//! containers of every pod. At the kubelet's port `nodes/configz` is enough (KEP-2862, Kubernetes 1.33), but most
-//! kubelets sign that port's certificate themselves, so a process that listens on the port while the kubelet is
-//! stopped would receive the agent's token.
+//! no file has changed since the process started, or if the agent recorded the configuration before the files
+//! changed. The agent does not read `/configz`: through the API server this requires `get nodes/proxy`, which gives
+//! access to the containers of every pod. On the kubelet's own port, `nodes/configz` is sufficient (KEP-2862,
+//! Kubernetes 1.33), but most kubelets use a self-signed certificate there, so a process that listens on the port
+//! while the kubelet is stopped would receive the agent's token.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::config::KubeletConfig;
 use crate::ledger::KUBELET as FILE;
 use crate::root::{ReadError, ReadProblem, Root};
 
-/// Configuration of the running kubelet.
+/// The configuration with which the running kubelet was started, if it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StartedWith {
     /// No kubelet runs.
@@ -23,38 +23,38 @@ pub enum StartedWith {
     NotRunning,
     /// The kubelet was started with this configuration.
     Known(Box<KubeletConfig>),
-    /// The kubelet runs, but its configuration is unknown, for this reason.
+    /// The kubelet runs, but its configuration is unknown for this reason.
     Unknown(String),
 }
 
-/// One start of a kubelet.
+/// Identifies one start of a kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
     /// Boot id of the host.
     #[serde(rename = "bootID")]
     pub boot_id: String,
-    /// Hundredths of a second from the boot to the start of the process.
+    /// Time from the boot to the start of the process, in hundredths of a second.
     pub after_boot: u64,
 }
 
-/// The agent's record of the kubelet that it observed last.
+/// The agent's record about the kubelet that it observed last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     /// Start of the recorded kubelet.
     pub start: Start,
-    /// Command line of the kubelet without the program.
+    /// Command line of the kubelet, without the program.
     pub arguments: Vec<String>,
-    /// Configuration that the kubelet read.
+    /// Configuration that the kubelet read when it started.
     pub configuration: KubeletConfig,
 }
 
 impl Record {
-    /// Reads the record; returns `None` if there is no record.
+    /// Reads the record from its file; returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// If the record exists and cannot be read.
+    /// Returns an error if the record exists but cannot be read.
     pub fn read(root: &Root) -> Result<Option<Self>, ReadError> {
         let text = match root.read(FILE) {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -66,28 +66,28 @@ impl Record {
         })
     }
 
-    /// Returns the text of the record's file.
+    /// Returns the text of the record for its file.
     #[must_use]
     pub fn render(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// Returns the time of a process's start, in hundredths of a second after the boot: field 22 of `stat` counts
-/// `USER_HZ`, which is 100 on every Linux that a kubelet runs on. The process name, an earlier field of `stat`, may
-/// have any characters, even `)`.
+/// Returns the time from the boot to the start of a process, in hundredths of a second. Field 22 of `stat` is in
+/// units of `USER_HZ`, which is 100 on every Linux on which a kubelet runs. An earlier field of `stat`, the process
+/// name, may contain any characters, even `)`.
 pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns the reason that a configuration cannot be known from its files: the first file that is younger than the
-/// process, or the reason that their ages cannot be compared.
+/// Returns the reason why the files need not be those that the process has read: the first file that has changed
+/// since the process started, or the reason why the times cannot be compared.
 ///
-/// The times are exact to some hundredths of a second, a time in which a new process has not read any file yet.
-/// `btime` of `/proc/stat` is not suitable on a running machine: it is truncated to seconds, and kubeadm starts the
-/// kubelet in the same second in which it writes the file.
+/// The times are exact to some hundredths of a second; within this time after its start, a process has not read any
+/// file yet. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated to seconds, and kubeadm
+/// starts the kubelet in the same second in which it writes the file.
 pub(super) fn changed_after_start(
     root: &Root,
     files: &[String],
@@ -102,7 +102,7 @@ pub(super) fn changed_after_start(
     Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
 }
 
-/// Returns the time of the host's boot, as a duration since 1970.
+/// Returns the time of the host's boot, as the duration since 1970.
 fn boot_time(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;

@@ -2,8 +2,7 @@
 
 use berth_api::infra_node::Hypervisor;
 
-/// Returns true if CPUID has VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
-/// `None` on other architectures.
+/// Returns true if CPUID reports VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn virtualization() -> Option<bool> {
@@ -13,7 +12,7 @@ pub fn virtualization() -> Option<bool> {
     Some(vmx || svm)
 }
 
-/// Returns the hypervisor by its signature in leaf 0x4000_0000, if CPUID has a hypervisor.
+/// Returns the hypervisor whose signature is in leaf 0x4000_0000; `None` if CPUID reports no hypervisor.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn hypervisor() -> Option<Hypervisor> {
@@ -35,14 +34,14 @@ pub fn hypervisor() -> Option<Hypervisor> {
     })
 }
 
-/// Returns `None`, as only x86 has CPUID.
+/// Returns `None`, because only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
 pub const fn virtualization() -> Option<bool> {
     None
 }
 
-/// Returns `None`, as only x86 has CPUID.
+/// Returns `None`, because only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
 pub const fn hypervisor() -> Option<Hypervisor> {

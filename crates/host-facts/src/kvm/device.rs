@@ -1,4 +1,4 @@
-//! Opens `/dev/kvm` and creates a VM, on live machines only.
+//! Opens `/dev/kvm` and creates a VM as a test. This is done only on a running machine.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 pub enum Device {
     /// The device was opened.
     Opened(Probe),
-    /// The device node does not exist, or has no device.
+    /// The device node does not exist, or the kernel has no device for it.
     Absent,
     /// EACCES: file permissions forbid opening the device.
     NoPermission,
@@ -22,7 +22,7 @@ pub enum Device {
     Broken(String),
 }
 
-/// Version and limits that the open device reports.
+/// Version and limits that the opened device reports, and the result of the test.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probe {
     /// Version of the API (`KVM_GET_API_VERSION`).
@@ -31,17 +31,18 @@ pub struct Probe {
     pub max_vcpus: Option<u32>,
     /// Recommended number of virtual CPUs of a VM (`KVM_CAP_NR_VCPUS`).
     pub recommended_vcpus: Option<u32>,
-    /// Limit of the ids of virtual CPUs (`KVM_CAP_MAX_VCPU_ID`).
+    /// Limit for the ids of virtual CPUs (`KVM_CAP_MAX_VCPU_ID`).
     pub max_vcpu_id: Option<u32>,
     /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`).
     pub memory_slots: Option<u32>,
-    /// Error of creating a VM.
+    /// Error of the kernel when the VM was created; `None` if the VM was created.
     pub failure: Option<String>,
 }
 
-/// The only version of the API (`KVM_API_VERSION`) in any released kernel.
+/// Version of the API (`KVM_GET_API_VERSION`) in all released kernels.
 const API_VERSION: i32 = 12;
-/// Maximum number of tries: KVM_CREATE_VM fails with EINTR if a signal arrives; QEMU retries, too.
+/// Maximum number of attempts to create a VM: KVM_CREATE_VM fails with EINTR if a signal arrives. QEMU also repeats
+/// it.
 const TRIES: usize = 10;
 
 /// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.
@@ -60,7 +61,7 @@ pub fn probe() -> Device {
         }
     };
     let version = kvm.get_api_version();
-    // 0 means that the kernel does not know this capability.
+    // The kernel returns 0 for a capability that it does not know.
     let limit = |cap| u32::try_from(kvm.check_extension_int(cap)).ok().filter(|n| *n > 0);
     Device::Opened(Probe {
         api_version: u32::try_from(version).ok(),
@@ -90,7 +91,8 @@ fn create_test_vm(kvm: &Kvm) -> Option<String> {
     Some(format!("KVM_CREATE_VM: {}", errno.desc()))
 }
 
-/// Returns true if the firmware has locked virtualisation off. This needs root and the `msr` module.
+/// Returns true if the firmware has disabled virtualisation and locked this setting. Reading the registers requires
+/// root and the module `msr`.
 ///
 /// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks the register, bit 2 allows VMX outside SMX.
 /// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS) disables SVM.

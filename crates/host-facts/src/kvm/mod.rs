@@ -1,4 +1,4 @@
-//! Hardware virtualisation: the state of KVM, and the reason if VMs cannot run on this host.
+//! Hardware virtualisation: the state of KVM, and the reason if VMs cannot run on the host.
 
 pub mod cpuid;
 pub mod device;

@@ -1,4 +1,4 @@
-//! Reads flags and module parameters, and tries `/dev/kvm`.
+//! Reads CPU flags and module parameters, and opens `/dev/kvm`.
 
 use berth_api::infra_node::{Confidential, Kvm, UnknownReason};
 
@@ -12,7 +12,7 @@ use crate::root::Root;
 
 const MODULES: &str = "sys/module";
 
-/// Reads flags and module parameters, and tries `/dev/kvm` on a live machine.
+/// Reads CPU flags and module parameters. On a running machine, also opens `/dev/kvm`.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
     let evidence = evidence(root, cpuinfo);
     let mut kvm = match state::decide(&evidence) {
@@ -37,7 +37,8 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         _ if x86 => Some("kvm_intel"),
         _ => None,
     };
-    // A module that is being loaded has a folder, but has not probed the CPU yet. A built-in module has no such file.
+    // A module that is being loaded already has a folder, but has not checked the CPU yet; its file `initstate` shows
+    // this. A built-in module does not have this file.
     let loaded = |module| {
         let state = root.read(&format!("{MODULES}/{module}/initstate"));
         root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
@@ -45,7 +46,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     let live = root.is_live();
     let registered = root.exists("sys/devices/virtual/misc/kvm");
     let probe = || match device::probe() {
-        // The host has the device, and this container does not.
+        // The host has the device, but the agent's container does not.
         Device::Absent if registered && root.is_from_container() => Device::Forbidden,
         found => found,
     };
@@ -87,7 +88,7 @@ fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     }
 }
 
-/// Reads the parameters of the vendor's module, which exist only while the module is loaded.
+/// Reads the parameters of the CPU vendor's module. They exist only while the module is loaded.
 fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
     let parameter = |names: [&str; 2]| {
@@ -114,9 +115,9 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     }
 }
 
-/// Returns the kinds of confidential VMs. A parameter alone is not enough: the parameter is `Y` also on hosts whose
-/// firmware then refuses, so SEV also needs the device of the security processor. The module sets the parameter of
-/// TDX after initialisation.
+/// Returns the kinds of confidential VMs that the host supports. For SEV, the module's parameter is not sufficient:
+/// it is `Y` even if the firmware then refuses, so the device of the security processor is also required. For TDX,
+/// the module sets the parameter only after its initialisation succeeded.
 fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
     let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
@@ -149,8 +150,8 @@ fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<V
     Some(kinds)
 }
 
-/// Checks which device nodes of the kernel's helpers for VMs exist. The nodes are not opened: opening would load the
-/// module, and a report does not change the host.
+/// Checks which device nodes of the kernel's modules for VMs exist, such as vhost-net. The nodes are not opened,
+/// because this would load the module, and a report must not change the host.
 fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
         Ok(there) => Some(there),
@@ -164,12 +165,12 @@ fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     kvm.tun = there("tun", "net/tun", "tun");
 }
 
-/// Returns true if the host has a device: a device node, or a device that the kernel has registered. A container sees
-/// few nodes and a capture often has no nodes, so a missing node is no evidence.
+/// Returns true if the host has a device: its device node exists, or the kernel has registered it. A missing node
+/// proves nothing in a container, which sees few nodes, and in a capture, which often has no nodes.
 fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
-    // A container may see no device nodes of the host; udev creates a node for each device that the kernel has
-    // registered.
+    // A container may not see the host's device nodes. On the host, udev creates a node for each device that the
+    // kernel has registered.
     if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {

@@ -1,11 +1,11 @@
-//! Decides the state of KVM from the evidence. The functions are pure, so a table tests every case.
+//! Determines the state of KVM from the evidence. The functions are pure, so that a table can test every case.
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
 use super::device::Device;
 use super::evidence::Evidence;
 
-/// Returns the state of KVM, or the reason that it is not known.
+/// Returns the state of KVM, or the reason why it is unknown.
 pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     match &evidence.device {
         Some(Device::Opened(probe)) if probe.failure.is_none() => Ok(KvmState::Ready),
@@ -22,12 +22,12 @@ pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, St
     }
 }
 
-/// Decides the state without a device: the processor, the firmware or the module is the reason. Kernels since 5.6
-/// (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has locked virtualisation off. So the flag alone does not
-/// distinguish a CPU without virtualisation from a locked CPU, but CPUID does.
+/// Determines the state if there is no device, because of the processor, the firmware or the module. Kernels since
+/// 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore the missing
+/// flag alone does not distinguish a CPU without virtualisation from a CPU on which it is disabled, but CPUID does.
 fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
-    // A device that the kernel has registered exists, with any flags (a paravirtual KVM needs no flags).
+    // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).
     if evidence.registered {
         if evidence.device.is_none() {
             return captured("the kernel has KVM, but no VM was created as a test");
@@ -54,7 +54,8 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     }
     match (evidence.module_loaded, evidence.device.is_some()) {
         (Some(false), _) => Ok(KvmState::ModuleNotLoaded),
-        // The module is loaded or built in, but registered no device: its own check of the firmware failed.
+        // The module is loaded or built in, but has registered no device, because its own check of the firmware
+        // failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
             let why = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
@@ -66,7 +67,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     }
 }
 
-/// Returns true if VMs can run with this state.
+/// Returns true if VMs can run with KVM in this state; false if the state is unknown.
 #[must_use]
 pub const fn is_ready(state: Option<KvmState>) -> bool {
     matches!(state, Some(KvmState::Ready))
@@ -77,7 +78,8 @@ mod tests {
     use super::super::device::Probe;
     use super::*;
 
-    /// Returns the evidence of a live host with the CPU flag and a loaded module that has registered its device.
+    /// Returns the evidence of a running host that has the CPU flag, and on which the loaded module has registered
+    /// its device.
     fn fine(device: Option<Device>) -> Evidence {
         Evidence {
             device,

@@ -2,10 +2,10 @@
 
 use crate::nftables::Table;
 
-/// State of the table.
+/// State of Berth's nf_tables table in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BridgeFilter {
-    /// The state is unknown: a captured tree does not have the table, and the kernel shows it to root only.
+    /// The state is unknown, because a captured tree does not contain the table, or because only root can read it.
     #[default]
     Unknown,
     /// The table does not exist.

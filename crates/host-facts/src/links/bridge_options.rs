@@ -8,55 +8,55 @@ use berth_api::{VlanId, VlanSet};
 /// Options of a bridge (`Documentation/networking/bridge.rst`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BridgeOptions {
-    /// VLAN that a new port gets, untagged; 0 means no VLAN.
+    /// VLAN to which a new port is added untagged; 0 means no VLAN.
     pub default_pvid: Option<u16>,
-    /// Spanning tree protocol.
+    /// True if the spanning tree protocol is on.
     pub stp: Option<bool>,
-    /// Time until a new port forwards frames, in hundredths of a second.
+    /// Time after which a new port forwards frames, in hundredths of a second.
     pub forward_delay: Option<u32>,
-    /// IGMP and MLD snooping.
+    /// True if IGMP and MLD snooping are on.
     pub mcast_snooping: Option<bool>,
 }
 
-/// The VLANs of a bridge's port.
+/// The VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortVlans {
     /// All VLANs of the port.
     pub all: VlanSet,
-    /// VLANs that leave the port untagged.
+    /// VLANs whose frames leave the port untagged.
     pub untagged: VlanSet,
-    /// VLAN of frames that arrive without a tag.
+    /// VLAN to which untagged frames that arrive at the port are assigned.
     pub pvid: Option<VlanId>,
 }
 
-/// A VXLAN tunnel.
+/// Properties of a VXLAN tunnel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tunnel {
     /// VXLAN network identifier.
     pub vni: Option<u32>,
-    /// UDP port.
+    /// UDP port of the tunnel.
     pub port: Option<u16>,
-    /// Address of this host's end.
+    /// IP address of this host's end of the tunnel.
     pub local: Option<IpAddr>,
-    /// Flood list: destinations of BUM traffic (the entries of `bridge fdb` with address 0).
+    /// Flood list: the addresses to which BUM traffic is sent (the entries of `bridge fdb` with address 0).
     pub peers: BTreeSet<IpAddr>,
 }
 
-/// IP options of a link; `None` if the kernel does not report the option, or does not have the protocol.
+/// IP options of a link. An option is `None` if the kernel does not report it or does not have the protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IpOptions {
     /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
     pub ipv6_generates: Option<bool>,
     /// True if IPv6 is disabled on the link (`disable_ipv6`).
     pub ipv6_disabled: Option<bool>,
-    /// Value of `arp_ignore`; with 8 the kernel answers ARP requests for no address.
+    /// Value of `arp_ignore`. With 8, the kernel does not answer ARP requests for any address.
     pub arp_ignore: Option<i32>,
-    /// Value of `rp_filter`; with 1 the kernel drops packets whose answers would not leave through this link.
+    /// Value of `rp_filter`. With 1, the kernel drops packets whose answers would not leave through this link.
     pub rp_filter: Option<i32>,
 }
 
 impl IpOptions {
-    /// Options that are all unknown.
+    /// Options of which none is known.
     pub const NONE: Self =
         Self { ipv6_generates: None, ipv6_disabled: None, arp_ignore: None, rp_filter: None };
 }

@@ -1,4 +1,4 @@
-//! Other programs and settings that affect the host's links.
+//! Settings and other programs that affect the host's links.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,20 @@ use crate::root::Root;
 /// Settings and programs that disturb tenant networks and that Berth does not change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConflictingSettings {
-    /// `net.bridge.bridge-nf-call-iptables`: bridged IPv4 frames pass the host's iptables rules, so a FORWARD policy
-    /// of DROP drops VMs' traffic. The value 0 of a single bridge does not override this setting.
+    /// True if `net.bridge.bridge-nf-call-iptables` is on: bridged IPv4 frames then pass through the host's iptables
+    /// rules, so that a FORWARD policy of DROP drops the traffic of VMs. The value 0 in a single bridge does not
+    /// override this setting.
     pub bridge_calls_iptables: Option<bool>,
-    /// Other programs that manage links.
+    /// Links that another program manages, and this program.
     pub managers: BTreeMap<LinkName, Manager>,
 }
 
-/// A daemon that configures links.
+/// A daemon that manages links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Manager {
-    /// systemd-networkd (`/run/systemd/netif/links/<ifindex>`).
+    /// systemd-networkd; it writes `/run/systemd/netif/links/<ifindex>`.
     Networkd,
-    /// NetworkManager (`/run/NetworkManager/devices/<ifindex>`).
+    /// NetworkManager; it writes `/run/NetworkManager/devices/<ifindex>`.
     NetworkManager,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
         }
     };
     let managers = if networkd || nm {
-        // A host with many pods has thousands of links; only the managers of Berth's links and of uplinks are relevant.
+        // A host with many pods has thousands of links, but only the managers of Berth's links and of uplinks matter.
         let relevant = links.iter().filter(|link| link.is_ours() || link.is_uplink());
         relevant.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
     } else {
@@ -63,14 +64,15 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     ConflictingSettings { bridge_calls_iptables, managers }
 }
 
-/// Returns true if the text has an `ADMIN_STATE=` such as `configured`; systemd-networkd writes `unmanaged` for links
-/// that match no `.network` file.
+/// Returns true if systemd-networkd manages the link with this file: `ADMIN_STATE=` has a value such as `configured`.
+/// For links that match no `.network` file, the value is `unmanaged`.
 pub fn networkd_manages(text: &str) -> bool {
     let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
-/// Returns true if the text has `managed=true` and an active profile; a link that another program created has no profile.
+/// Returns true if NetworkManager manages the link with this file: it has `managed=true` and an active profile. A
+/// link that another program has created has no profile.
 pub fn nm_manages(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()

@@ -1,4 +1,4 @@
-//! Reads the nf_tables table that drops guests' control frames at the uplinks.
+//! Reads the nf_tables table that drops control frames of guests at the uplinks.
 
 use nix::errno::Errno;
 
@@ -10,9 +10,9 @@ use crate::nftables::{Nftables, TABLE};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Reads the table. A request for the table makes the kernel load nf_tables, and an observation must not load a
-/// module. So the table is requested only if nf_tables is already loaded, or if Berth has created something that
-/// needs it.
+/// Reads the table. A request for the table would load the kernel module nf_tables, and an observation must not load
+/// a module. Therefore the table is requested only if nf_tables is already loaded, or if Berth has created something
+/// that needs the table.
 pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -> BridgeFilter {
     if !root.is_live() || links.incomplete {
         return BridgeFilter::Unknown;
@@ -22,7 +22,7 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
         return BridgeFilter::Absent;
     }
     match Nftables::open() {
-        // A kernel without netfilter has no table.
+        // A kernel without netfilter cannot have the table.
         Err(_) => BridgeFilter::Absent,
         Ok(mut nftables) => read(&mut nftables).unwrap_or_else(|error| {
             if made {
@@ -37,12 +37,12 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
 /// Reads the table from the kernel.
 ///
 /// # Errors
-/// As [`Nftables::read`].
+/// Returns the errors of [`Nftables::read`].
 pub fn read(nftables: &mut Nftables) -> std::io::Result<BridgeFilter> {
     let read = nftables.read(TABLE);
     let errno = read.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);
     match errno {
-        // The kernel has no nf_tables for bridges, or the table was deleted while it was read.
+        // The kernel does not support nf_tables for bridges, or the table was deleted while it was read.
         Some(Errno::EOPNOTSUPP | Errno::ENOENT) => Ok(BridgeFilter::Absent),
         _ => Ok(read?.map_or(BridgeFilter::Absent, BridgeFilter::There)),
     }

@@ -7,7 +7,7 @@ use berth_api::{LinkName, MacAddress, PciAddress};
 
 use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 
-/// One network link.
+/// A network link and its properties. A property that is unknown or that the link does not have is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Name of the link.
@@ -22,23 +22,25 @@ pub struct Link {
     pub mtu: Option<u32>,
     /// Operational state.
     pub state: Option<LinkState>,
-    /// Bridge or bond that the link is a port of.
+    /// Bridge or bond of which the link is a port.
     pub master: Option<LinkName>,
-    /// Link that this link is stacked on, for VLANs and similar links.
+    /// Link on which this link is stacked, for VLANs and similar links.
     pub parent: Option<LinkName>,
-    /// Links of other network namespaces that are stacked on this link, such as a pod's macvlan, with their namespace.
+    /// Links in other network namespaces that are stacked on this link, such as the macvlan of a pod, each with its
+    /// namespace.
     pub users_elsewhere: BTreeSet<String>,
-    /// VLAN id.
+    /// VLAN id of a VLAN link.
     pub vlan: Option<u16>,
-    /// VLAN filtering of a bridge.
+    /// True if VLAN filtering of a bridge is on.
     pub vlan_filtering: Option<bool>,
     /// Alias that an administrator or Berth gave the link.
     pub alias: Option<String>,
-    /// Addresses with prefix length, without link-local addresses, sorted.
+    /// IP addresses with prefix length, sorted, without link-local addresses.
     pub addresses: Vec<String>,
-    /// True if a default route leaves through this link or through a link stacked on it.
+    /// True if a default route uses this link, or a link that is stacked on it.
     pub default_route: bool,
-    /// Destination of another route through the link, if a route does not follow from the link's own addresses.
+    /// Destination of a route through the link that is not a default route and does not follow from the link's own
+    /// addresses.
     pub destination: Option<String>,
     /// Kernel driver of a physical link.
     pub driver: Option<String>,
@@ -48,27 +50,27 @@ pub struct Link {
     pub zone: Option<u32>,
     /// Speed in Mbit/s.
     pub speed_mbps: Option<u32>,
-    /// Virtual functions of a physical function.
+    /// Numbers of virtual functions of a link that is an SR-IOV physical function.
     pub sriov: Option<Sriov>,
     /// IOMMU group of a physical link.
     pub iommu_group: Option<u32>,
-    /// Link of the physical function of a virtual function.
+    /// Link of the physical function, if this link is a virtual function.
     pub physical_function: Option<LinkName>,
-    /// Administrative state (`IFF_UP`), independent of the carrier.
+    /// True if the link is administratively up (`IFF_UP`), whether or not it has a carrier.
     pub up: Option<bool>,
-    /// Link group; the kernel puts all links in group 0.
+    /// Number of the link's group. The kernel assigns every new link to group 0.
     pub group: Option<u32>,
-    /// Permanent address of the hardware, which a bond does not change.
+    /// Permanent address of the hardware. A bond does not change it.
     pub permanent_mac: Option<MacAddress>,
     /// Link-local addresses with prefix length, sorted.
     pub link_local: Vec<String>,
     /// Options of a bridge.
     pub bridge: Option<BridgeOptions>,
-    /// The VLANs of a bridge's port, or of the bridge itself.
+    /// VLANs of a bridge port, or of the bridge itself.
     pub vlans: Option<PortVlans>,
-    /// The tunnel of a VXLAN link.
+    /// Tunnel of a VXLAN link.
     pub tunnel: Option<Tunnel>,
-    /// IP options.
+    /// IP options of the link.
     pub ip: IpOptions,
 }
 
@@ -77,11 +79,12 @@ pub struct Link {
 pub enum LinkKind {
     /// A port of a network card.
     Physical,
-    /// A virtual function of a network card, or a representor: the end of a virtual function at the card's switch.
+    /// A virtual function of a network card, or its representor, which is the virtual function's end at the card's
+    /// switch.
     VirtualFunction,
-    /// Aggregated links, by the bonding or the team driver.
+    /// Aggregated links of the bonding driver or the team driver.
     Bond,
-    /// The datapath or an internal port of Open vSwitch; the kernel does not distinguish the two.
+    /// The datapath of Open vSwitch, or one of its internal ports; the kernel does not distinguish them.
     OpenVSwitch,
     /// A bridge.
     Bridge,
@@ -89,18 +92,18 @@ pub enum LinkKind {
     Vlan,
     /// The loopback link.
     Loopback,
-    /// One end of a veth pair, as pods have.
+    /// One end of a veth pair, as used by pods.
     Veth,
-    /// A TUN or TAP link, as VMs have.
+    /// A TUN or TAP link, as used by VMs.
     Tun,
     /// A VXLAN tunnel.
     Vxlan,
-    /// Anything else.
+    /// Any other kind.
     Other,
 }
 
 impl Link {
-    /// Creates a link that has only its name and kind.
+    /// Creates a link of which only the name and the kind are known.
     #[must_use]
     pub const fn new(name: LinkName, kind: LinkKind) -> Self {
         Self {
@@ -144,7 +147,7 @@ impl Link {
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Returns true if the kernel reports that the link has no carrier; an unknown state counts as a carrier.
+    /// Returns true if the kernel reports that the link has no carrier. If the state is unknown, returns false.
     #[must_use]
     pub const fn has_no_carrier(&self) -> bool {
         matches!(
@@ -153,7 +156,7 @@ impl Link {
         )
     }
 
-    /// Returns true for physical links and bonds, which can lead out of the host.
+    /// Returns true if the link is a physical link or a bond, which can be connected to an external network.
     #[must_use]
     pub const fn is_uplink(&self) -> bool {
         matches!(self.kind, LinkKind::Physical | LinkKind::Bond)

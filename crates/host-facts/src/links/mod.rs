@@ -1,7 +1,7 @@
 //! Network links of the host: physical links, the links stacked on other links, and the links that the host needs for
 //! its own network.
 //!
-//! On a live machine, netlink returns all links in one dump; in a captured tree, sysfs has one file for each
+//! On a running machine, netlink returns all links in one dump. In a captured tree, sysfs has one file for each
 //! attribute. Facts that only sysfs has (driver, PCI function, speed) are read for physical links in both cases.
 
 mod bridge_filter;

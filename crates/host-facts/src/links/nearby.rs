@@ -1,4 +1,4 @@
-//! Reads the links that are currently stacked on one link, for the last check before the link is removed.
+//! Reads the links that use one link, for the last check before this link is removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,11 +14,11 @@ use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
-/// Reads a link and its master, their ports, and the links stacked on the link or its master. On a host with
-/// thousands of links this reads about ten.
+/// Reads a link and its master, their ports, and the links that are stacked on them. On a host with thousands of
+/// links, about ten links are read.
 ///
 /// # Errors
-/// If the kernel does not answer: then the users of the link are unknown.
+/// Returns an error if the kernel does not answer. In this case, the users of the link are unknown.
 pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::Result<Links> {
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::IfName(name.to_string()));
@@ -60,7 +60,7 @@ fn get(
     Ok(found.and_then(|(link, master)| Some((link?, master))))
 }
 
-/// Reads the ports of a bridge or bond; the kernel selects links by their master.
+/// Reads the ports of a bridge or bond. The kernel selects the links by their master.
 fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     let Some(index) = bridge.index else { return Ok(Vec::new()) };
     let mut request = LinkMessage::default();
@@ -74,7 +74,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     })
 }
 
-/// Reads the links of any kind in this namespace that are stacked on a link, from the kernel's own list
+/// Reads the links of any kind in this network namespace that are stacked on a link. The kernel lists them in sysfs
 /// (`netdev_adjacent_sysfs_add`).
 fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);

@@ -1,4 +1,4 @@
-//! Reads links, their VLANs, addresses and routes from the running kernel, with one dump for each.
+//! Reads links with their VLANs, addresses and routes from the running kernel, in one dump for each kind of object.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ use super::routes::Routes;
 use super::table::names_by_index;
 use crate::netlink::NetlinkReader;
 
-/// Links and routes of the running kernel.
+/// The links and routes of the running kernel.
 pub(super) struct Dump {
     pub(super) links: Vec<Link>,
     pub(super) routes: Routes,
@@ -71,9 +71,10 @@ pub(super) fn dump() -> io::Result<Dump> {
             list.push(format!("{address}/{length}"));
         });
     }
-    // Berth removes only links that it created, so links of other namespaces matter only if such a link exists.
+    // Berth removes only links that it has created. Therefore the links of other network namespaces are read only if
+    // there is such a link.
     if links.iter().any(Link::is_ours) {
-        // Without root the agent cannot read other namespaces; without root it also removes no links.
+        // Without root, the agent cannot read other namespaces, but it also cannot remove links.
         let elsewhere = match links_in_other_namespaces(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
@@ -105,7 +106,7 @@ pub(super) fn links<T>(
     })
 }
 
-/// Parses a message about a link, with its VLANs.
+/// Parses a message about a link; returns the link, and the VLANs if the link is a bridge port.
 pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
@@ -115,8 +116,8 @@ pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVl
     }
 }
 
-/// Parses a link without its relations, as these are interface indexes. The kernel does not allow an invalid name; a
-/// link with an invalid name would be left out.
+/// Parses a link without its relations to other links, which the message contains as interface indexes. Returns
+/// `None` for a link with an invalid name, which the kernel does not allow.
 pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     let name = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => name.parse().ok(),
@@ -225,7 +226,7 @@ fn read_ip_options(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
     }
 }
 
-/// Interface indexes of the links that a link is stacked on or is a port of.
+/// Interface indexes of the links on which a link is stacked (`parent`) or of which it is a port (`master`).
 pub(super) struct LowerLinks {
     pub(super) master: Option<u32>,
     parent: Option<u32>,
@@ -237,7 +238,8 @@ pub(super) fn stacked(message: &LinkMessage) -> LowerLinks {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Controller(index) => stacked.master = Some(*index),
-            // An interface index of another namespace would refer to an unrelated link here.
+            // If the parent is in another network namespace, its interface index refers to an unrelated link in this
+            // namespace.
             LinkAttribute::Link(index) if !elsewhere => stacked.parent = Some(*index),
             _ => {}
         }
@@ -245,14 +247,14 @@ pub(super) fn stacked(message: &LinkMessage) -> LowerLinks {
     stacked
 }
 
-/// Parses the VLANs of a port: single VLANs, and ranges as a first and a last VLAN.
+/// Parses the VLANs of a bridge port. The message contains single VLANs, and ranges as a first and a last VLAN.
 fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     let items = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
     })?;
-    // The driver of a card with an embedded switch answers, too (`ndo_bridge_getlink`), with the mode of the switch
-    // and no VLANs; the answer of the bridge itself has no flags and no mode.
+    // The driver of a card with an embedded switch also answers (`ndo_bridge_getlink`), with the mode of its switch
+    // and without VLANs. The answer of the bridge itself has no flags and no mode.
     if items.iter().any(|item| matches!(item, AfSpecBridge::Flags(_) | AfSpecBridge::Mode(_))) {
         return None;
     }
@@ -278,7 +280,7 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     Some(vlans)
 }
 
-/// Reads the flood lists of VXLAN links, by interface index.
+/// Reads the flood lists of all VXLAN links, as pairs of interface index and destination.
 fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
@@ -290,7 +292,8 @@ fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
         let to = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
-            // An entry of a bridge's table has no address family, so its address is bytes.
+            // Entries of a bridge's forwarding table have no address family, so the crate returns their addresses as
+            // bytes.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
             _ => None,
         });
@@ -322,11 +325,12 @@ const fn link_state(state: &State) -> LinkState {
     }
 }
 
-/// Reads addresses by interface index, with prefix length.
+/// Reads all addresses, as interface index, address and prefix length.
 fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
-        // On point-to-point links `Address` is the other end's address; `Local` is always this host's.
+        // On a point-to-point link, `Address` is the address of the other end; `Local` is always the address of this
+        // host.
         let local = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) => Some(*address),
             _ => None,
@@ -346,7 +350,8 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Reads all routes, in one dump for each family. Routers have a million: one destination for each link is stored.
+/// Reads all routes, in one dump for each address family. A router may have a million routes, so only one destination
+/// is stored for each link.
 fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {
@@ -357,7 +362,7 @@ fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::R
                 return None;
             }
             let mut used = links_used(route).peekable();
-            // For a route with a nexthop object (RTA_NH_ID) the kernel reports the links, too, unless
+            // For a route with a nexthop object (RTA_NH_ID), the kernel also reports the links, unless
             // net.ipv4.nexthop_compat_mode is off.
             routes.complete &= used.peek().is_some();
             for name in used.filter_map(|index| names.get(&index)) {
@@ -385,7 +390,8 @@ fn is_default(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
-/// Returns the destination of a configured route; the kernel's own routes follow from addresses.
+/// Returns the destination of a route that was configured; `None` for routes that the kernel has derived from
+/// addresses.
 fn destination(route: &RouteMessage) -> Option<Destination> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
@@ -399,7 +405,7 @@ fn destination(route: &RouteMessage) -> Option<Destination> {
     leads_out.then_some(Destination(address, header.destination_prefix_length))
 }
 
-/// An address with its prefix length; only the destination that is stored is converted to text.
+/// Destination of a route as address and prefix length. It is converted to text only if it is stored.
 struct Destination(IpAddr, u8);
 
 impl std::fmt::Display for Destination {
@@ -408,19 +414,19 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// Gateway of a default route.
+/// A gateway of a default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {
     /// Address of the gateway.
     pub address: IpAddr,
-    /// Interface index of the link to the gateway.
+    /// Interface index of the link through which the gateway is reached.
     pub link: u32,
 }
 
 /// Reads the gateways of all default routes.
 ///
 /// # Errors
-/// If the kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn default_gateways(netlink: &mut NetlinkReader) -> io::Result<Vec<Gateway>> {
     let mut found = Vec::new();
     for route in default_route_messages(netlink)? {
@@ -461,10 +467,10 @@ const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Reads the interface indexes of all links by name.
+/// Reads the interface indexes of all links, by name.
 ///
 /// # Errors
-/// If the kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
     let numbered = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {
@@ -477,7 +483,7 @@ pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32
     Ok(links(netlink, AddressFamily::Unspec, mask, numbered)?.into_iter().collect())
 }
 
-/// Reads the default routes of both families.
+/// Reads the messages about the default routes of both address families.
 fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMessage>> {
     let mut found = Vec::new();
     for request in route_requests() {
@@ -489,7 +495,7 @@ fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMe
     Ok(found)
 }
 
-/// Returns the link of a route, or the links of a multipath route.
+/// Returns the interface index of the link that a route uses, or those of all links of a multipath route.
 fn links_used(message: &RouteMessage) -> impl Iterator<Item = u32> {
     message.attributes.iter().flat_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => vec![*index],

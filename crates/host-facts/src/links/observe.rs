@@ -9,10 +9,10 @@ use crate::notes::Notes;
 use crate::pci::PciDevice;
 use crate::root::Root;
 
-/// Reads the links of the running kernel only, to verify a change.
+/// Reads only the links of the running kernel, to verify a change.
 ///
 /// # Errors
-/// If the kernel does not answer.
+/// Returns an error if the kernel does not answer.
 pub fn live() -> std::io::Result<Links> {
     let dump = netlink::dump()?;
     let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
@@ -21,7 +21,7 @@ pub fn live() -> std::io::Result<Links> {
     Ok(links)
 }
 
-/// Reads all links.
+/// Reads all links and the facts about routes, other programs and Berth's filter.
 pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     let live = root.is_live().then(netlink::dump);
     let incomplete = matches!(live, Some(Err(_)));

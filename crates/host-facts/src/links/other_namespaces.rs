@@ -10,12 +10,12 @@ use nix::errno::Errno;
 
 use crate::netlink::NetlinkReader;
 
-/// Reads the links of other network namespaces that are stacked on links of this namespace, by the index of the lower
-/// link.
+/// Returns the links in other network namespaces that are stacked on links of this namespace, by the interface index
+/// of the lower link.
 ///
-/// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`): the kernel gives an id to
-/// each namespace with the other end of a veth pair, so every pod on the pod network has an id. A namespace without
-/// an id is not visible.
+/// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`). The kernel assigns an id to
+/// each namespace that has the other end of a veth pair, so every pod on the pod network has an id. The links of a
+/// namespace without an id cannot be read.
 pub(super) fn links_in_other_namespaces(
     netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
@@ -32,7 +32,7 @@ pub(super) fn links_in_other_namespaces(
                 match attribute {
                     LinkAttribute::Link(index) => lower = Some(*index),
                     LinkAttribute::LinkNetNsId(id) => of = Some(*id),
-                    // Kernels before 4.20 ignore the attribute, and answer with links of this namespace.
+                    // Kernels before 4.20 ignore the attribute, and answer with the links of this namespace.
                     LinkAttribute::IfNetnsId(_) => asked = true,
                     LinkAttribute::IfName(text) => name = Some(text.clone()),
                     _ => {}
@@ -43,7 +43,7 @@ pub(super) fn links_in_other_namespaces(
         });
         match stacked {
             Ok(stacked) => found.extend(stacked),
-            // The namespace does not exist any more.
+            // The namespace no longer exists.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
             Err(error) => return Err(error),
         }
@@ -51,7 +51,7 @@ pub(super) fn links_in_other_namespaces(
     if found.is_empty() {
         return Ok(BTreeMap::new());
     }
-    // The requests above may have given this namespace its own id.
+    // The requests above may have assigned an id to this namespace itself.
     let mut request = NsidMessage::default();
     request.attributes.push(NsidAttribute::Pid(std::process::id()));
     let own = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
@@ -65,7 +65,7 @@ pub(super) fn links_in_other_namespaces(
 fn namespace_id(message: &Message) -> Option<i32> {
     let Message::NewNsId(message) = message else { return None };
     message.attributes.iter().find_map(|attribute| match attribute {
-        // -1 means no id (`NETNSA_NSID_NOT_ASSIGNED`).
+        // -1 means that the namespace has no id (`NETNSA_NSID_NOT_ASSIGNED`).
         NsidAttribute::Id(id) => Some(*id).filter(|id| *id >= 0),
         _ => None,
     })

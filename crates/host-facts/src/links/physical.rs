@@ -1,4 +1,4 @@
-//! Reads the facts about a physical link that only sysfs has: device, driver, speed.
+//! Reads the facts about a physical link that only sysfs has: device, driver and speed.
 
 use super::link::{Link, LinkKind};
 use crate::pci::{PciDevice, address_in_path};
@@ -6,17 +6,17 @@ use crate::root::Root;
 
 const NET: &str = "sys/class/net";
 
-/// Adds the device to a link that has a device, which makes the link a physical link.
+/// If the link has a device, marks it as a physical link or virtual function, and adds the facts about the device.
 pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
-    // Only links without a kind can be physical: virtual links never have a device.
+    // Only links without a kind can be physical, because virtual links never have a device.
     if link.kind == LinkKind::Other && root.link(&file("device")).is_some() {
         link.kind = LinkKind::Physical;
     }
     if !link.is_uplink() {
         return;
     }
-    // -1 and 4294967295 both mean "no carrier, no speed".
+    // Both -1 and 4294967295 mean that the link has no carrier, and thus no speed.
     let speed = root.parse::<u32>(&file("speed")).ok();
     link.speed_mbps = speed.filter(|speed| *speed > 0 && *speed < u32::MAX);
     if link.kind != LinkKind::Physical {
@@ -42,9 +42,9 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     }
 }
 
-/// Returns true if a port name is that of a representor: the end of a virtual function or sub-function at the card's
-/// switch is named `pf0vf3` or `c1pf0sf88`, and a port of the card itself `p0` or `pf0` (`ndo_get_phys_port_name`,
-/// devlink).
+/// Returns true if a port name is that of a representor, which is the end of a virtual function or sub-function at
+/// the card's switch. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card itself is named
+/// `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
 fn is_representor(port: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let function = port.split_once("pf").map_or("", |(_, rest)| rest);

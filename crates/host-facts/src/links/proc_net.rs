@@ -1,4 +1,4 @@
-//! Routes and VLANs of a captured tree, from `/proc/net`.
+//! Reads routes and VLANs of a captured tree from `/proc/net`.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,10 +15,10 @@ const RTF_REJECT: u32 = 0x200;
 /// Flag that only `/proc/net/ipv6_route` has (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
 
-/// Returns the links of IPv4 and IPv6 routes; `None` if the tree has no routing table.
+/// Returns the links that IPv4 and IPv6 routes use; `None` if the tree has no routing table.
 ///
-/// These tables do not show which routes follow from addresses, and a tree does not have the addresses, so each route
-/// counts.
+/// The tables do not show which routes the kernel has derived from addresses, and a tree does not contain the
+/// addresses. Therefore all routes are treated as configured routes.
 pub(super) fn routes(root: &Root) -> Option<Routes> {
     let four = root.read_large("proc/net/route").ok();
     let six = root.read_large("proc/net/ipv6_route").ok();
@@ -35,7 +35,8 @@ pub(super) fn routes(root: &Root) -> Option<Routes> {
     Some(routes)
 }
 
-/// Parses `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, with hexadecimal numbers.
+/// Parses the table of IPv4 routes: `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, with hexadecimal
+/// numbers.
 #[must_use]
 pub fn routes_v4(table: &str) -> Routes {
     let mut routes = Routes::default();
@@ -57,13 +58,13 @@ pub fn routes_v4(table: &str) -> Routes {
     routes
 }
 
-/// Parses an IPv4 address: the kernel prints the four bytes as a number in the byte order of the machine.
+/// Parses an IPv4 address, which the kernel prints as a hexadecimal number in the byte order of the machine.
 fn address_v4(text: &str) -> Option<Ipv4Addr> {
     let number = u32::from_str_radix(text, 16).ok()?;
     (text.len() == 8).then(|| Ipv4Addr::from(number.to_ne_bytes()))
 }
 
-/// Parses `destination length source length next-hop metric refcnt use flags name`.
+/// Parses the table of IPv6 routes: `destination length source length next-hop metric refcnt use flags name`.
 #[must_use]
 pub fn routes_v6(table: &str) -> Routes {
     let mut routes = Routes::default();
@@ -76,7 +77,7 @@ pub fn routes_v6(table: &str) -> Routes {
         };
         let to = Ipv6Addr::from_bits(to);
         let leads_out = !to.is_unicast_link_local() && !to.is_multicast();
-        // The host's own addresses are local routes through `lo`.
+        // The routes for the host's own addresses are local routes through `lo`.
         if !usable(flags) || *name == "lo" || is_local(flags) || !leads_out {
             continue;
         }
@@ -89,14 +90,15 @@ pub fn routes_v6(table: &str) -> Routes {
     routes
 }
 
-/// Returns the UDP ports that any program uses, of both address families.
+/// Returns the UDP ports that programs on the host use, of both address families.
 pub(super) fn udp_ports(root: &Root) -> BTreeSet<u16> {
     let tables = ["proc/net/udp", "proc/net/udp6"];
     let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
     tables.flat_map(|table| ports(&table)).collect()
 }
 
-/// Parses `sl local_address rem_address ...`; the hexadecimal port follows the last colon of the local address.
+/// Parses the table of sockets: `sl local_address rem_address ...`. The hexadecimal port follows the last colon of
+/// the local address.
 #[must_use]
 pub fn ports(table: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
@@ -114,7 +116,7 @@ fn is_local(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
 }
 
-/// Adds the id and the parent of VLAN links.
+/// Adds the VLAN id and the parent to the VLAN links.
 pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
     for (name, id, parent) in vlans(&table) {
@@ -126,7 +128,7 @@ pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     }
 }
 
-/// Parses `/proc/net/vlan/config`: lines such as `eth0.120 | 120 | eth0` after two heading lines.
+/// Parses `/proc/net/vlan/config`, which has lines such as `eth0.120 | 120 | eth0` after two heading lines.
 #[must_use]
 pub fn vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
     let entry = |line: &str| {

@@ -7,12 +7,12 @@ use berth_api::LinkName;
 use super::link::{Link, LinkKind};
 use super::table::Links;
 
-/// Links that the routes of the host use.
+/// The links that the routes of the host use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Links of default routes.
+    /// Links that default routes use.
     pub(super) default: BTreeSet<LinkName>,
-    /// Links of other routes, with one destination each.
+    /// Links that other routes use, each with the destination of one route.
     pub(super) others: BTreeMap<LinkName, String>,
     /// True if the links of all routes are known.
     pub(super) complete: bool,
@@ -34,11 +34,12 @@ impl Links {
         self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
     }
 
-    /// Marks the links of default routes and all links below them: the parent of a VLAN, and the ports of a bridge or
-    /// bond that lead out of the host.
+    /// Marks the links that default routes use and all links below them: the parent of a VLAN, and those ports of a
+    /// bridge or bond that can be connected to an external network. Returns false if there are default routes, but
+    /// none leads to a known uplink.
     ///
-    /// Open vSwitch forwards by flows that these tables do not show: if a route leaves through one of its ports, any
-    /// uplink in a datapath may carry the route. Returns false if a route leads to no known uplink.
+    /// Open vSwitch forwards by flows, which are not in these tables. If a default route uses one of its ports, every
+    /// uplink that is a port of a datapath is marked.
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();
@@ -54,7 +55,7 @@ impl Links {
         }
         let by_switch =
             |name: &LinkName| self.named(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
-        // In a capture, an internal port of Open vSwitch looks like any other virtual link.
+        // In a capture, an internal port of Open vSwitch cannot be distinguished from other virtual links.
         let nowhere = !self.uplinks().any(|link| marked.contains(&link.name));
         if marked.iter().any(by_switch) || nowhere {
             let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(by_switch);

@@ -1,4 +1,4 @@
-//! Links of a captured tree, from `/sys/class/net`.
+//! Reads the links of a captured tree from `/sys/class/net`.
 
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
@@ -11,10 +11,10 @@ use crate::root::Root;
 
 const NET: &str = "sys/class/net";
 
-/// Reads every link from sysfs. A capture may have the name of a link without its folder.
+/// Reads every link from sysfs. A capture may contain the name of a link without its folder.
 pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     let names = root.list(NET).unwrap_or_default();
-    // `bonding_masters` is a file in the folder of the links.
+    // The folder of the links also contains the file `bonding_masters`.
     let names = names.iter().filter(|name| {
         root.link(&format!("{NET}/{name}")).is_some() || root.list(&format!("{NET}/{name}")).is_ok()
     });
@@ -85,7 +85,7 @@ fn kind(root: &Root, name: &LinkName) -> LinkKind {
     }
 }
 
-/// Parses the kernel's name of an operational state (`/sys/class/net/*/operstate`).
+/// Parses the kernel's word for an operational state (`/sys/class/net/*/operstate`).
 fn state_from_word(word: &str) -> Option<LinkState> {
     Some(match word {
         "up" => LinkState::Up,

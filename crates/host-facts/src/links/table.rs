@@ -8,48 +8,48 @@ use super::bridge_filter::BridgeFilter;
 use super::conflicting_settings::ConflictingSettings;
 use super::link::Link;
 
-/// All links, and the facts about routes that concern them.
+/// All links of the host's network namespace, and further facts about its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
     /// Every link of this network namespace, sorted by name.
     pub all: Vec<Link>,
-    /// True if the default routes are known.
+    /// True if it is known which links the default routes use.
     pub routes_known: bool,
-    /// True if netlink failed, so that much of the rest is missing.
+    /// True if netlink failed, so that most properties of the links are missing.
     pub incomplete: bool,
-    /// UDP ports in use on this host.
+    /// UDP ports that programs on this host use.
     pub udp_ports: BTreeSet<u16>,
     /// Settings and other programs that disturb tenant networks.
     pub conflicting_settings: ConflictingSettings,
-    /// The rules that drop guests' control frames at the uplinks.
+    /// State of the nf_tables table that drops control frames of guests at the uplinks.
     pub filter: BridgeFilter,
 }
 
 impl Links {
-    /// Returns the link of that name.
+    /// Returns the link with this name.
     #[must_use]
     pub fn named(&self, name: &LinkName) -> Option<&Link> {
         let found = self.all.binary_search_by(|link| link.name.cmp(name)).ok();
         found.and_then(|index| self.all.get(index))
     }
 
-    /// Returns the ports of the bridge or bond of that name.
+    /// Returns the ports of the bridge or bond with this name.
     pub fn ports<'a>(&'a self, master: &'a LinkName) -> impl Iterator<Item = &'a Link> {
         self.all.iter().filter(move |link| link.master.as_ref() == Some(master))
     }
 
-    /// Returns the links stacked on the link of that name.
+    /// Returns the links that are stacked on the link with this name.
     pub fn stacked_on<'a>(&'a self, parent: &'a LinkName) -> impl Iterator<Item = &'a Link> {
         self.all.iter().filter(move |link| link.parent.as_ref() == Some(parent))
     }
 
-    /// Returns physical links and bonds.
+    /// Returns all physical links and bonds.
     pub fn uplinks(&self) -> impl Iterator<Item = &Link> {
         self.all.iter().filter(|link| link.is_uplink())
     }
 }
 
-/// Returns names by interface index, for messages that refer to links by index.
+/// Returns the link names by interface index, because messages refer to links by index.
 pub(super) fn names_by_index(links: &[Link]) -> BTreeMap<u32, LinkName> {
     links.iter().filter_map(|link| Some((link.index?, link.name.clone()))).collect()
 }

@@ -1,4 +1,4 @@
-//! Tests with files that hang, form loops, lead out of the tree or change.
+//! Tests with files that block, symbolic links that form loops or lead out of the tree, and files that change.
 
 use std::os::unix::fs::symlink;
 

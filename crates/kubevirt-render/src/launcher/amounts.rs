@@ -1,11 +1,12 @@
-//! Converts the resource quantities of a pod's manifest into the units that kubelet admission counts.
+//! Converts the resource quantities of a pod's manifest into the units in which the kubelet counts resources.
 
 use berth_api::{PageSize, ParsePageSizeError, Quantity};
 
 use super::spec::{Amounts, amount};
 use berth_kubelet_admission::pod::{Container, Resources};
 
-/// Resource for bytes of a node's disk. These bytes are counted separately because they belong to no NUMA zone.
+/// Name of the resource for bytes of a node's disk. These bytes are counted separately because they belong to no NUMA
+/// zone.
 pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 /// An invalid quantity of a resource.
@@ -18,7 +19,7 @@ pub(super) struct AmountError {
     pub(super) problem: AmountProblem,
 }
 
-/// The problem of an invalid quantity.
+/// What is wrong with a quantity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AmountProblem {
     #[error("`{0}` is negative or too large")]
@@ -38,13 +39,14 @@ pub(super) enum AmountProblem {
 }
 
 impl AmountError {
-    /// Prefixes the field with the name of its parent, such as `limits`.
+    /// Returns the same error with the parent's name, such as `limits`, in front of the field.
     fn below(self, parent: &str) -> Self {
         Self { field: format!("{parent}.{}", self.field), ..self }
     }
 }
 
-/// Converts quantities to thousandths of a CPU, bytes and whole devices, and returns ephemeral storage separately.
+/// Converts quantities by resource name to thousandths of a CPU, bytes and numbers of devices. The second value is
+/// the amount of ephemeral storage in bytes.
 pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
     let mut all = Resources::default();
     let mut storage = 0;
@@ -84,8 +86,8 @@ fn is_overcommittable(resource: &str) -> bool {
     !resource.contains('/') && !resource.starts_with("hugepages-")
 }
 
-/// Converts the requests and limits of a container as the API server stores them: a limit without a request is also
-/// the request (`SetDefaults_Pod`). An error contains a field path such as `limits.cpu`.
+/// Converts the requests and limits of a container, with the same result as in the API server: a limit without a
+/// request is also the request (`SetDefaults_Pod`). An error contains a field path such as `limits.cpu`.
 pub(super) fn container(
     name: &str,
     mut requests: Amounts,
@@ -110,7 +112,7 @@ pub(super) fn container(
     Ok((Container { name: name.to_owned(), is_sidecar: false, requests, limits }, storage))
 }
 
-/// Multiplies whole units by a factor and truncates the result, as Go's `int64(float64)` does.
+/// Multiplies a number of whole units by a factor and truncates the product, as Go's `int64(float64)` does.
 pub(super) fn times(units: i128, factor: f64) -> Quantity {
     #[expect(
         clippy::cast_possible_truncation,
@@ -121,7 +123,8 @@ pub(super) fn times(units: i128, factor: f64) -> Quantity {
     Quantity::from_units(product)
 }
 
-/// Returns the user's quantity of a resource, or else the calculated one.
+/// Returns the quantity of the resource `name` that the user has set, or else the calculated quantity; zero if both
+/// are absent.
 pub(super) fn overlaid(calculated: &Amounts, given: &Amounts, name: &str) -> Quantity {
     if given.contains_key(name) { amount(given, name) } else { amount(calculated, name) }
 }

@@ -13,22 +13,23 @@ use super::namespace::or_default;
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::Resources;
 
-/// Objects of a cluster, other than the machines, on which launcher pods depend.
+/// Objects of a cluster, other than the VMs themselves, on which launcher pods depend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterObjects {
     /// Instance types by namespace (`None` for cluster instance types) and name.
     pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
     pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
-    /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`; the pod requests one unit. An
-    /// empty string means no resource.
+    /// The device plugin resource of each NetworkAttachmentDefinition, by `namespace/name` of the
+    /// NetworkAttachmentDefinition. The launcher pod requests one unit of the resource. An empty string means that
+    /// there is no resource.
     pub networks: BTreeMap<String, String>,
-    /// `overhead.podFixed` of runtime classes.
+    /// `overhead.podFixed` of each runtime class, by name.
     pub runtime_classes: BTreeMap<String, Resources>,
-    /// Labels of namespaces.
+    /// Labels of each namespace, by name.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
-    /// Namespaces with a ResourceQuota on CPU limits.
+    /// Names of the namespaces with a ResourceQuota on CPU limits.
     pub cpu_limited: BTreeSet<String>,
-    /// Namespaces with a ResourceQuota on memory limits.
+    /// Names of the namespaces with a ResourceQuota on memory limits.
     pub memory_limited: BTreeSet<String>,
     /// Lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed frequency.
     pub lowest_tsc_frequency: Option<u64>,
@@ -79,7 +80,7 @@ struct Overhead {
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 impl ClusterObjects {
-    /// Adds an object. Returns false if launcher pods do not depend on its kind.
+    /// Adds an object of the cluster. Returns false if launcher pods do not depend on objects of this kind.
     ///
     /// # Errors
     ///
@@ -136,12 +137,12 @@ impl ClusterObjects {
         self.cpu_limited.contains(namespace) || selected
     }
 
-    /// Returns the ratio of memory limit to memory request in a namespace (`getMemoryLimitsRatio`).
+    /// Returns the factor from memory request to memory limit in a namespace (`getMemoryLimitsRatio`).
     pub(super) fn memory_limit_ratio(&self, namespace: &str) -> f64 {
         let labels = self.namespaces.get(namespace);
         let ratio =
             labels.and_then(|labels| labels.get("alpha.kubevirt.io/auto-memory-limits-ratio"));
-        // If the ratio is invalid, KubeVirt logs a warning and uses the default.
+        // If the configured ratio is invalid, KubeVirt logs a warning and uses its default, 2.0.
         ratio.and_then(|text| text.parse().ok()).filter(|r| (1.0..=1e6).contains(r)).unwrap_or(2.0)
     }
 }
@@ -156,8 +157,8 @@ fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), 
     Ok((namespace, name))
 }
 
-/// Returns true if a selector matches labels. An empty selector matches everything; an unknown operator matches
-/// nothing, as in KubeVirt's controller.
+/// Returns true if a selector matches these labels. As in KubeVirt's controller, an empty selector matches
+/// everything, and a selector with an unknown operator matches nothing.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let terms = selector.match_expressions.iter().flatten();

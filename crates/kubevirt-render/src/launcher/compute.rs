@@ -1,5 +1,5 @@
-//! Requests and limits of the container `compute`, which runs the guest (`renderresources.go`). The order of the steps
-//! matters.
+//! Renders requests and limits of the container `compute`, which runs the guest (`renderresources.go`). The steps
+//! must run in KubeVirt's order, because later steps read the results of earlier steps.
 
 use berth_api::Quantity;
 
@@ -10,15 +10,15 @@ use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{Amounts, Spec, amount};
 
-/// Requests and limits of the container in the pod's manifest.
+/// Requests and limits of the container `compute` in the pod's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compute {
     pub(super) requests: Amounts,
     pub(super) limits: Amounts,
 }
 
-/// Given and calculated requests and limits. The quantities that the machine sets are changed step by step, and take
-/// precedence over the calculated quantities.
+/// Two pairs of requests and limits: those that the machine sets, which some steps change, and those that KubeVirt
+/// calculates. The former take precedence over the latter.
 #[derive(Default)]
 struct Lists {
     requests: Amounts,
@@ -30,11 +30,11 @@ struct Lists {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// Renders requests and limits of `compute` with a memory overhead.
+/// Renders the requests and limits of `compute`. `overhead` is the memory overhead of the pod.
 ///
 /// # Errors
 ///
-/// Returns an error if a named network is unknown.
+/// Returns an error if a network that the machine names is unknown.
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -111,7 +111,7 @@ impl Lists {
         }
     }
 
-    /// Sets the memory request (`WithMemoryRequests`).
+    /// Calculates the memory request (`WithMemoryRequests`).
     fn memory_request(&mut self, spec: &Spec, overcommit: u32) {
         let limit = amount(&self.limits, MEMORY);
         if let Some(request) = request_for_memory(spec, &self.requests, limit, overcommit) {
@@ -138,7 +138,8 @@ impl Lists {
         }
         if cpu.isolate_emulator_thread {
             let limit = amount(&self.limits, CPU);
-            // KubeVirt counts the pool a second time if its policy is set.
+            // If the policy is `supplementalPool`, KubeVirt counts the threads of the pool a second time for the
+            // parity.
             let policy = spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
             let again = if policy { pool } else { 0 };
             let even = limit.units().saturating_add(i128::from(again)) % 2 == 0;
@@ -154,7 +155,8 @@ impl Lists {
         }
     }
 
-    /// Sets the CPU request and limit of a VM without dedicated CPUs (`WithoutDedicatedCPU`).
+    /// Calculates the CPU request of a VM without dedicated CPUs (`WithoutDedicatedCPU`), and the CPU limit if
+    /// `limited` is true.
     fn share(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
         let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
         let all = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
@@ -168,8 +170,8 @@ impl Lists {
         }
     }
 
-    /// Requests huge pages (`WithHugePages`): they back the guest's memory, and the memory request is only the
-    /// overhead.
+    /// Requests huge pages (`WithHugePages`). Huge pages back the guest's memory, so the memory request contains only
+    /// the overhead.
     fn hugepages(&mut self, spec: &Spec, overhead: Quantity) {
         let memory = &spec.domain.memory;
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
@@ -188,7 +190,8 @@ impl Lists {
         }
     }
 
-    /// Adds the memory overhead (`WithMemoryOverhead`).
+    /// Adds the memory overhead to the memory limit, if there is one, and to the memory request unless `only_limit`
+    /// is true (`WithMemoryOverhead`).
     fn overhead(&mut self, only_limit: bool, overhead: Quantity) {
         let request = self.requests.entry(MEMORY.to_owned()).or_default();
         if !only_limit {
@@ -199,7 +202,7 @@ impl Lists {
         }
     }
 
-    /// Requests devices of device plugins, in the order of `VMIResourcePredicates`.
+    /// Requests the devices of device plugins that the machine names, in the order of `VMIResourcePredicates`.
     fn devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         for device in devices.gpus.iter().chain(&devices.host_devices) {
@@ -220,8 +223,8 @@ impl Lists {
         }
     }
 
-    /// Increments the quantity of a device plugin resource (`requestResource`). A quantity that the machine sets takes
-    /// precedence later.
+    /// Adds one unit to the calculated quantity of a device plugin resource (`requestResource`). A quantity that the
+    /// machine sets takes precedence over the result.
     fn add_device(&mut self, name: &str) {
         let one = Quantity::from_units(1);
         for (calculated, given) in [
@@ -240,8 +243,9 @@ impl Lists {
     }
 }
 
-/// Returns the memory request for a machine that sets no memory request; `None` if the machine sets a request, or if
-/// the guest's memory is unknown.
+/// Returns the memory request for a machine without a memory request: the memory limit, or else the guest's memory,
+/// divided by the overcommitment. Returns `None` if the machine has a memory request, or if the guest's memory is
+/// unknown.
 fn request_for_memory(
     spec: &Spec,
     requests: &Amounts,
@@ -264,7 +268,7 @@ fn request_for_memory(
     Some(Quantity::from_units(u64::try_from(share).unwrap_or(u64::MAX)))
 }
 
-/// Sets the memory request of a machine, as the webhook of older releases does.
+/// Sets the memory request of a machine that has none, as the webhook of older KubeVirt releases does.
 pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
     let limit = amount(&spec.domain.resources.limits, MEMORY);
     if let Some(request) =
@@ -274,18 +278,20 @@ pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
     }
 }
 
-/// Divides vCPUs by the allocation ratio. `KubeVirt` divides floats and parses the printed number, which may round up
-/// by one thousandth; this function returns the same result.
+/// Returns the CPU request for a number of vCPUs: the number divided by the allocation ratio. `KubeVirt` divides
+/// floats and parses the printed quotient, which may round up by one thousandth; this function returns the same
+/// result.
 fn shared(vcpus: u64, ratio: i64) -> Quantity {
     let cpus = vcpus as f64 / ratio as f64;
     let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
     text.parse().unwrap_or_default()
 }
 
-/// Returns the resources of the machine's networks; the pod requests one unit of each resource (`NetworkToResource`).
+/// Returns the resource names of the machine's networks. The pod requests one unit for each entry
+/// (`NetworkToResource`).
 fn networks(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
-    // With the gate ExternalNetResourceInjection, another webhook adds these resources to the pod; the result is the
-    // same.
+    // With the feature gate ExternalNetResourceInjection, another webhook adds these resources to the pod instead of
+    // KubeVirt; the pod is the same.
     let mut resources = Vec::new();
     for (index, network) in machine.spec.networks.iter().enumerate() {
         let Some(multus) = &network.multus else { continue };

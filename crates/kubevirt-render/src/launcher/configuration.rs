@@ -14,41 +14,42 @@ use super::version::Version;
 /// `KubeVirt`'s release and configuration. [`Default`] is `KubeVirt`'s default configuration in the newest known release.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// The running release.
+    /// The KubeVirt release that runs in the cluster.
     pub version: Version,
     /// vCPUs per requested CPU of the pod, for VMs without dedicated CPUs. If it is not positive, no CPU is requested.
     pub cpu_allocation_ratio: i64,
-    /// Ratio of guest memory to the memory that the pod requests for the guest, in percent. At least 1.
+    /// Guest memory in percent of the memory that the pod requests for the guest; at least 1.
     pub memory_overcommit: u32,
-    /// Factor for the memory overhead.
+    /// Factor by which the memory overhead is multiplied.
     pub overhead_ratio: Option<f64>,
-    /// Enabled feature gates.
+    /// Names of the enabled feature gates.
     pub feature_gates: BTreeSet<String>,
-    /// Disabled feature gates.
+    /// Names of the disabled feature gates.
     pub disabled_feature_gates: BTreeSet<String>,
     /// Node selector of every launcher pod.
     pub node_selectors: BTreeMap<String, String>,
     /// True if VMs run without `/dev/kvm`.
     pub use_emulation: bool,
-    /// Requests and limits of support containers by type: `guest-console-log`, `sidecar`, `container-disk`, `virtiofs`.
+    /// Requests and limits of support containers by container type: `guest-console-log`, `sidecar`, `container-disk`,
+    /// `virtiofs`.
     pub support_containers: BTreeMap<String, Support>,
     /// True if the serial console of a guest is logged only if the VM requests it.
     pub serial_console_log_disabled: bool,
     /// Machine type of VMs that name no machine type; `None` for the default of the architecture.
     pub machine_type: Option<String>,
-    /// Machine types by architecture.
+    /// Machine type of VMs that name no machine type, by architecture. Used if `machine_type` is `None`.
     pub machine_types: BTreeMap<String, String>,
     /// Architecture of VMs that name no architecture.
     pub architecture: String,
     /// CPU model of VMs that name no CPU model.
     pub cpu_model: Option<String>,
-    /// CPU request of VMs that set no CPU request; `None` to calculate the request from the ratio.
+    /// CPU request of VMs that set no CPU request; `None` to calculate the request from `cpu_allocation_ratio`.
     pub cpu_request: Option<Quantity>,
     /// Runtime class of launcher pods.
     pub runtime_class: Option<String>,
     /// Network binding plugins, by name.
     pub bindings: BTreeMap<String, Binding>,
-    /// Selector of the namespaces where pods get CPU limits without a quota.
+    /// Selector of the namespaces in which pods get CPU limits even without a ResourceQuota.
     pub cpu_limit_namespaces: Option<LabelSelector>,
     /// TSC frequency in Hz for guests that need a fixed frequency; `None` for the lowest frequency in the cluster.
     pub tsc_frequency: Option<u64>,
@@ -71,11 +72,12 @@ pub struct Support {
 pub struct Binding {
     /// True if the plugin runs in a sidecar.
     pub has_sidecar: bool,
-    /// Additional memory of `compute`.
+    /// Memory that the plugin adds to the container `compute`.
     pub memory: Quantity,
 }
 
-/// Annotation on an instance, or on the `KubeVirt` object for all instances.
+/// Annotation for an even number of CPUs (`even_parity`), on an instance, or on the `KubeVirt` object for all
+/// instances.
 pub(super) const EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 
 impl Default for Configuration {
@@ -116,7 +118,7 @@ impl Configuration {
             && (on || beta && !self.disabled_feature_gates.contains(gate.name()))
     }
 
-    /// Returns a configured quantity of a support container; zero counts as absent.
+    /// Returns the configured request or limit of a support container for a resource; `None` if it is absent or zero.
     pub(super) fn support(&self, container: &str, limit: bool, resource: &str) -> Option<Quantity> {
         let support = self.support_containers.get(container)?;
         let amounts = if limit { &support.limits } else { &support.requests };
@@ -125,7 +127,8 @@ impl Configuration {
 
     /// Parses a `KubeVirt` object (`kubevirt.io/v1`).
     ///
-    /// The release is the observed release in the object's status, or else the newest known release.
+    /// The release is the observed release in the object's status, or [`Version::NEWEST`] if the status has no
+    /// release.
     ///
     /// # Errors
     ///
@@ -145,7 +148,7 @@ impl Configuration {
         }
         let read_spec = read.spec.configuration;
         let developer = read_spec.developer_configuration;
-        // The API omits zeros, so a zero means the default.
+        // The API omits fields with the value 0, so 0 means the default.
         if developer.cpu_allocation_ratio != 0 {
             this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
         }
@@ -173,7 +176,8 @@ impl Configuration {
         this.tsc_frequency = developer.minimum_cluster_tsc_frequency;
         for container in read_spec.support_container_resources {
             let Requirements { requests, limits, .. } = container.resources;
-            // As in `GetSupportContainerRequest`, the first entry with a quantity takes precedence.
+            // As in `GetSupportContainerRequest`, if several entries configure the same container type, the first
+            // entry with a quantity takes precedence.
             let support = this.support_containers.entry(container.kind).or_default();
             for (into, from) in [(&mut support.requests, requests), (&mut support.limits, limits)] {
                 for (name, amount) in from.into_iter().filter(|(_, amount)| !amount.is_zero()) {
@@ -198,7 +202,8 @@ impl Configuration {
             }
         }
         this.cpu_model = Some(read_spec.cpu_model).filter(|text| !text.is_empty());
-        // 100m is the default; this value means that the ratio applies (`setDefaultResourceRequests`).
+        // 100m is the default of this field. KubeVirt ignores this value and calculates the request from the ratio
+        // (`setDefaultResourceRequests`).
         let by_ratio = |amount: &Quantity| amount.millis() == 100;
         this.cpu_request = read_spec.cpu_request.filter(|amount| !by_ratio(amount));
         this.runtime_class = Some(read_spec.default_runtime_class).filter(|text| !text.is_empty());
@@ -231,12 +236,12 @@ impl Gate {
         }
     }
 
-    /// Returns true if the gate is a beta gate in 1.9 (`pkg/virt-config/featuregate/active.go`).
+    /// Returns true if the feature gate is a beta gate in 1.9 (`pkg/virt-config/featuregate/active.go`).
     const fn is_beta(self) -> bool {
         matches!(self, Self::ImageVolume)
     }
 
-    /// Returns the minor version of the first release 1.x that has the gate.
+    /// Returns the minor version of the first KubeVirt release 1.x that has the feature gate.
     const fn since(self) -> u16 {
         match self {
             Self::AlignCpus | Self::HypervStrictCheck => 2,

@@ -1,4 +1,5 @@
-//! The containers of a launcher pod other than `compute`, in their order (`template.go`, `renderLaunchManifest`).
+//! The containers of a launcher pod other than `compute`, in the order of the pod's manifest (`template.go`,
+//! `renderLaunchManifest`).
 
 use std::collections::BTreeSet;
 
@@ -18,14 +19,15 @@ pub(super) struct ContainerSpec {
     pub(super) is_sidecar: bool,
 }
 
-/// Init containers, and other containers that run at the same time as `compute`.
+/// The launcher pod's containers other than `compute`: init containers, and containers that run at the same time as
+/// `compute`.
 pub(super) struct OtherContainers {
     pub(super) init: Vec<ContainerSpec>,
     pub(super) concurrent: Vec<ContainerSpec>,
 }
 
-/// Default request and limit of a resource. The request equals the limit if the guest's CPUs are dedicated or the pod
-/// has the QoS class Guaranteed.
+/// Default request and limit of one resource of a container. If the guest's CPUs are dedicated or the pod has the QoS
+/// class Guaranteed, the limit is also the request.
 #[derive(Clone, Copy)]
 struct Amount {
     name: &'static str,
@@ -47,25 +49,27 @@ const DISK: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
 /// Amounts for the init container with the disk binary (`initContainerMinimalRequests` and
 /// `initContainerMinimalLimits`).
 const DISK_BINARY: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
-/// Amounts for the disk binary init container with dedicated CPUs (`initContainerDedicatedCPURequiredResources`).
+/// Amounts for the init container with the disk binary if the CPUs are dedicated
+/// (`initContainerDedicatedCPURequiredResources`).
 const DISK_BINARY_PINNED: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
 /// Amounts for virtiofs containers (`ResourcesForVirtioFSContainer`).
 const VIRTIOFS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
-/// Amounts for hook sidecars (`sidecarResources`): none unless the CPUs are dedicated.
+/// Amounts for hook sidecars without dedicated CPUs (`sidecarResources`): no default requests and limits.
 const HOOK: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
 ];
 const HOOK_PINNED: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
 
-/// Input for rendering the containers.
+/// Properties of the machine and the configuration that affect all containers.
 struct Renderer<'a> {
     configuration: &'a Configuration,
     pinned: bool,
 }
 
 impl Renderer<'_> {
-    /// Renders a container with a type of `supportContainerResources`.
+    /// Renders a container. `kind` is its type in `supportContainerResources`, which overrides the default amounts
+    /// `own`.
     fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> ContainerSpec {
         let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
         for Amount { name, request, limit } in own {
@@ -93,7 +97,8 @@ impl Renderer<'_> {
 ///
 /// # Errors
 ///
-/// Returns an error if the annotation for hook sidecars is malformed, or if a named binding plugin is unknown.
+/// Returns an error if the annotation for hook sidecars is malformed, or if a binding plugin that the machine names
+/// is unknown.
 pub(super) fn other_containers(
     machine: &Machine,
     configuration: &Configuration,
@@ -115,7 +120,7 @@ pub(super) fn other_containers(
     let shared: BTreeSet<&String> =
         spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
     for volume in &spec.volumes {
-        // Another webhook adds the containers of container paths.
+        // A container path (`containerPath` of a volume) gets its containers from another webhook.
         if shared.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
             concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS));
@@ -135,7 +140,7 @@ pub(super) fn other_containers(
 
     let skipped = "kubevirt.io/image-volume-skip-digest-resolution";
     if image_volumes {
-        // The only purpose of these init containers is to resolve the digest of the image.
+        // The only purpose of these init containers is to resolve the digest of the disk's image.
         if machine.annotations.get(skipped).is_none_or(|text| text != "true") {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
@@ -147,7 +152,7 @@ pub(super) fn other_containers(
     Ok(OtherContainers { init, concurrent })
 }
 
-/// Returns true if the serial console is logged (`isSerialConsoleLogEnabled`).
+/// Returns true if the pod has a container that logs the guest's serial console (`isSerialConsoleLogEnabled`).
 fn logs_console(machine: &Machine, configuration: &Configuration) -> bool {
     let devices = &machine.spec.domain.devices;
     devices.autoattach_serial_console.unwrap_or(true)
@@ -164,7 +169,8 @@ struct Hook {
 
 const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
 
-/// Counts the hook sidecars from the annotation and from binding plugins (`netbinding.go`).
+/// Returns the number of hook sidecars, from the annotation for hook sidecars and from binding plugins
+/// (`netbinding.go`).
 fn hooks(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
     let listed = machine.annotations.get(HOOKS).map(|text| serde_json::from_str::<Vec<Hook>>(text));
     let listed = listed.transpose().map_err(|error| {

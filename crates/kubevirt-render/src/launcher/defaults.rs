@@ -1,4 +1,4 @@
-//! Defaults and checks of `KubeVirt`'s webhook for the creation of an instance.
+//! Defaults and checks of `KubeVirt`'s webhook for the creation of a VirtualMachineInstance.
 //!
 //! The defaults follow `pkg/defaults` and `ApplyNewVMIMutations`. From `vmi-create-admitter.go`, this module has only
 //! the checks on which the requests of a pod depend.
@@ -21,7 +21,7 @@ pub(super) fn add_network(spec: &mut Spec) {
     }
 }
 
-/// Sets the defaults of a machine.
+/// Sets the defaults of a machine as the webhook does.
 pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     let version = configuration.version;
     let spec = &mut machine.spec;
@@ -33,7 +33,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         let kind = configuration.machine_type.as_ref().or_else(by_architecture);
         spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
     }
-    // An API server drops fields that are unknown in its release.
+    // An API server drops the fields that do not exist in its KubeVirt release.
     if !version.since(7, 0)
         && let Some(security) = &mut spec.domain.launch_security
     {
@@ -66,8 +66,8 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     }
 }
 
-/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this function also set the memory
-/// request, which then also counts for the page tables in the overhead.
+/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this KubeVirt function also set the
+/// memory request, which then also counts for the page tables in the memory overhead.
 fn requests(spec: &mut Spec, configuration: &Configuration) {
     let dedicated = spec.is_dedicated();
     let resources = &mut spec.domain.resources;
@@ -83,7 +83,8 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
     }
 }
 
-/// Sets the default topology (`SetDefaultGuestCPUTopology`): as many sockets as requested CPUs.
+/// Sets the default CPU topology (`SetDefaultGuestCPUTopology`): as many sockets as the CPU limit, or else the CPU
+/// request.
 fn topology(spec: &mut Spec) {
     let resources = &spec.domain.resources;
     let requested = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -94,7 +95,8 @@ fn topology(spec: &mut Spec) {
     }
 }
 
-/// Enables the enlightenments on which others depend, in the order of `SetHypervFeatureDependencies`.
+/// Enables the Hyper-V enlightenments that the enabled enlightenments require, in the order of
+/// `SetHypervFeatureDependencies`.
 fn enlightenments(hyperv: &mut Hyperv) {
     for (feature, needs) in [
         ("evmcs", "vapic"),
@@ -106,7 +108,7 @@ fn enlightenments(hyperv: &mut Hyperv) {
         if hyperv.get(feature).is_some_and(|switch| switch.is_on())
             && !hyperv.entry(needs.to_owned()).or_default().is_on()
         {
-            // The enlightenment is disabled explicitly: the webhook stops here and rejects the VM later.
+            // The required enlightenment is disabled explicitly: the webhook stops here and rejects the VM later.
             return;
         }
     }
@@ -120,10 +122,10 @@ fn require(features: &mut Vec<CpuFeature>, name: &str) {
     }
 }
 
-/// Limit for vCPUs that exceeds any host and prevents overflows.
+/// Maximum number of vCPUs. It exceeds the number of any host's CPUs and prevents overflows.
 const MAX_VCPUS: u128 = 1 << 20;
 
-/// Validates a machine as the webhook does, as far as launcher pods depend on it.
+/// Checks a machine as the webhook does; only the checks on which launcher pods depend are included.
 ///
 /// # Errors
 ///
@@ -175,7 +177,7 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu.vcpus()) } else { Ok(()) }
 }
 
-/// Validates the page size (`validateHugepagesMemoryRequests`).
+/// Checks the page size and the memory amounts of a machine with huge pages (`validateHugepagesMemoryRequests`).
 fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
     let field = "domain.memory.hugepages.pageSize";
     let size: PageSize = size.parse().map_err(|e| machine.invalid(field, format!("{e}")))?;
@@ -191,7 +193,7 @@ fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Validates dedicated CPUs (`validateCpuPinning`).
+/// Checks the CPU amounts of a machine with dedicated CPUs (`validateCpuPinning`).
 fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
     let resources = &machine.spec.domain.resources;
     let (requests, limits) = (&resources.requests, &resources.limits);

@@ -1,5 +1,5 @@
-//! A pod that exists in the cluster, with the data that kubelet admission reads. The requests are read from the pod,
-//! never calculated.
+//! A pod that exists in the cluster, with the data that the prediction of kubelet admission needs. The requests are
+//! read from the pod, never calculated.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use super::invalid::Invalid;
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 
-/// A pod of the cluster.
+/// A pod that exists in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingPod {
     /// Requests and limits of the pod's containers, and the pod's uid.
     pub pod: Pod,
-    /// Requested bytes of the node's disk.
+    /// Bytes of the node's disk that the pod requests.
     pub ephemeral_storage: u64,
     /// Field `metadata.namespace`.
     pub namespace: String,
     /// Field `metadata.name`.
     pub name: String,
-    /// Uid of the VM's instance, if the pod is a launcher pod. An instance has one launcher pod, or two during a
-    /// migration.
+    /// UID of the VirtualMachineInstance, if the pod is a launcher pod. An instance has one launcher pod, or two
+    /// during a migration.
     pub vmi_uid: Option<String>,
-    /// Uid of the migration whose target is the pod.
+    /// UID of the migration, if the pod is the target of a migration.
     pub migration_uid: Option<String>,
     /// True for a first-consumer pod, which KubeVirt creates before the launcher pod so that the volumes are bound.
     pub is_first_consumer: bool,
-    /// True if all containers have ended and no longer use resources.
+    /// True if all containers of the pod have ended, so that the pod uses no resources.
     pub is_terminal: bool,
     /// True if the pod is being deleted.
     pub is_deleted: bool,
@@ -41,7 +41,7 @@ pub struct ExistingPod {
 }
 
 impl ExistingPod {
-    /// Parses a pod.
+    /// Reads the data from a pod.
     ///
     /// # Errors
     ///
@@ -125,8 +125,9 @@ impl ExistingPod {
     }
 }
 
-/// Returns the uid by which the kubelet knows a pod. The kubelet creates a static pod under a different uid than its mirror
-/// pod on the API server, which has the uid of the static pod in an annotation (`kubetypes.ConfigMirrorAnnotationKey`).
+/// Returns the UID by which the kubelet knows a pod. The kubelet runs a static pod under another UID than its mirror
+/// pod in the API server. The mirror pod has the static pod's UID in an annotation
+/// (`kubetypes.ConfigMirrorAnnotationKey`).
 #[must_use]
 pub fn kubelet_uid(pod: &core::Pod) -> String {
     let annotations = pod.metadata.annotations.as_ref();
@@ -134,9 +135,9 @@ pub fn kubelet_uid(pod: &core::Pod) -> String {
     mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
 }
 
-/// Applies an in-place resize (KEP-1287). The container keeps its allocated resources until the kubelet has resized
-/// it, or forever if the kubelet cannot resize it. Meanwhile the scheduler counts the larger of the allocated and the
-/// desired resources (`determineContainerReqs`).
+/// Applies the effect of an in-place resize (KEP-1287) on the requests of a container. The container keeps its
+/// allocated resources until the kubelet has resized it, or forever if the kubelet cannot resize it. Meanwhile the
+/// scheduler counts the larger of the allocated and the desired resources (`determineContainerReqs`).
 fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     let actual = status.resources.as_ref();
     let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
@@ -158,9 +159,10 @@ fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     }
 }
 
-/// Applies pod-level resources (KEP-2837): the containers share the pod's requests, and the kubelet allocates
-/// exclusive CPUs or memory to no container (`PodLevelResourceManagers` is off). Therefore the pod is treated as not
-/// Guaranteed, and the pod's requests beyond those of its containers count as overhead.
+/// Applies pod-level resources (KEP-2837). The containers share the pod's requests, and the kubelet allocates
+/// exclusive CPUs or memory to no container of such a pod (`PodLevelResourceManagers` is off). Therefore the limits
+/// are removed so that the pod is not Guaranteed, and the part of the pod's requests that exceeds the sum of its
+/// containers' requests counts as overhead.
 fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);

@@ -1,7 +1,7 @@
 //! Applies instance types and preferences (`instancetype.kubevirt.io`) to a machine.
 //!
-//! The rules follow `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type must not set a
-//! field that the machine sets, and a preference then sets the fields that are still empty.
+//! The rules follow `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`. An instance type must not set a
+//! field that the machine sets. A preference then sets fields that are still empty.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use super::invalid::Invalid;
 use super::machine::{Machine, Matcher};
 use super::spec::{Cpu, IoThreads, Spec};
 
-/// The kinds that a reference may name; the cluster-scoped kind is the default.
+/// The kinds that a reference to an instance type or to a preference may name. The cluster-scoped kind is the
+/// default.
 struct Kinds {
     field: &'static str,
     cluster: &'static str,
@@ -32,7 +33,7 @@ const PREFERENCES: Kinds = Kinds {
     namespaced: "VirtualMachinePreference",
 };
 
-/// Looks up the instance type and the preference that a machine names.
+/// Finds the instance type and the preference that a machine names.
 ///
 /// # Errors
 ///
@@ -68,7 +69,7 @@ fn look_up<'a, T>(
         };
         return Err(wrong("name", message));
     }
-    // Kinds match case-insensitively, and the plural is accepted (`find/spec.go`).
+    // KubeVirt compares kinds case-insensitively and accepts their plurals (`find/spec.go`).
     let kind = matcher.kind.to_ascii_lowercase();
     let kind = kind.strip_suffix('s').unwrap_or(&kind);
     let is = |name: &str| kind == name.to_ascii_lowercase();
@@ -87,7 +88,8 @@ fn look_up<'a, T>(
         .ok_or_else(|| wrong("name", format!("there is no {kind} `{}`{place}", matcher.name)))
 }
 
-/// Sets the preferences on which the default network depends (`ApplyAutoAttachPreferences`).
+/// Sets the fields `autoattach...` of a machine from a preference, where they are unset
+/// (`ApplyAutoAttachPreferences`). The default network depends on one of them.
 pub(super) fn apply_autoattach_preferences(preference: &Preference, spec: &mut Spec) {
     let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
     for (field, preferred) in [
@@ -177,15 +179,16 @@ pub(super) fn apply_instancetype(
     Ok(())
 }
 
-/// Calculates the overcommitted memory. KubeVirt's `applyMemory` uses 32-bit floats, and their rounding errors are
-/// visible in the pods.
+/// Returns the memory request for the overcommitted memory of an instance type. KubeVirt's `applyMemory` uses 32-bit
+/// floats; their rounding errors are visible in the pods.
 fn overcommitted(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
     let requested = memory.guest.units() as f32 * share;
     amounts::times(1, f64::from(requested))
 }
 
-/// Returns a field of the machine that only the instance type may set (`validateCPU`, `validateMemory`, ...).
+/// Returns the path of a field that both the machine and the instance type set, if there is one (`validateCPU`,
+/// `validateMemory`, ...).
 fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
     let domain = &spec.domain;
     let none = Cpu::default();
@@ -239,7 +242,7 @@ fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
     both.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
 }
 
-/// A preference from which no CPU topology follows.
+/// Reason why a preference determines no CPU topology.
 #[derive(Debug, thiserror::Error)]
 enum TopologyError {
     #[error("cpu.preferredCPUTopology of the preference: `{0}` is unknown")]
@@ -250,7 +253,7 @@ enum TopologyError {
     NotDivisible { vcpus: u32, by: u32 },
 }
 
-/// Returns cores, sockets and threads for a number of vCPUs (`applyGuestCPUTopology`).
+/// Returns the numbers of cores, sockets and threads for a number of vCPUs (`applyGuestCPUTopology`).
 fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     if vcpus == 1 {
         return Ok([1, 1, 1]);
@@ -271,7 +274,8 @@ fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Topol
     let older =
         preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
     let ratio = options.ratio.or(older).unwrap_or(2);
-    // The webhook rejects a remainder on creation of the VM (`preference/validation/cpu.go`).
+    // If the division has a remainder, the webhook rejects the VM when it is created
+    // (`preference/validation/cpu.go`).
     let parts = |by: u32| {
         let is_divisible = by != 0 && vcpus.is_multiple_of(by);
         is_divisible.then(|| vcpus / by).ok_or(TopologyError::NotDivisible { vcpus, by })
@@ -284,7 +288,8 @@ fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Topol
     }
 }
 
-/// Sets empty fields from a preference, after the instance type (`preference/apply/vmi.go`).
+/// Sets a machine's empty fields from a preference (`preference/apply/vmi.go`). The instance type must have been
+/// applied before.
 pub(super) fn apply_preference(machine: &mut Machine, preference: &Preference) {
     apply_autoattach_preferences(preference, &mut machine.spec);
     let domain = &mut machine.spec.domain;

@@ -1,11 +1,12 @@
-//! Errors about invalid objects, with the name of the object and the field, and parsing that returns them.
+//! Errors about invalid objects, which name the object and the field, and functions that parse objects and return
+//! such errors.
 
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// An invalid object.
+/// Error about an invalid field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {message}")]
 pub struct Invalid {
@@ -28,7 +29,8 @@ impl Invalid {
     }
 }
 
-/// Returns kind, namespace and name of an object for messages, with `?` instead of a missing name.
+/// Returns kind, namespace and name of an object, for messages. A missing kind is replaced by `object`, a missing
+/// name by `?`.
 pub(super) fn name_of(object: &Value) -> String {
     let text = |value: Option<&Value>| {
         value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -42,11 +44,13 @@ pub(super) fn name_of(object: &Value) -> String {
     }
 }
 
-/// Parses an object, or returns the invalid field. As in an API server, fields with the value `null` are absent.
+/// Parses an object; returns the invalid field if this fails. As in an API server, a field with the value `null`
+/// counts as absent.
 pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     let object =
         if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
-    // Tracking the path costs more than parsing, so only invalid objects are parsed again to find it.
+    // Parsing with the path of each field is slower. Therefore only invalid objects are parsed again in this way, to
+    // find the invalid field.
     T::deserialize(&*object).or_else(|_| {
         serde_path_to_error::deserialize(&*object).map_err(|error| {
             let field = error.path().to_string();
@@ -55,7 +59,7 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     })
 }
 
-/// Returns true if a value contains fields with the value `null`.
+/// Returns true if a value contains fields with the value `null`, at any depth.
 fn has_nulls(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.values().any(|value| value.is_null() || has_nulls(value)),
@@ -64,7 +68,7 @@ fn has_nulls(value: &Value) -> bool {
     }
 }
 
-/// Removes fields with the value `null`.
+/// Returns a value without its fields that have the value `null`, at any depth.
 pub(crate) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -10,7 +10,7 @@ use super::namespace::or_default;
 use super::spec::Spec;
 use berth_kubelet_admission::pod::Guest;
 
-/// A machine whose launcher pod is predicted.
+/// A VirtualMachine or VirtualMachineInstance whose launcher pod is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Kind, namespace and name for messages: `VirtualMachine tenant-a/web-1`.
@@ -96,7 +96,7 @@ impl Machine {
             .template
             .ok_or_else(|| Invalid::new(invalid::name_of(object), "spec.template", "is missing"))?;
         let Metadata { labels, annotations, .. } = template.metadata;
-        // The uid of a VirtualMachine is not the uid of its instance.
+        // The UID of a VirtualMachine is not the UID of its instance.
         let instance = Metadata { uid: String::new(), labels, annotations, ..metadata };
         let mut this = Self::new(object, instance, template.spec, "spec.template.spec")?;
         this.instancetype = spec.instancetype;
@@ -128,7 +128,7 @@ impl Machine {
         })
     }
 
-    /// Returns the resources of the guest that the spec or the webhook sets.
+    /// Returns the properties of the guest that result from the spec. The memory is that which the webhook would set.
     #[must_use]
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();
@@ -141,7 +141,7 @@ impl Machine {
         }
     }
 
-    /// Creates an error about a field of the instance's spec.
+    /// Creates an error about a field of the instance's spec. `field` is the path below the spec.
     pub(super) fn invalid(&self, field: &str, message: impl Into<String>) -> Invalid {
         Invalid::new(&self.object, format!("{}.{field}", self.at), message)
     }

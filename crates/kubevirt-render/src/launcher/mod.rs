@@ -1,12 +1,12 @@
-//! Predicts the virt-launcher pod of a VM that does not run yet, by `KubeVirt`'s rules.
+//! Predicts the virt-launcher pod of a VM that does not run yet, according to `KubeVirt`'s rules.
 //!
 //! The prediction has three steps, as in a cluster: instance type and preference are applied (`instancetype`), the
 //! webhook sets defaults (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`,
-//! `selector`). Comments name the function of kubevirt/kubevirt that contains a rule. Rules that differ between
-//! releases depend on the [`Version`].
+//! `selector`). Comments name the function of kubevirt/kubevirt that implements a rule. Rules that differ between
+//! KubeVirt releases depend on the [`Version`].
 //!
-//! Two parts of the pod are not predictable before it exists: additions of other webhooks (injected sidecars, limit
-//! ranges), and pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
+//! Two parts of the pod cannot be predicted: changes by other webhooks and admission plugins (injected sidecars,
+//! limit ranges), and the pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
 
 mod amounts;
 mod cluster_objects;

@@ -1,6 +1,6 @@
 //! Namespaces of manifests.
 
-/// Returns `default` for an absent namespace, as clients do.
+/// Returns the namespace of a manifest; `default` if the manifest has none, as kubectl assumes.
 pub(super) fn or_default(namespace: &str) -> &str {
     if namespace.is_empty() { "default" } else { namespace }
 }

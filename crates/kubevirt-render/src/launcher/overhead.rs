@@ -11,7 +11,7 @@ use super::version::Version;
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the memory overhead of the pod.
+/// Returns the memory overhead of a machine's launcher pod.
 pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     let version = configuration.version;
     // Since 1.5.3, the ratio also applies to the overhead of dedicated CPUs.
@@ -24,13 +24,14 @@ pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     own.saturating_add(networks(spec, configuration))
 }
 
-/// Returns the overhead without the additions that the configuration defines.
+/// Returns the overhead before the configured ratio is applied, without the overhead of networks and of dedicated
+/// CPUs.
 fn fixed(spec: &Spec, version: Version) -> Quantity {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
-    // The page tables take 1/512 of the requested memory, calculated in thousands of bytes.
+    // The page tables take 1/512 of the requested memory. KubeVirt calculates this amount in thousands of bytes.
     let kilos = amount(&domain.resources.requests, "memory").kilos();
     let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
-    // Amounts for monitor, launcher, virtlogd, virtqemud and QEMU, as KubeVirt has measured them for each release.
+    // KubeVirt's constants for monitor, launcher, virtlogd, virtqemud and QEMU; they differ between releases.
     let virtlogd = if version.since(5, 0) { 25 } else { 20 };
     let virtqemud = if version.since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
     let qemu = if version.since(10, 0) { 50 } else { 30 };
@@ -64,7 +65,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
     Quantity::from_units(tables).saturating_add(mib(all)).saturating_add(reserved)
 }
 
-/// Returns the number of vCPUs from the guest's topology, or else from the CPU limit or request.
+/// Returns the number of vCPUs: from the machine's CPU topology, or without one from the CPU limit or request.
 fn vcpus(spec: &Spec) -> u64 {
     let resources = &spec.domain.resources;
     let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -72,23 +73,24 @@ fn vcpus(spec: &Spec) -> u64 {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
         None => asked.and_then(|cpus| u64::try_from(cpus.units()).ok()),
     };
-    // An earlier check rejects a larger number.
+    // The clamping has no effect on valid machines: `defaults::check` rejects larger numbers.
     count.unwrap_or(1).clamp(1, 1 << 32)
 }
 
-/// Returns true for a machine with dedicated CPUs, or with requests and limits of the QoS class Guaranteed
+/// Returns true if the machine has dedicated CPUs, or requests and limits of the QoS class Guaranteed
 /// (`WantsToHaveQOSGuaranteed`).
 pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
     let resources = &spec.domain.resources;
     let both = |name| (amount(&resources.requests, name), amount(&resources.limits, name));
     let same = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
-    // Since the release in which the webhook no longer sets the request, a limit without a request counts as both.
+    // Since the release in which the webhook no longer sets the memory request, a memory limit without a request
+    // counts as both.
     let (request, limit) = both("memory");
     let limit_alone = version.since(6, 4) && request.is_zero() && !limit.is_zero();
     spec.is_dedicated() || (limit_alone || same((request, limit))) && same(both("cpu"))
 }
 
-/// Multiplies thousands of bytes and truncates the result, as `MultiplyMemory` does.
+/// Multiplies memory in thousands of bytes by a ratio and truncates the product, as `MultiplyMemory` does.
 fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     let by = |factor: f64| {
         let kilos = times(memory.kilos(), factor).units();
@@ -101,8 +103,8 @@ fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     }
 }
 
-/// Returns the overhead of networks: passt counts once, and every binding plugin once. The ratio does not apply to
-/// this overhead.
+/// Returns the memory overhead of the networks. The overhead of passt and of each binding plugin is added once, even
+/// if several interfaces use them. The configured ratio does not apply to this overhead.
 fn networks(spec: &Spec, configuration: &Configuration) -> Quantity {
     let interfaces = &spec.domain.devices.interfaces;
     let passt = interfaces.iter().any(|it| it.passt_binding.is_some());

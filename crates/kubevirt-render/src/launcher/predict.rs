@@ -1,4 +1,4 @@
-//! The predicted launcher pod: the steps of the prediction in the order in which a cluster takes them.
+//! Predicts the launcher pod, with the steps in the order in which they occur in a cluster.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 pub struct Launcher {
     /// Requests and limits of the pod's containers. The pod has no uid yet.
     pub pod: Pod,
-    /// Requested bytes of the node's disk. They belong to no NUMA zone and therefore are not in `pod`.
+    /// Bytes of the node's disk that the pod requests. These bytes belong to no NUMA zone and therefore are not in
+    /// `pod`.
     pub ephemeral_storage: u64,
     /// Memory of the guest in bytes.
     pub guest_memory: u64,
@@ -34,9 +35,9 @@ pub struct Launcher {
     pub namespace: String,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Required labels of a node.
+    /// Labels that a node must have (`spec.nodeSelector` of the pod).
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity to nodes and pods.
+    /// Node and pod affinity of the pod.
     pub affinity: Option<Affinity>,
     /// Tolerations of the pod.
     pub tolerations: Vec<Toleration>,
@@ -46,7 +47,7 @@ pub struct Launcher {
     pub scheduler_name: String,
     /// Priority class of the pod, if the pod has one.
     pub priority_class: Option<String>,
-    /// Claims of dynamic resource allocation, by their name in the pod. The devices of the claims are unknown.
+    /// Claims of dynamic resource allocation, by their names in the pod. The devices of the claims are not known.
     pub resource_claims: Vec<String>,
 }
 
@@ -54,7 +55,7 @@ pub struct Launcher {
 ///
 /// # Errors
 ///
-/// Returns the machine, the field and the value that `KubeVirt` would reject.
+/// Returns the object, the field and the problem if `KubeVirt` would reject the machine.
 pub fn predict(
     machine: &Machine,
     configuration: &Configuration,
@@ -80,7 +81,7 @@ pub fn predict(
     render(&machine, configuration, objects)
 }
 
-/// Renders the pod of a machine whose defaults are set.
+/// Renders the launcher pod of a machine whose defaults have been set.
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -121,7 +122,7 @@ pub(super) fn render(
                 })?;
             container.is_sidecar = spec.is_sidecar;
             into.push(container);
-            // Init containers run one after the other, before the other containers.
+            // Init containers that are not sidecars run one after the other, before the other containers.
             if is_init {
                 storage_of_init = disk.max(storage_of_init)
             } else {

@@ -14,7 +14,7 @@ use super::spec::{Cpu, Spec};
 
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Returns the labels that the pod requires of a node.
+/// Returns the labels that the pod's node selector requires.
 pub(super) fn labels(
     machine: &Machine,
     configuration: &Configuration,
@@ -28,7 +28,8 @@ pub(super) fn labels(
     all.extend(configuration.node_selectors.clone());
     all.extend(spec.node_selector.clone());
     if crosses_architectures(machine, configuration) {
-        // KubeVirt selects the architecture with another label, even if the machine itself sets this label.
+        // In this case KubeVirt selects the architecture by another label, and removes this label even if the machine
+        // sets it.
         all.remove(ARCHITECTURE);
     }
 
@@ -89,7 +90,8 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
     spec.architecture == "amd64" && (fixed || guest.is_some_and(|switch| switch.is_on()))
 }
 
-/// Returns the labels for the enlightenments that the host's kernel must support (`hypervNodeSelectors`).
+/// Returns the node labels for the Hyper-V enlightenments that the host's kernel must support
+/// (`hypervNodeSelectors`).
 fn enlightenments(spec: &Spec) -> Vec<String> {
     let hyperv = spec.domain.features.hyperv.as_ref();
     let is_on = |name: &str| {
@@ -117,7 +119,7 @@ fn enlightenments(spec: &Spec) -> Vec<String> {
     labels
 }
 
-/// Returns the machine's affinity with `KubeVirt`'s additions (`setNodeAffinityForPod`).
+/// Returns the machine's affinity with the requirements that `KubeVirt` adds (`setNodeAffinityForPod`).
 pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Option<Affinity> {
     let spec = &machine.spec;
     let mut affinity = spec.affinity.clone();
@@ -143,7 +145,8 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
     affinity
 }
 
-/// Excludes nodes with the label in every term, because a node needs to match only one term.
+/// Excludes nodes that have the label `label`. The requirement is added to every term, because a node needs to match
+/// only one term.
 fn reject(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();

@@ -26,11 +26,11 @@ pub(super) struct Spec {
     pub(super) resource_claims: Vec<Named>,
 }
 
-/// An object whose fields are ignored; only the presence of the object matters.
+/// An object of which only the presence matters; its fields are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Present {}
 
-/// An object whose other fields are ignored.
+/// An object of which only the name is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Named {
@@ -176,7 +176,7 @@ pub(super) struct Interface {
     pub(super) binding: Option<Named>,
 }
 
-/// A GPU or another host device, from a device plugin or from a claim (DRA).
+/// A GPU or another host device, provided by a device plugin or by a resource claim (DRA).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct HostDevice {
@@ -187,7 +187,8 @@ pub(super) struct HostDevice {
 }
 
 impl HostDevice {
-    /// Returns the device plugin resource of the device; the pod requests one unit of the resource.
+    /// Returns the name of the device plugin resource; `None` if a claim provides the device. The pod requests one
+    /// unit.
     pub(super) fn resource(&self) -> Option<&str> {
         let claims = self.claim_name.is_some() || self.request_name.is_some();
         (!claims && !self.device_name.is_empty()).then_some(self.device_name.as_str())
@@ -254,7 +255,7 @@ pub(super) struct Features {
     pub(super) hyperv: Option<Hyperv>,
 }
 
-/// Enlightenments by their name in the API: `vpindex`, `synictimer`.
+/// Hyper-V enlightenments by their name in the API, such as `vpindex` and `synictimer`.
 pub(super) type Hyperv = BTreeMap<String, Switch>;
 
 /// A feature that is enabled if it is present without `enabled: false`.
@@ -276,13 +277,14 @@ impl Spec {
         self.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
     }
 
-    /// Returns the number of threads of the supplemental pool. With any policy, each thread has an exclusive CPU
-    /// (`getIOThreadsCount`).
+    /// Returns the number of threads in the supplemental I/O thread pool. With dedicated CPUs, each thread gets an
+    /// exclusive CPU, whatever the policy is (`getIOThreadsCount`).
     pub(super) fn pool_threads(&self) -> u64 {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))
     }
 
-    /// Returns the memory of the guest (`setGuestMemory`).
+    /// Returns the memory of the guest (`setGuestMemory`): the guest memory in the spec, or else the memory request,
+    /// the memory limit, or the size of one huge page.
     pub(super) fn guest_memory(&self) -> Option<Quantity> {
         let (memory, resources) = (&self.domain.memory, &self.domain.resources);
         let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
@@ -310,8 +312,8 @@ impl Spec {
 }
 
 impl Cpu {
-    /// Returns the number of vCPUs of the guest (`GetNumberOfVCPUs`), at most 2^96. Zeros are skipped; if all factors
-    /// are zero, the number is 0.
+    /// Returns the number of vCPUs of the guest (`GetNumberOfVCPUs`): the product of cores, sockets and threads, at
+    /// most 2^96. Factors that are zero are ignored; if all are zero, the number is 0.
     pub(super) fn vcpus(&self) -> u128 {
         let counts = [self.cores, self.sockets, self.threads].map(u128::from);
         let product = counts.into_iter().filter(|count| *count != 0).product();
@@ -319,7 +321,7 @@ impl Cpu {
     }
 }
 
-/// Returns a quantity, or zero if it is absent.
+/// Returns the quantity of a resource; zero if it is absent.
 pub(super) fn amount(amounts: &Amounts, name: &str) -> Quantity {
     amounts.get(name).copied().unwrap_or_default()
 }

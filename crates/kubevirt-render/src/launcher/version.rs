@@ -11,7 +11,7 @@ pub struct Version {
     patch: u16,
 }
 
-/// A text that is not a supported release.
+/// Error for a text that is not a supported KubeVirt release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a release of KubeVirt such as v1.9.0, from {oldest} on", oldest = Version::OLDEST)]
 pub struct ParseVersionError(String);
@@ -19,22 +19,23 @@ pub struct ParseVersionError(String);
 impl Version {
     /// Oldest supported release. Earlier releases are end of life and calculate memory differently (passt).
     pub const OLDEST: Self = Self::new(1, 3, 0);
-    /// Newest release whose source code was read.
+    /// Newest release whose source code the prediction follows.
     pub const NEWEST: Self = Self::new(1, 9, 0);
-    /// KubeVirt's main branch as of 2026-08-22.
+    /// KubeVirt's main branch as of 2026-08-22, which the prediction also follows.
     pub const MAIN: Self = Self::new(1, 10, 0);
 
     const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }
 
-    /// Returns true for the release 1.`minor`.`patch` and newer releases.
+    /// Returns true if this release is 1.`minor`.`patch` or newer.
     #[must_use]
     pub fn since(self, minor: u16, patch: u16) -> bool {
         self >= Self::new(1, minor, patch)
     }
 
-    /// Returns true if the release contains a change of 1.`minor`.`patch` that was backported to 1.`older`.`backport`.
+    /// Returns true if this release contains a change that was made in 1.`minor`.`patch` and backported to
+    /// 1.`older`.`backport`.
     pub(super) fn since_or_backport(
         self,
         minor: u16,

@@ -1,11 +1,12 @@
-//! A value of a providerSpec (machine-controller's `ConfigVarString`). Messages redact it if it comes from a Secret.
+//! A value in a providerSpec (machine-controller's `ConfigVarString`). Messages redact the value if it comes from a
+//! Secret.
 
 use std::fmt;
 use std::ops::Deref;
 
 use berth_api::{ParseQuantityError, Quantity};
 
-/// A string with a mark if it comes from a Secret. `Display` and `Debug` redact a value from a Secret.
+/// A string, and whether it comes from a Secret. `Display` and `Debug` redact a string from a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct ConfigVar {
     value: String,
@@ -15,13 +16,13 @@ pub(super) struct ConfigVar {
 /// Text that replaces a value from a Secret in messages.
 const REDACTED: &str = "(from a Secret)";
 
-/// A value that is not a quantity.
+/// Error for a value that is not a quantity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidQuantity {
-    /// The value comes from a Secret and must not be quoted.
+    /// The value comes from a Secret, so messages must not quote it.
     #[error("is not a quantity")]
     Secret,
-    /// The value is in the object itself.
+    /// The value is in the object itself, so messages may quote it.
     #[error(transparent)]
     Value(ParseQuantityError),
 }
@@ -45,8 +46,8 @@ impl ConfigVar {
     /// Parses the value as a quantity.
     ///
     /// # Errors
-    /// Returns an error if the value is not a quantity. The parser's error quotes the value, so it is returned only
-    /// for values in the object itself.
+    /// Returns an error if the value is not a quantity. The parser's error quotes the value, so the returned error
+    /// contains the parser's error only if the value is in the object itself.
     pub(super) fn quantity(&self) -> Result<Quantity, InvalidQuantity> {
         self.value.parse().map_err(|error| {
             if self.is_secret { InvalidQuantity::Secret } else { InvalidQuantity::Value(error) }
@@ -74,10 +75,10 @@ impl Deref for ConfigVar {
     }
 }
 
-/// A value that messages show, redacted if it comes from a Secret.
+/// A value for messages. It is redacted if it comes from a Secret.
 ///
-/// Functions that take such a value are generic, so that a [`ConfigVar`] is not dereferenced to the value that it
-/// redacts.
+/// Functions that take such a value are generic. A parameter of type `&str` would accept a [`ConfigVar`] by
+/// dereferencing it to the string that must be redacted.
 pub(super) trait Redacted {
     fn redacted(&self) -> &str;
 }

@@ -1,5 +1,6 @@
-//! Objects that rendering needs besides the MachineDeployment: defaults, tenants, storage, Secrets. In a cluster the
-//! reconciler provides them; `berth-controller render` and `plan` take them from the same input.
+//! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. In a
+//! cluster the reconciler reads them from the API server; `berth-controller render` and `plan` read them from their
+//! input.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +9,31 @@ use serde_json::Value;
 
 use super::references::{Reference, Resolve, ResolveError};
 
-/// Objects that rendering needs. An object that is not included does not exist or is unknown, depending on
-/// `is_exhaustive`.
+/// Objects that rendering needs. If `is_exhaustive` is true, an object that is not included does not exist; otherwise
+/// it is unknown whether it exists.
 #[derive(Clone, Debug, Default)]
 pub struct RenderContext {
-    /// Spec of the InfraConfig: defaults for all tenants.
+    /// Spec of the InfraConfig, which has the defaults for all tenants.
     pub config: InfraConfigSpec,
     /// TenantClusters by name.
     pub tenants: BTreeMap<String, TenantCluster>,
-    /// Entries of Secrets and ConfigMaps.
+    /// Values of the entries of Secrets and ConfigMaps.
     pub entries: BTreeMap<Reference, String>,
     /// StorageClasses by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
-    /// Access modes that CDI's StorageProfiles list, by storage class.
+    /// Access modes that CDI's StorageProfiles list, by the name of the storage class.
     pub access_modes: BTreeMap<String, Vec<String>>,
     /// Instance types by namespace (empty for cluster instance types) and name.
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
-    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's message.
+    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name. The value is the API
+    /// server's message.
     pub forbidden: BTreeMap<(&'static str, String, String), String>,
-    /// True if all existing objects are included. An object that is not included then does not exist.
+    /// True if all existing objects are included, so that an object that is not included does not exist.
     pub is_exhaustive: bool,
 }
 
-/// Fields of an instance type that a VM must not set too: KubeVirt rejects a field that both objects set, even with
-/// equal values.
+/// The fields of an instance type that affect which fields a VM may set. KubeVirt rejects a VM that sets a field that
+/// its instance type also sets, even with an equal value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceType {
     /// Field `spec.schedulerName`.
@@ -40,7 +42,7 @@ pub struct InstanceType {
     pub has_node_selector: bool,
 }
 
-/// Topology of a StorageClass.
+/// The topology of a StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageClass {
     /// Keys and values of each term of `allowedTopologies`, in order.
@@ -48,7 +50,7 @@ pub struct StorageClass {
 }
 
 impl RenderContext {
-    /// Adds an object. Returns false if rendering does not use its kind.
+    /// Adds an object. Returns false if rendering does not use objects of this kind.
     pub fn add(&mut self, object: &Value) -> bool {
         let text =
             |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -107,7 +109,7 @@ impl RenderContext {
         }
     }
 
-    /// Returns all entries of a Secret, sorted by key.
+    /// Returns the keys and values of all entries of a Secret, sorted by key.
     pub(super) fn secret_entries(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
         let is_it = |reference: &Reference| {
             reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
@@ -139,7 +141,7 @@ impl Resolve for RenderContext {
 }
 
 impl InstanceType {
-    /// Reads the object from its JSON.
+    /// Reads the fields from the instance type's JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
@@ -152,7 +154,7 @@ impl InstanceType {
 }
 
 impl StorageClass {
-    /// Reads the object from its JSON.
+    /// Reads the topology from the StorageClass's JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let list =

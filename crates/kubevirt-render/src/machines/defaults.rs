@@ -1,4 +1,4 @@
-//! Fills the empty fields of a providerSpec from InfraConfig and the tenant, as KKP does for its datacenters, and
+//! Fills the empty fields of a providerSpec from InfraConfig and the tenant, as KKP does from its datacenters, and
 //! validates the result.
 
 use berth_api::{EvictionStrategy, Quantity, TenantCluster};
@@ -14,12 +14,12 @@ const VIRTUAL_MACHINE: &str =
 
 /// Name, CPUs and memory of the only flavor that KKP 2.21 created.
 const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
-/// Preferences in `deploy/instancetypes`. Each preference is for the instance types whose names begin with the
-/// preference's name and a hyphen.
+/// Names of the preferences in `deploy/instancetypes`. Each preference applies to the instance types whose names
+/// begin with the preference's name and a hyphen.
 pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
 /// Default of InfraConfig's `maxSecondaryDisks`.
 const MAX_SECONDARY_DISKS: u32 = 3;
-/// Instance types that exist in the namespace of every tenant.
+/// Names of the instance types that exist in the namespace of every tenant.
 const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
 /// Fills empty fields of `provider`, and reports invalid values.
@@ -50,8 +50,8 @@ pub(super) fn apply(
     validate(provider, context, reader);
 }
 
-/// Sets the cluster instance type that a flavor names. The flavor `kubermatic-standard` is older than instance types;
-/// it sets CPUs and memory.
+/// Sets the instance type to the cluster instance type that the flavor names. The flavor `kubermatic-standard` was
+/// created before instance types existed; for this flavor, CPUs and memory are set instead.
 fn expand_flavor(provider: &mut Provider) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
@@ -74,8 +74,8 @@ fn expand_flavor(provider: &mut Provider) {
     }
 }
 
-/// Sets the kind of the instance type. As in machine-controller, an instance type of the namespace takes precedence
-/// over a cluster instance type, regardless of the given kind.
+/// Sets the kind of the instance type that the machine names. As in machine-controller, an instance type in the
+/// namespace takes precedence over a cluster instance type, even if another kind is given.
 fn resolve_instancetype(
     provider: &mut Provider,
     context: &RenderContext,
@@ -151,8 +151,8 @@ fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
     }
 }
 
-/// Resolves an image that is given as a version of the operating system. An empty image means the only version, if
-/// InfraConfig lists exactly one version.
+/// Replaces an image that is a version of the operating system by the URL in InfraConfig. If the image is empty and
+/// InfraConfig lists exactly one version for the operating system, this version is used.
 fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Reader<'_>) {
     let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));

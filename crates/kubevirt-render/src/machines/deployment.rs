@@ -1,4 +1,4 @@
-//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads, parsed as strictly as in
+//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads. They are parsed as strictly as in
 //! machine-controller.
 
 use std::collections::BTreeMap;
@@ -81,9 +81,9 @@ pub struct Strategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// Number of machines beyond `replicas` during an update. Default 1.
+    /// Maximum number of machines in addition to `replicas` during an update. Default 1.
     pub max_surge: Option<IntOrString>,
-    /// Number of unavailable machines during an update. Default 0.
+    /// Maximum number of unavailable machines during an update. Default 0.
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -120,7 +120,7 @@ pub struct ProviderSpec {
     pub value: Option<Value>,
 }
 
-/// Known fields of the objects within a MachineDeployment, by JSON pointer.
+/// Names of the known fields of objects in a MachineDeployment, by the JSON pointer of the object.
 const KNOWN_FIELDS: [(&str, &[&str]); 4] = [
     (
         "/spec",
@@ -145,7 +145,7 @@ pub const KIND: &str = "MachineDeployment";
 pub const GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
-    /// Parses a MachineDeployment. `place` is the location of the object, for messages.
+    /// Parses a MachineDeployment. `place` is where the object comes from, for messages.
     ///
     /// # Errors
     /// Returns the field that is missing or has the wrong type.
@@ -178,14 +178,14 @@ impl MachineDeployment {
         })
     }
 
-    /// Returns the fields outside of the providerSpec that are unknown to Berth, by path.
+    /// Returns the fields outside of the providerSpec that Berth does not know, by path, with their values.
     #[must_use]
     pub const fn unknown_fields(&self) -> &BTreeMap<String, Value> {
         &self.unknown_fields
     }
 
-    /// Returns a short hash of the template. A change of the hash replaces the machines. The hash is computed from the
-    /// object as the user wrote it, so that every release of Berth computes the same hash.
+    /// Returns a short hash of the template. If the hash changes, the machines are replaced. The hash is computed
+    /// from the template as the user wrote it, so that every release of Berth computes the same hash.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
@@ -213,7 +213,7 @@ fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
     KNOWN_FIELDS.iter().flat_map(unknown_below).collect()
 }
 
-/// Encodes a number with the characters of Kubernetes' `rand.SafeEncodeString`, which form no English words.
+/// Encodes a number with the alphabet of Kubernetes' `rand.SafeEncodeString`, which cannot form English words.
 pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {

@@ -1,8 +1,8 @@
-//! Strict parser of a providerSpec, as in machine-controller: unknown fields are errors, names match
-//! case-insensitively (encoding/json of Go), and values may be references to Secrets and ConfigMaps.
+//! Strict parser of a providerSpec, as in machine-controller: unknown fields are errors, field names are compared
+//! case-insensitively (as Go's encoding/json does), and values may be references to Secrets and ConfigMaps.
 //!
-//! The parser collects all problems, each with its path, and continues with the valid fields. A value from a Secret
-//! becomes a [`ConfigVar`] that messages redact.
+//! The parser collects all problems with their paths, and continues with the valid fields. A value from a Secret
+//! becomes a [`ConfigVar`], which messages redact.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,20 +14,20 @@ use super::config_var::{ConfigVar, Redacted};
 use super::json_value::{is_set, plain};
 use super::references::{Reference, Resolve, Scope};
 
-/// State that the parsers of all fields of an object share.
+/// State that the parsers of all fields of one MachineDeployment share.
 pub(super) struct Reader<'a> {
     /// Kind, namespace and name of the object, for messages.
     pub(super) object: String,
     pub(super) values: &'a dyn Resolve,
-    /// Secrets and ConfigMaps to which the object may refer.
+    /// The Secrets and ConfigMaps to which the object may refer.
     pub(super) scope: Scope<'a>,
-    /// True if a value came from a Secret.
+    /// True if at least one value came from a Secret.
     pub(super) has_secrets: Cell<bool>,
     pub(super) problems: RefCell<Vec<Problem>>,
 }
 
 impl Reader<'_> {
-    /// Reports an invalid field; an invalid field prevents the creation of machines.
+    /// Reports an invalid field. No machines are created from an object with invalid fields.
     pub(super) fn error(
         &self,
         path: &str,
@@ -38,7 +38,7 @@ impl Reader<'_> {
         self.problems.borrow_mut().push(problem.into_fatal("no machine is created"));
     }
 
-    /// Reports a field that does not prevent rendering.
+    /// Reports a problem of a field that does not prevent rendering.
     pub(super) fn warn(
         &self,
         path: &str,
@@ -54,7 +54,7 @@ impl Reader<'_> {
     }
 }
 
-/// Fields of a JSON object.
+/// The fields of a JSON object that have not been read yet. The methods that read a field remove it.
 pub(super) struct Fields<'a> {
     reader: &'a Reader<'a>,
     path: String,
@@ -62,7 +62,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes the fields of an object. `null` counts as an object without fields; any other value is reported.
+    /// Reads the fields of an object. `null` counts as an object without fields; a value of another type is reported.
     pub(super) fn new(value: Value, path: &str, reader: &'a Reader<'a>) -> Self {
         let map = match value {
             Value::Object(map) => map,
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// Reports an invalid field.
+    /// Reports an invalid field of this object.
     pub(super) fn error(
         &self,
         name: &str,
@@ -90,14 +90,15 @@ impl<'a> Fields<'a> {
         self.reader.error(&self.at(name), value, message);
     }
 
-    /// Takes a field that Berth does not support, and reports the field if it is set.
+    /// Removes a field that Berth does not support, and reports the field if it is set.
     pub(super) fn ignore(&mut self, name: &str, why: &str) {
         if let Some(value) = self.take(name).filter(is_set) {
             self.reader.warn(&self.at(name), &plain(&value), format!("is not supported{why}"));
         }
     }
 
-    /// Takes the field with exactly this name, or else with this name in another case. `null` counts as absent.
+    /// Removes and returns the field with exactly this name, or else with this name in another case. `null` counts as
+    /// absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let key = if self.map.contains_key(name) {
             name.to_owned()
@@ -112,7 +113,7 @@ impl<'a> Fields<'a> {
         self.path.clone()
     }
 
-    /// Takes the named fields unchanged.
+    /// Removes and returns the fields with these names, unparsed.
     pub(super) fn subset(&mut self, names: &[&str]) -> Map<String, Value> {
         let each = names.iter().map(|name| ((*name).to_owned(), self.take(name)));
         each.filter_map(|(name, value)| Some((name, value?))).collect()
@@ -125,13 +126,13 @@ impl<'a> Fields<'a> {
         self.map.iter().any(matches)
     }
 
-    /// Takes an object. An absent object counts as an object without fields.
+    /// Reads a field that is an object. An absent field counts as an object without fields.
     pub(super) fn object(&mut self, name: &str) -> Self {
         let path = self.at(name);
         Self::new(self.take(name).unwrap_or_default(), &path, self.reader)
     }
 
-    /// Takes a list of objects.
+    /// Reads a field that is a list of objects.
     pub(super) fn objects(&mut self, name: &str) -> Vec<Self> {
         let values = self.list(name);
         let each = values.into_iter().map(|(path, value)| Self::new(value, &path, self.reader));
@@ -153,7 +154,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a string.
+    /// Reads a field that is a string; returns an empty string if the field is absent or invalid.
     pub(super) fn text(&mut self, name: &str) -> String {
         match self.take(name) {
             None => String::new(),
@@ -165,7 +166,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a list of strings.
+    /// Reads a field that is a list of strings.
     pub(super) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for (path, value) in self.list(name) {
@@ -177,7 +178,7 @@ impl<'a> Fields<'a> {
         texts
     }
 
-    /// Takes an unsigned integer.
+    /// Reads a field that is an unsigned integer.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         let Some(value) = self.take(name) else { return 0 };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -187,7 +188,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Takes a field of a Kubernetes API type, unchanged if it can be parsed as that type.
+    /// Reads a field of the Kubernetes API type `T`. Returns the unparsed value if it can be parsed as `T`.
     pub(super) fn typed<T: DeserializeOwned>(&mut self, name: &str) -> Option<Value> {
         let value = self.take(name)?;
         match serde_path_to_error::deserialize::<_, T>(value.clone()) {
@@ -200,20 +201,20 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a `ConfigVarString`: a scalar, or an object with a value or a reference. Returns an empty value if the
+    /// Reads a `ConfigVarString`: a scalar, or an object with a value or a reference. Returns an empty value if the
     /// field is absent.
     pub(super) fn variable(&mut self, name: &str) -> ConfigVar {
         let path = self.at(name);
         self.take(name).map_or_else(ConfigVar::default, |value| self.reader.variable(&path, value))
     }
 
-    /// Takes a list of `ConfigVarString`.
+    /// Reads a field that is a list of `ConfigVarString`.
     pub(super) fn variables(&mut self, name: &str) -> Vec<ConfigVar> {
         let values = self.list(name);
         values.into_iter().map(|(path, value)| self.reader.variable(&path, value)).collect()
     }
 
-    /// Takes a `ConfigVarBool`.
+    /// Reads a `ConfigVarBool`; returns `None` if the field is absent.
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
         let text = self.variable(name);
         match &*text {
@@ -227,7 +228,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reports the remaining fields as unknown. `known` are the names of valid fields.
+    /// Reports all fields that have not been read as unknown fields. `known` are the names of valid fields, for
+    /// suggestions.
     pub(super) fn finish(self, known: &[&str]) {
         for (key, value) in &self.map {
             let message = match nearest(key, known) {
@@ -257,7 +259,7 @@ impl Reader<'_> {
                 name: text(refers, "name"),
                 key: text(refers, "key"),
             };
-            // machine-controller also ignores incomplete references.
+            // machine-controller also ignores references without namespace, name or key.
             if [&reference.namespace, &reference.name, &reference.key].iter().any(|t| t.is_empty())
             {
                 continue;
@@ -288,7 +290,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the known name with the smallest edit distance, if the distance is at most 2.
+/// Returns the name in `known` with the smallest edit distance to `key`, if this distance is at most 2.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = key.to_lowercase();
     let distance = |name: &str| {
@@ -305,7 +307,7 @@ fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
         }
         row[name.len()]
     };
-    // A long string is not treated as a misspelling.
+    // A string of 40 or more characters is not treated as a misspelling.
     (lower.len() < 40).then_some(())?;
     let near = known.iter().map(|name| (distance(name), *name)).min()?;
     (near.0 <= 2).then_some(near.1)

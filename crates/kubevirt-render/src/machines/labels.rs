@@ -1,16 +1,16 @@
-//! Labels and annotations that a template may set on its machines. KubeVirt copies both to the launcher pod, where
-//! some of them have effects for which the tenant has no rights.
+//! Determines which labels and annotations a template may set on its machines. KubeVirt copies labels and annotations
+//! to the launcher pod, where some of them have effects to which the tenant has no right.
 
 use berth_api::InfraConfigSpec;
 use berth_api::names::MANAGED_BY;
 
-/// Annotations of a disk that control only the import by CDI.
+/// Annotations of a disk that affect only the disk's import by CDI.
 const DISK_ANNOTATIONS: [&str; 3] = [
     "cdi.kubevirt.io/storage.bind.immediate.requested",
     "cdi.kubevirt.io/storage.deleteAfterCompletion",
     "cdi.kubevirt.io/storage.usePopulator",
 ];
-/// Domains with labels that controllers read, including subdomains.
+/// Domains of labels that controllers read. Subdomains of these domains are included.
 const RESERVED: [&str; 8] = [
     "berth.dev",
     "cluster.x-k8s.io",
@@ -24,8 +24,8 @@ const RESERVED: [&str; 8] = [
 /// Domain of the labels that Kubernetes recommends for users' objects.
 const RECOMMENDED: &str = "app.kubernetes.io";
 
-/// Returns true if a template may set an annotation. In Kubernetes, a key without a prefix is private to the user, and
-/// no controller reads such a key. `prefixes` are InfraConfig's `annotationPrefixes`.
+/// Returns true if a template may set an annotation. By the conventions of Kubernetes, a key without a prefix is
+/// private to the user, and no controller reads it. `prefixes` are InfraConfig's `annotationPrefixes`.
 ///
 /// Other annotations may give access to the host or to other tenants: `hooks.kubevirt.io/hookSidecars` runs any image
 /// in the launcher pod, and `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach the pod to
@@ -38,8 +38,8 @@ pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
         })
 }
 
-/// Returns true if a template may set a label. KubeVirt's and Berth's controllers select objects by label, and so does
-/// the NetworkPolicy that permits egress from CDI's importer.
+/// Returns true if a template may set a label. Labels that controllers of KubeVirt and Berth use to select objects
+/// are not permitted, nor is the label by which a NetworkPolicy permits egress from CDI's importer.
 pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == MANAGED_BY.0 {
         return value != MANAGED_BY.1;
@@ -47,7 +47,7 @@ pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == "app" {
         return !value.starts_with("containerized-data-");
     }
-    // CDI uses a label whose key is a domain: `cdi.kubevirt.io: importer`.
+    // The key of a label may consist of the domain alone; CDI has such a label: `cdi.kubevirt.io: importer`.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_below = |reserved: &str| {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))

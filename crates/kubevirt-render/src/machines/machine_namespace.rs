@@ -1,4 +1,4 @@
-//! The tenant of a MachineDeployment, and the namespace of its VirtualMachines.
+//! Determines the tenant of a MachineDeployment, and the namespace of its VirtualMachines.
 
 use berth_api::names::{TENANT, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
@@ -10,14 +10,14 @@ use super::deployment::MachineDeployment;
 /// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineNamespace<'a> {
-    /// Tenant of the MachineDeployment, if there is one.
+    /// Tenant of the MachineDeployment, if it has one.
     pub tenant: Option<&'a TenantCluster>,
     /// Namespace of the VirtualMachines.
     pub namespace: String,
 }
 
-/// Returns the TenantClusters that a MachineDeployment names through its namespace, its annotation and its
-/// providerSpec.
+/// Returns the names of all TenantClusters to which a MachineDeployment refers: by its namespace, its annotation and
+/// its providerSpec.
 #[must_use]
 pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
@@ -26,12 +26,12 @@ pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
-/// Resolves the tenant and the namespace: through the MachineDeployment's namespace, or else its annotation, or else
-/// `clusterName` in its providerSpec. A MachineDeployment in another namespace may name a tenant only if the tenant
-/// lists that namespace.
+/// Determines the tenant and the namespace: from the MachineDeployment's namespace, or else its annotation, or else
+/// `clusterName` in its providerSpec. A MachineDeployment outside the tenant's namespace may name a tenant only if
+/// the tenant lists the MachineDeployment's namespace.
 ///
 /// # Errors
-/// Returns the field with a tenant or namespace that the MachineDeployment may not use.
+/// Returns the field that names a tenant or namespace that the MachineDeployment may not use.
 pub fn machine_namespace<'a>(
     deployment: &MachineDeployment,
     context: &'a RenderContext,
@@ -70,7 +70,8 @@ pub fn machine_namespace<'a>(
     if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
         return match context.tenants.get(name) {
             Some(tenant) => listed(&annotation, name, tenant),
-            // Machines created in another namespace would become orphans once the TenantCluster exists.
+            // If the machines were created in another namespace, they would become orphans once the TenantCluster
+            // exists.
             None => error(&annotation, name, "there is no TenantCluster of this name".to_owned()),
         };
     }
@@ -81,7 +82,8 @@ pub fn machine_namespace<'a>(
     }
     let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
-        // Without this check, users could create VMs in any namespace. Without a cluster, no VM is created.
+        // Without this check, users could create VMs in any namespace. Outside a cluster, no VM is created, so the
+        // check is not needed.
         Some(other) if context.is_exhaustive && other != own => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
@@ -96,8 +98,8 @@ pub fn machine_namespace<'a>(
     Ok(MachineNamespace { tenant: None, namespace })
 }
 
-/// Returns a field of cloudProviderSpec if the value is in the object itself. A reference to a Secret does not name a
-/// tenant, because the tenant of a MachineDeployment must not change with another object.
+/// Returns a string field of cloudProviderSpec. References to Secrets are ignored, because the tenant of a
+/// MachineDeployment must not change when another object changes.
 fn cloud_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
     let field = |value: &Value, name: &str| {
         let fields = value.as_object()?;

@@ -1,5 +1,5 @@
-//! Networks of a machine: the pod network, so that the machine can be exposed as a Service, and the network of the
-//! tenant, if the machine has a tenant.
+//! Networks of a machine: the pod network, through which the machine can be exposed as a Service, and the tenant's
+//! network, if the tenant has a network.
 
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
@@ -39,10 +39,10 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     interfaces
 }
 
-/// Returns the prerequisite that is missing before machines of a tenant can be created. The TenantCluster must be
-/// reconciled first, because until then the controller has no right to read user data. The NetworkAttachmentDefinition
-/// must exist because it determines the binding: without it, a machine on virtual functions would be rendered for a
-/// bridge and would never change.
+/// Returns the missing prerequisite if machines of a tenant cannot be created yet. The TenantCluster must have been
+/// reconciled, because until then the controller has no right to read user data. The tenant's
+/// NetworkAttachmentDefinition must exist, because it determines the binding: without it, a machine with virtual
+/// functions would be rendered for a bridge, and would never be changed.
 #[must_use]
 pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
@@ -64,9 +64,9 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{why}"))
 }
 
-/// Returns the tenant, and the binding to its network: the binding in the tenant's spec, or else the binding in its
-/// NetworkAttachmentDefinition, which depends on the scenario of the host network. Returns `None` without a tenant
-/// network.
+/// Returns the tenant and the binding to its network; `None` if the tenant has no network. The binding is that in the
+/// tenant's spec, or else that of its NetworkAttachmentDefinition, which depends on the scenario of the host network,
+/// or else a bridge.
 fn tenant_binding<'a>(
     machine: &MachineRenderer<'a>,
 ) -> Option<(&'a TenantCluster, NetworkBinding)> {

@@ -1,7 +1,7 @@
 //! `spec.template.spec.providerSpec.value`: the configuration of a machine of provider `kubevirt`.
 //!
-//! The module reads all fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and the
-//! older flat form of KKP's first proposals, in which all fields are in `cloudProviderSpec`.
+//! The module reads all fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`). It also
+//! reads the older flat form of KKP's first proposals, in which all fields are directly in `cloudProviderSpec`.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,9 @@ pub(super) struct Provider {
     pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
-    /// CPUs of the guest that the launcher pod does not request in full; 0 means unset.
+    /// Number of the guest's CPUs, of which the launcher pod requests only a part; 0 if unset.
     pub(super) vcpus: u32,
-    /// CPUs of the guest that the launcher pod also requests, unparsed.
+    /// Number of the guest's CPUs, all of which the launcher pod requests. The value is not parsed.
     pub(super) cpus: ConfigVar,
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
@@ -35,7 +35,7 @@ pub(super) struct Provider {
     pub(super) dns_config: Option<Value>,
     pub(super) region: String,
     pub(super) zone: String,
-    /// `providerNetwork.vpc.subnet.name`, a subnet of kube-ovn.
+    /// Name of a kube-ovn subnet, from `providerNetwork.vpc.subnet.name`.
     pub(super) subnet: String,
     pub(super) multiqueue: Option<bool>,
     pub(super) eviction_strategy: Option<&'static str>,
@@ -43,7 +43,8 @@ pub(super) struct Provider {
     pub(super) spread: Vec<Spread>,
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
-    /// True for the flat form, where the label `machine` identifies the machines of a MachineDeployment.
+    /// True if the providerSpec has the flat form. In this form, the label `machine` identifies the machines of a
+    /// MachineDeployment.
     pub(super) is_flat: bool,
 }
 
@@ -131,7 +132,7 @@ const PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
 impl Provider {
-    /// Parses a providerSpec. Problems are collected in `reader`.
+    /// Parses a providerSpec. Problems are reported to `reader`.
     pub(super) fn read(value: Value, reader: &Reader<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
         let mut outer = Fields::new(value, path, reader);
@@ -157,7 +158,7 @@ impl Provider {
             outer.ignore(ignored, why);
         }
         let cloud = outer.object("cloudProviderSpec");
-        // A document of KKP shows the affinity at this place.
+        // A KKP document shows `affinity` beside `cloudProviderSpec` instead of in it. Berth accepts both places.
         if outer.has("affinity") {
             let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
             let stray = outer.object("affinity");
@@ -175,8 +176,8 @@ impl Provider {
         this
     }
 
-    /// Returns the name of the instance type for messages. The name may come from the flavor, and the flavor may come
-    /// from a Secret.
+    /// Returns the name of the instance type, for messages. It is redacted if it comes from a flavor that comes from
+    /// a Secret.
     pub(super) fn type_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
@@ -219,11 +220,11 @@ impl Provider {
         self.primary_disk.image = flat.variable("sourceURL");
         self.primary_disk.storage_class = flat.variable("storageClassName");
         self.primary_disk.pull_method = "node".into();
-        // The machines of the first proposal had claims with access mode ReadWriteOnce.
+        // In the first proposal, the claims of machines had the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
         let presets = flat.subset(&PRESETS);
-        // The proposal spells the name of the last preset in two different ways.
+        // Old manifests also spell `nodeAntiAffinityPreset` as `nodeAntiAffinity`.
         let short = flat.subset(&["nodeAntiAffinity"]);
         if presets.iter().any(|(_, value)| !value.is_null()) || !short.is_empty() {
             let mut all = presets;
@@ -325,7 +326,7 @@ impl Provider {
     }
 }
 
-/// Parses a toleration. Tolerations of the control plane's taints are not permitted.
+/// Parses a toleration. Tolerations of the taints of control plane nodes are reported as errors.
 fn toleration(mut fields: Fields<'_>) -> Value {
     const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
     let key = fields.text("key");
@@ -360,7 +361,7 @@ fn toleration(mut fields: Fields<'_>) -> Value {
     toleration
 }
 
-/// KubeVirt's reference to an instance type or a preference.
+/// KubeVirt's type of a reference to an instance type or a preference, for validation.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "only used to validate the fields")]
@@ -420,7 +421,7 @@ fn strength(fields: &mut Fields<'_>, name: &str) -> Option<AffinityType> {
     }
 }
 
-/// Fields by which a kubeconfig is recognised.
+/// The fields of a kubeconfig whose presence is checked.
 #[derive(serde::Deserialize)]
 struct Kubeconfig {
     #[serde(default)]
@@ -433,12 +434,13 @@ struct NamedCluster {
     _name: String,
 }
 
-/// Validates a kubeconfig. Berth does not need the kubeconfig, because it runs in the cluster of the VMs, but an
-/// invalid value is a mistake of the user.
+/// Checks that the kubeconfig is valid. Berth does not need a kubeconfig, because it runs in the cluster of the VMs,
+/// but an invalid value is a mistake of the user.
 fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     let path = fields.at("kubeconfig");
     let Some(value) = fields.take("kubeconfig") else { return };
-    // A value in the object itself must be base64; a referenced value may be plain text.
+    // A kubeconfig in the object itself must be encoded as base64; a kubeconfig from a Secret or ConfigMap may be
+    // plain text.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
     let mut alone = Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
@@ -465,7 +467,7 @@ fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     }
 }
 
-/// Returns true for placeholders such as `<< KUBECONFIG >>`, which are common in samples.
+/// Returns true for a placeholder such as `<< KUBECONFIG >>`. Sample manifests often contain placeholders.
 pub(super) fn is_placeholder(text: &str) -> bool {
     let text = text.trim();
     text.starts_with("<<") && text.ends_with(">>")

@@ -1,17 +1,17 @@
-//! References from values to entries of Secrets and ConfigMaps, and the scope of a MachineDeployment's references.
+//! References to entries of Secrets and ConfigMaps, and the check which of them a MachineDeployment may use.
 
 use berth_api::{InfraConfigSpec, SecretReference};
 
-/// Resolves references of fields to entries of Secrets and ConfigMaps.
+/// Looks up entries of Secrets and ConfigMaps.
 pub trait Resolve {
-    /// Returns the entry of a Secret or ConfigMap.
+    /// Returns the value of an entry of a Secret or ConfigMap.
     ///
     /// # Errors
-    /// Returns an error if the entry does not exist or may not be read.
+    /// Returns an error if the entry does not exist, or if the controller may not read it.
     fn resolve(&self, reference: &Reference) -> Result<String, ResolveError>;
 }
 
-/// A reference that cannot be resolved.
+/// Reason why a reference cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The controller may not read the Secret or ConfigMap.
@@ -43,11 +43,11 @@ pub struct Reference {
     pub key: String,
 }
 
-/// The Secrets and ConfigMaps to which an object may refer: all in the object's namespaces, and all that InfraConfig
+/// The Secrets and ConfigMaps to which an object may refer: all in certain namespaces, and those that InfraConfig
 /// lists.
 ///
 /// The controller reads Secrets and ConfigMaps with its own rights. Without this check, the author of a
-/// MachineDeployment could use the controller's rights.
+/// MachineDeployment could read Secrets with the controller's rights.
 #[derive(Clone, Debug)]
 pub struct Scope<'a> {
     namespaces: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// Creates the scope of an object with these namespaces.
+    /// Creates the scope of an object that may refer to all Secrets and ConfigMaps in `namespaces`.
     #[must_use]
     pub fn new(namespaces: &[&str], config: &'a InfraConfigSpec) -> Self {
         let mut own: Vec<String> = Vec::new();
@@ -75,7 +75,8 @@ impl<'a> Scope<'a> {
         self.namespaces.iter().any(|own| own == namespace) || self.listed.iter().any(matches)
     }
 
-    /// Returns the message about a forbidden reference. The message does not reveal if the object exists.
+    /// Returns the message about a reference that is not permitted. The message does not reveal whether the object
+    /// exists.
     #[must_use]
     pub fn refusal(&self) -> String {
         format!(

@@ -20,11 +20,11 @@ use super::{defaults, labels, network, scheduling, storage, unsupported};
 pub struct Rendered {
     /// The VirtualMachine.
     pub machine: Value,
-    /// Field `metadata.name`.
+    /// Name of the VirtualMachine.
     pub name: String,
-    /// Field `metadata.namespace`.
+    /// Namespace of the VirtualMachine.
     pub namespace: String,
-    /// Public keys to merge into the user data.
+    /// Public keys that must be merged into the user data.
     pub ssh_public_keys: Vec<String>,
     /// Operating system of the machine.
     pub operating_system: String,
@@ -36,8 +36,7 @@ pub struct Rendered {
 
 /// Renders a machine.
 ///
-/// # Errors
-/// Returns all problems, each with field and value.
+/// Returns all problems that prevent rendering.
 pub fn render(
     deployment: &MachineDeployment,
     context: &RenderContext,
@@ -45,7 +44,8 @@ pub fn render(
 ) -> Result<Rendered, Vec<Problem>> {
     let (machine_namespace, problem) = match machine_namespace(deployment, context) {
         Ok(machine_namespace) => (machine_namespace, None),
-        // The other fields are validated as if the object named no tenant.
+        // The other fields are validated as if the MachineDeployment named no tenant, so that all problems are
+        // reported at once.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
             (MachineNamespace { tenant: None, namespace }, Some(problem))
@@ -126,7 +126,7 @@ impl MachineRenderer<'_> {
             add(field, value);
         }
         self.check_vectors(&spec);
-        // A VM that keeps its address must be started again after it stops.
+        // A VM in a kube-ovn subnet keeps its address, so it is started again after it stops. Other VMs are replaced.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
         let mut machine = json!({
             "apiVersion": "kubevirt.io/v1",
@@ -147,7 +147,8 @@ impl MachineRenderer<'_> {
         machine
     }
 
-    /// Returns the labels of the VM and of its template. Labels that are inserted later take precedence.
+    /// Returns the labels of the VM and of its template. If a key occurs several times, the label that is inserted
+    /// last takes precedence.
     fn labels(&self) -> BTreeMap<String, String> {
         let Provider { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology(self);
@@ -173,12 +174,13 @@ impl MachineRenderer<'_> {
         labels
     }
 
-    /// Returns the annotations of the template, and the annotations of the first disk.
+    /// Returns the annotations of the VM's template, and the annotations of the first disk's DataVolume.
     fn annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
         let mut annotations = Map::new();
         let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
         if self.provider.operating_system == "flatcar" {
-            // cloudInitNoCloud provides Ignition data too late, see kubevirt/kubevirt issue 16901.
+            // With the volume type cloudInitNoCloud, Flatcar gets its Ignition data too late (kubevirt/kubevirt issue
+            // 16901).
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.options.user_data {
                 Some(data) => {
@@ -231,8 +233,8 @@ impl MachineRenderer<'_> {
     }
 }
 
-/// Checks that the names are valid label values: `kubevirt.io/vm` has the machine's name, `md` has the
-/// MachineDeployment's name.
+/// Checks that the names are valid label values: the label `kubevirt.io/vm` contains the machine's name, and the
+/// label `md` contains the MachineDeployment's name.
 fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
     let is_valid = |name: &str| {
         let inner =

@@ -1,4 +1,4 @@
-//! Input of the renderers of one machine.
+//! Input of the modules that render one machine.
 
 use berth_api::TenantCluster;
 
@@ -7,16 +7,17 @@ use super::deployment::MachineDeployment;
 use super::fields::Reader;
 use super::provider::Provider;
 
-/// Names and user data that are chosen in a cluster on creation of a machine.
+/// Properties of a machine that the reconciler chooses when it creates the machine in a cluster. Each is `None`
+/// outside a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Name of the machine.
     pub machine: Option<String>,
     /// Namespace of the machine.
     pub namespace: Option<String>,
-    /// Secret with the user data of the machine.
+    /// Name of the Secret with the user data of the machine.
     pub user_data_secret: Option<String>,
-    /// User data, for operating systems that read it from an annotation.
+    /// User data of the machine, for operating systems that read it from an annotation.
     pub user_data: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Decides how many machines of a MachineDeployment to create and which to delete, by the rules of Kubernetes' Deployments
-//! (`pkg/controller/deployment/rolling.go`) with machines in place of pods.
+//! Decides how many machines of a MachineDeployment to create and which machines to delete. The rules are those of
+//! Kubernetes' Deployments (`pkg/controller/deployment/rolling.go`), with machines instead of pods.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::deployment::{DeploymentSpec, RollingUpdate};
 
-/// An existing machine.
+/// A machine of the MachineDeployment that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingMachine {
     /// Field `metadata.name`.
@@ -24,37 +24,37 @@ pub struct ExistingMachine {
     pub has_failed: bool,
 }
 
-/// Actions for a MachineDeployment, and its status.
+/// The decision about a MachineDeployment: actions, and numbers for its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Number of machines to create.
     pub create: u32,
-    /// Machines to delete.
+    /// Names of the machines to delete.
     pub delete: Vec<String>,
     /// Seconds until the next reconcile, if no event triggers a reconcile before.
     pub requeue_after: Option<u32>,
-    /// Numbers for `status`.
+    /// Numbers for the `status` of the MachineDeployment.
     pub counts: Counts,
     /// True if the desired number of machines of the current template is available, and no other machines exist.
     pub is_complete: bool,
 }
 
-/// Numbers of `status`.
+/// Numbers for the `status` of a MachineDeployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of existing machines, without machines that are being deleted.
     pub replicas: u32,
-    /// Number of machines of the current template.
+    /// Number of machines that were created from the current template and have not failed.
     pub updated: u32,
     /// Number of ready machines.
     pub ready: u32,
     /// Number of machines that have been ready for `minReadySeconds`.
     pub available: u32,
-    /// Number of desired machines that are not available.
+    /// Number of machines that are missing from the desired number of available machines.
     pub unavailable: u32,
 }
 
-/// An invalid field of `spec.strategy` or `spec.replicas`.
+/// Error about an invalid field of `spec.strategy` or `spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: `{value}`: {message}")]
 pub struct StrategyError {
@@ -66,15 +66,15 @@ pub struct StrategyError {
     pub message: &'static str,
 }
 
-/// Bounds of a rolling update, in machines.
+/// Bounds of a rolling update, as numbers of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     surge: u32,
     unavailable: u32,
 }
 
-/// Decides which machines to create and delete. `backoff` is the number of seconds for which no machine is created
-/// because previous machines have failed.
+/// Decides which machines to create and delete at the time `now`. `backoff` is the number of seconds for which no
+/// machine may be created, because previous machines have failed.
 ///
 /// # Errors
 /// Returns an error if the strategy is invalid.
@@ -114,8 +114,9 @@ pub fn decide(
     let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Machines of the previous template cannot be created again, and machines of the new template must not be
-        // created.
+        // Only surplus machines are deleted, and machines are created only if all existing machines have the current
+        // template: machines of the previous template cannot be created any more, and a paused rollout must not
+        // create the first machines of the new template.
         delete.extend(surplus(&alive, count(&alive).saturating_sub(desired), is_available));
         if old.is_empty() {
             create = desired.saturating_sub(count(&alive));
@@ -141,7 +142,7 @@ pub fn decide(
         delete.extend(first);
         delete.extend(surplus(&new, left, is_available));
     }
-    // Failed machines are always deleted.
+    // Failed machines are always deleted, even if the MachineDeployment is paused.
     delete.extend(failed.iter().copied());
     let becomes_available = alive
         .iter()
@@ -164,7 +165,8 @@ pub fn decide(
     })
 }
 
-/// Selects `count` machines to delete: first unavailable machines, then the youngest machines, as ReplicaSets do.
+/// Selects `count` machines to delete. As in a ReplicaSet, unavailable machines are selected first, then the youngest
+/// machines.
 fn surplus<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
@@ -222,13 +224,13 @@ fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> 
     let surge = number("spec.strategy.rollingUpdate.maxSurge", update.max_surge.as_ref(), 1, true)?;
     let field = "spec.strategy.rollingUpdate.maxUnavailable";
     let unavailable = number(field, update.max_unavailable.as_ref(), 0, false)?;
-    // If both numbers were 0, no machine could be replaced (ResolveFenceposts).
+    // If maxSurge and maxUnavailable were both 0, no machine could be replaced (ResolveFenceposts).
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     Ok(Bounds { surge, unavailable })
 }
 
-/// Resolves a number or a percentage of `desired`. Percentages are rounded up for maxSurge and down for
-/// maxUnavailable.
+/// Converts a number or a percentage of `desired` to a number of machines. Percentages are rounded up for maxSurge
+/// and down for maxUnavailable.
 fn amount(
     value: Option<&IntOrString>,
     open: u32,
@@ -398,7 +400,7 @@ mod tests {
                 if decision.create > 0 {
                     prop_assert!(machines.len() <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many: {decision:?}");
                 }
-                // Some machines become ready; eventually all do.
+                // Some machines become ready in this step; all become ready eventually.
                 for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
                     if luck.get(step).copied().unwrap_or(true) {
                         machine.ready_since = Some(now);

@@ -12,7 +12,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Returns `spec.template.spec.affinity`. As in machine-controller, the field is always set.
+/// Returns `spec.template.spec.affinity`. As in machine-controller, the field is set even if it is empty.
 pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
@@ -32,7 +32,8 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     affinity.into()
 }
 
-/// Combines both node presets. Hard presets must all match, so they become expressions of a single term.
+/// Renders the presets for node affinity (`near`) and node anti-affinity (`far`). A node must satisfy all hard
+/// presets, so they become expressions of a single term.
 fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<String, Value> {
     let expression = |preset: &NodePreset, with: &str, without: &str| {
         if preset.values.is_empty() {
@@ -64,7 +65,8 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
     affinity
 }
 
-/// Returns the labels that select the machines of the same MachineDeployment; in the flat form, the label `machine`.
+/// Returns the label selector of the machines of the same MachineDeployment. In the flat form, the selector uses the
+/// label `machine` if the template has this label.
 fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
@@ -75,8 +77,8 @@ fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Returns the name and the content of the machine's instance type. An unknown instance type is assumed to be the
-/// instance type with the same name in `deploy/instancetypes`.
+/// Returns the name and the fields of the machine's instance type. If the instance type is unknown, its fields are
+/// assumed to be those of the instance type with this name in `deploy/instancetypes`.
 fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -96,7 +98,7 @@ fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)>
 
 /// Returns `schedulerName`, `nodeSelector` and `tolerations` of a machine.
 ///
-/// KubeVirt rejects a VM that sets a field of its instance type, even with the same value (`VM field(s) ... conflicts
+/// KubeVirt rejects a VM that sets a field of its instance type, even with an equal value (`VM field(s) ... conflicts
 /// with selected instance type`). Therefore a field is set only if the instance type does not set it.
 pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option<Value>); 3] {
     let instancetype = instancetype(machine);
@@ -134,7 +136,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
         machine.reader.error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
-    // Administrators can use this taint to keep the pods of other schedulers off the hosts.
+    // Administrators can taint the hosts with `VM_NODE_TAINT` so that pods of other schedulers do not run there.
     if own.or(type_scheduler) == Some(SCHEDULER) {
         tolerations.push(json!({"key": VM_NODE_TAINT, "operator": "Exists"}));
     }

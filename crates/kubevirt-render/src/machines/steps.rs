@@ -1,4 +1,5 @@
-//! The steps that reconcile a MachineDeployment: machines to create, adopt and delete, and the status.
+//! Computes the steps that reconcile a MachineDeployment: machines to create, adopt and delete, and numbers for the
+//! status.
 
 use std::collections::BTreeMap;
 
@@ -22,19 +23,19 @@ pub struct Vm {
     pub labels: BTreeMap<String, String>,
     /// Field `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// Uid of the owner that is the controller, if there is one.
+    /// UID of the owner whose owner reference has `controller: true`, if there is one.
     pub controller: Option<String>,
     /// Creation time, in seconds since the epoch.
     pub created: i64,
     /// True if the VirtualMachine is being deleted.
     pub is_deleting: bool,
-    /// Time at which the instance became ready, in seconds since the epoch.
+    /// Time at which the instance became ready, in seconds since the epoch; `None` if it is not ready.
     pub ready_since: Option<i64>,
     /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
 }
 
-/// The MachineDeployment in its role as owner of VirtualMachines.
+/// Identity of a MachineDeployment as the owner of VirtualMachines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Uid of the MachineDeployment.
@@ -44,26 +45,26 @@ pub struct Owner {
     pub shares_namespace: bool,
 }
 
-/// Steps that reconcile a MachineDeployment.
+/// The steps that reconcile a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// VirtualMachines without an owner that the MachineDeployment adopts.
+    /// Names of the VirtualMachines without an owner that the MachineDeployment adopts.
     pub adopt: Vec<String>,
     /// Number of machines to create.
     pub create: u32,
-    /// Machines to delete.
+    /// Names of the machines to delete.
     pub delete: Vec<String>,
-    /// Seconds until the next reconcile.
+    /// Seconds until the next reconcile, if no event triggers a reconcile before.
     pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: Counts,
-    /// True if the rollout is complete.
+    /// True if the desired number of machines of the current template is available, and no other machines exist.
     pub is_complete: bool,
 }
 
 impl Vm {
-    /// Reads a VirtualMachine and its instance. The machine is ready if the instance is in the phase Running and has
-    /// the condition Ready.
+    /// Reads a VirtualMachine and its instance. The VirtualMachine is ready if the instance is in the phase Running
+    /// and has the condition Ready.
     #[must_use]
     pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
         let text = |value: &Value, pointer: &str| {
@@ -108,8 +109,8 @@ impl Vm {
         self.ownership(owner) == Some(true)
     }
 
-    /// Returns true if the VirtualMachine was created for the deployment and not adopted. The name of its user data
-    /// Secret is then known.
+    /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. Only then is the
+    /// name of its user data Secret known.
     #[must_use]
     pub fn was_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision =
@@ -120,7 +121,8 @@ impl Vm {
     }
 
     /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it
-    /// has no owner. Across namespaces, an annotation replaces the owner reference.
+    /// has no owner. If owner and VirtualMachine are in different namespaces, an annotation replaces the owner
+    /// reference.
     fn ownership(&self, owner: &Owner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID);
         match (&self.controller, annotated) {
@@ -131,13 +133,14 @@ impl Vm {
     }
 }
 
-/// Parses a timestamp of an object into seconds since the epoch.
+/// Parses a Kubernetes timestamp and returns the seconds since the epoch.
 fn seconds(text: &str) -> Option<i64> {
     text.parse::<k8s_openapi::jiff::Timestamp>().ok().map(k8s_openapi::jiff::Timestamp::as_second)
 }
 
-/// Computes the steps. `machines` are all VirtualMachines of the namespace. `backoff` is the number of seconds for
-/// which no machine is created because previous machines have failed.
+/// Computes the steps. `machines` are all VirtualMachines in the namespace, and `now` is the time in seconds since
+/// the epoch. `backoff` is the number of seconds for which no machine may be created, because previous machines have
+/// failed.
 ///
 /// # Errors
 /// Returns an error if the strategy is invalid.
@@ -158,7 +161,8 @@ pub fn steps(
         if is_mine.is_none() {
             adopt.push(vm.name.clone());
         }
-        // A machine that another controller created counts as current, so that its adoption replaces no machine.
+        // A machine that another controller created has no revision. It counts as current, so that an adoption does
+        // not replace the adopted machines.
         let revision = vm.annotations.get(names::REVISION);
         mine.push(ExistingMachine {
             name: vm.name.clone(),
@@ -174,10 +178,10 @@ pub fn steps(
     Ok(Steps { adopt, create, delete, requeue_after, counts, is_complete })
 }
 
-/// Renders a new machine with its owner.
+/// Renders a new machine, with the owner reference or annotation that names its owner.
 ///
 /// # Errors
-/// Returns all problems of the MachineDeployment.
+/// Returns all problems of the MachineDeployment that prevent rendering.
 pub fn new_machine(
     deployment: &MachineDeployment,
     owner: &Owner,
@@ -193,7 +197,7 @@ pub fn new_machine(
     Ok(rendered)
 }
 
-/// Returns the merge patch that makes the MachineDeployment the owner of an existing machine.
+/// Returns the merge patch by which the MachineDeployment becomes the owner of an existing machine.
 #[must_use]
 pub fn adoption(deployment: &MachineDeployment, owner: &Owner) -> Value {
     let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
@@ -214,7 +218,7 @@ fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
     })
 }
 
-/// Returns the name of a new machine. `random` distinguishes the names of machines that are created at the same time.
+/// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
 #[must_use]
 pub fn name(deployment: &MachineDeployment, random: u64) -> String {
     format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))

@@ -8,7 +8,7 @@ use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
-/// Label with the region of Nodes and volumes.
+/// Label of Nodes and volumes with their region.
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -38,7 +38,7 @@ pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     volumes
 }
 
-/// Returns the name of a DataVolume and of its claim: a DNS subdomain with at most 253 characters.
+/// Returns the name of a DataVolume and of its claim; the name is a DNS subdomain of at most 253 characters.
 fn claim_name(machine: &str, at: usize) -> String {
     format!("{machine}-secondarydisk{at}")
 }
@@ -46,8 +46,8 @@ fn claim_name(machine: &str, at: usize) -> String {
 /// Maximum length of a volume's name. The launcher pod has a volume with the same name, which must be a DNS label.
 const MAX_LABEL: usize = 63;
 
-/// Returns the name of a volume and its disk. A machine's name may have 63 characters and dots. If the result would
-/// not be a DNS label, the machine's name is truncated, and a hash of the machine's name is appended.
+/// Returns the common name of a volume and its disk. A machine's name may have 63 characters and contain dots. If the
+/// volume's name would not be a DNS label, the machine's name is truncated and followed by its hash.
 fn volume_name(machine: &str, at: usize) -> String {
     let whole = claim_name(machine, at);
     if whole.len() <= MAX_LABEL && !whole.contains('.') {
@@ -84,8 +84,8 @@ pub(super) fn data_volumes(
     let mut volumes = vec![first];
     for (at, disk) in machine.provider.secondary_disks.iter().enumerate() {
         let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
-        // As in machine-controller, a clone of the image gets the access mode of the first disk. Blank disks are an
-        // addition of Berth and have their own access mode.
+        // As in machine-controller, a clone of the image gets the access mode of the first disk. Only Berth supports
+        // blank disks; they have their own access mode.
         let (source, mode) = if *is_blank {
             let own = Some(access_mode.clone().expose()).filter(|mode| !mode.is_empty());
             let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
@@ -114,7 +114,8 @@ fn access_mode(machine: &MachineRenderer<'_>) -> String {
     default_access_mode(machine, &disk.storage_class)
 }
 
-/// Returns ReadWriteMany if the StorageProfile of the storage class lists this mode, so that VMs can be migrated.
+/// Returns the default access mode: ReadWriteMany if the StorageProfile of the storage class lists this mode, so that
+/// VMs can be migrated; otherwise ReadWriteOnce.
 fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
     let modes = machine.context.access_modes.get(class);
     let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
@@ -156,7 +157,7 @@ fn source(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Returns the HTTP headers for the download. Headers from a Secret are sorted by name.
+/// Returns the HTTP headers for the download of the image. Headers from a Secret are sorted by name.
 fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let disk = &machine.provider.primary_disk;
     if disk.extra_headers_secret.is_empty() {
@@ -180,8 +181,8 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     entries.into_iter().map(header).collect()
 }
 
-/// Returns the scheme of a text that Go's `url.ParseRequestURI` accepts: a URL with a scheme, or a path that begins
-/// with `/` (the scheme is then empty).
+/// Returns the scheme of a text if Go's `url.ParseRequestURI` accepts the text: a URL with a scheme, or a path that
+/// begins with `/`, for which the returned scheme is empty.
 fn scheme(text: &str) -> Option<&str> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
@@ -200,8 +201,9 @@ fn scheme(text: &str) -> Option<&str> {
     (is_scheme && is_host).then_some(scheme)
 }
 
-/// Returns the topology labels of the storage: the labels of the storage class, overridden by `location`. As in
-/// machine-controller, the search ends at the first key that does not have exactly one value.
+/// Returns the region and zone labels of the machine's storage: those in the topology of the first disk's storage
+/// class, overridden by `location` of the providerSpec. As in machine-controller, the search in the storage class
+/// ends at the first such key that does not have exactly one value.
 pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);

@@ -1,5 +1,5 @@
-//! Fields of a MachineDeployment that Berth reads but does not support. Each such field is reported, so that users do
-//! not expect an effect.
+//! Reports fields of a MachineDeployment that Berth reads but does not support, so that users do not expect an
+//! effect.
 
 use serde_json::Value;
 

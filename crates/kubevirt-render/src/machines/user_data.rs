@@ -1,11 +1,12 @@
-//! Merges public keys into the user data of machines, in the format cloud-config or Ignition.
+//! Merges SSH public keys into the user data of machines, which have the format cloud-config or Ignition.
 //!
 //! A cloud-config is changed as text, without parsing and serialisation: cloud-init reads YAML 1.1, where `0644` is
-//! octal, and no value of the user may change its meaning.
+//! octal, and the meaning of the user's values must not change.
 
 use serde_json::{Value, json};
 
-/// Reason why public keys cannot be merged. The message does not quote the user data, which come from a Secret.
+/// Reason why public keys cannot be merged. The error's message does not quote the user data, because they come from
+/// a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
     /// The user data are empty.
@@ -27,11 +28,11 @@ pub enum UserDataError {
     },
 }
 
-/// Adds public keys for the default user of the system, without duplicates.
+/// Returns the user data with public keys for the operating system's default user. Duplicate keys are added once.
 ///
 /// # Errors
-/// Returns an error if the user data have neither format, or are invalid. Without keys, all user data that are not
-/// empty are returned unchanged.
+/// Returns an error if the user data have neither format, or are invalid. If `keys` is empty, all user data that are
+/// not empty are returned unchanged.
 pub fn add_ssh_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
     if user_data.trim().is_empty() {
         return Err(UserDataError::Empty);
@@ -50,7 +51,7 @@ pub fn add_ssh_keys(user_data: &str, keys: &[String]) -> Result<String, UserData
     Err(UserDataError::Unknown)
 }
 
-/// Merges keys into Ignition 3: `passwd.users[name=core].sshAuthorizedKeys`.
+/// Adds keys to `passwd.users[name=core].sshAuthorizedKeys` of an Ignition 3 config.
 fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "Ignition", problem };
     let mut config: Value = serde_json::from_str(text).map_err(|error| {
@@ -84,7 +85,8 @@ fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
 
 const FIELD: &str = "ssh_authorized_keys";
 
-/// Replaces the top-level list `ssh_authorized_keys`. All other lines stay unchanged.
+/// Adds keys to the top-level list `ssh_authorized_keys` of a cloud-config. All lines outside this list stay
+/// unchanged.
 fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "cloud-config", problem };
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
@@ -114,7 +116,7 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
             let rest = line.strip_prefix(FIELD).map(str::trim_start);
             rest.is_some_and(|rest| rest.starts_with(':'))
         };
-        // The items of a list may have the same indentation as its key.
+        // The items of a YAML list may have the same indentation as the list's key.
         let continues = line.starts_with([' ', '\t', '-']) || line.trim().is_empty();
         is_in_field = begins(line) || (is_in_field && continues);
         if !is_in_field {

@@ -1,12 +1,13 @@
-//! Log of changed hosts, in order. A reader of an earlier state uses the log to check only the changed hosts.
+//! Log of host changes, oldest first. A reader that knows an earlier state of the engine uses the log to check only
+//! the hosts that have changed since.
 
 use std::collections::VecDeque;
 
-/// Changed hosts, in the order of the changes.
+/// The most recent host changes, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     hosts: VecDeque<Change>,
-    /// Number of changes that were dropped before the first change in `hosts`.
+    /// Number of changes that were dropped from the front of `hosts`.
     gone: u64,
 }
 
@@ -14,7 +15,7 @@ pub(crate) struct Changes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     host: u32,
-    /// False if only a pod was added or removed, true for any other change.
+    /// False if only a pod was added to or removed from the host, true for any other change.
     pub(crate) is_host_change: bool,
 }
 
@@ -25,8 +26,8 @@ impl Change {
 }
 
 impl Changes {
-    /// Adds a change of a host. The log stores as many changes as there are hosts; a reader that lags further behind
-    /// must check all hosts.
+    /// Adds a change of a host. The log stores the last `hosts` changes, but at least 64. A reader that has seen none
+    /// of them must check all hosts.
     pub(crate) fn add(&mut self, host: usize, is_host_change: bool, hosts: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
         self.hosts.push_back(Change { host, is_host_change });
@@ -41,12 +42,12 @@ impl Changes {
         self.hosts.back().map(|change| change.host())
     }
 
-    /// Returns the number of the newest change.
+    /// Returns the number of the newest change. Changes are numbered from 1; 0 means that there was no change.
     pub(crate) fn last(&self) -> u64 {
         self.gone + self.hosts.len() as u64
     }
 
-    /// Returns the changes since a number; `None` if they are no longer stored.
+    /// Returns the changes after change number `seen`; `None` if some of these changes have been dropped.
     pub(crate) fn since(&self, seen: u64) -> Option<impl Iterator<Item = Change> + '_> {
         let skip = usize::try_from(seen.checked_sub(self.gone)?).ok()?;
         Some(self.hosts.range(skip.min(self.hosts.len())..).copied())

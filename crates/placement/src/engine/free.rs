@@ -1,29 +1,32 @@
 //! Free resources of a host, in a form that allows a quick comparison of many hosts.
 //!
-//! This module excludes only requests that certainly do not fit; [`berth_kubelet_admission`] decides about the others.
+//! This module excludes only requests that certainly do not fit; [`berth_kubelet_admission`] decides about all other
+//! requests.
 
 use berth_api::PageSize;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{CpuPolicy, MemoryPolicy, State, TopologyPolicy, TopologyScope};
 
-/// Maximum number of zones that are checked individually; the kubelet also aligns on at most eight zones.
+/// Maximum number of zones whose resources are stored separately. The kubelet also aligns resources on at most eight
+/// zones.
 pub(crate) const ZONES: usize = 8;
-/// Sizes of huge pages that are checked by zone: the two sizes that VMs use.
+/// Sizes of huge pages that are accounted by zone: the two sizes that VMs use.
 pub(crate) const PAGES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
 /// Resources of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zone {
-    /// CPUs that can be pinned: free and total.
+    /// Free and total number of CPUs that the kubelet can allocate exclusively.
     pub(crate) cpus: FreeAmount<u32>,
-    /// Huge pages by [`PAGES`], in MiB.
+    /// Free and total huge pages in MiB, one entry for each size in [`PAGES`].
     pub(crate) pages: [FreeAmount<u32>; 2],
-    /// Plain memory in MiB, where the kubelet accounts for it.
+    /// Memory without huge pages, in MiB. If the kubelet does not account for memory by zone, all memory counts as
+    /// free.
     pub(crate) memory: FreeAmount<u32>,
 }
 
-/// Free and total amount.
+/// Free and total amount of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeAmount<T> {
     pub(crate) free: T,
@@ -35,22 +38,26 @@ pub(crate) struct FreeAmount<T> {
 #[repr(C, align(64))]
 pub(crate) struct FreeResources {
     pub(crate) zone_count: u8,
-    /// True if CPUs can be pinned.
+    /// True if the kubelet's CPU Manager has the policy `static`, so that VMs can get exclusive CPUs.
     pub(crate) pins: bool,
-    /// True if the resources of a container must come from one zone.
+    /// True if the Topology Manager has the policy `single-numa-node`: the resources of a container must come from
+    /// one zone.
     pub(crate) one_zone: bool,
-    /// True if all containers of a pod together must get their resources from one zone.
+    /// True if the Topology Manager has the scope `pod`: all containers of a pod get their resources from the same
+    /// zones.
     whole_pods: bool,
-    /// True if the kubelet accounts for huge pages by zone. Otherwise huge pages may come from any zone.
+    /// True if the kubelet's Memory Manager accounts for huge pages by zone. Otherwise huge pages may come from any
+    /// zone.
     keeps_pages: bool,
-    /// Zones by place in the kubelet's order; unused beyond `zone_count`.
+    /// The first [`ZONES`] zones in the kubelet's order; entries from `zone_count` on are unused.
     pub(crate) zones: [Zone; ZONES],
-    /// Sum of the zones beyond [`ZONES`]: with more zones, the kubelet aligns on none.
+    /// Sum of the resources of the zones beyond the first [`ZONES`] zones. On a host with more than [`ZONES`] zones,
+    /// the kubelet does not align resources to zones.
     rest: Zone,
 }
 
 impl FreeResources {
-    /// Returns the free resources of a kubelet's state.
+    /// Returns the free resources of the host whose kubelet has this predicted state.
     pub(crate) fn from_state(state: &State) -> Self {
         let kubelet = state.host().kubelet();
         let mut free = Self {
@@ -86,23 +93,25 @@ impl FreeResources {
         self.zones.get(..usize::from(self.zone_count)).unwrap_or(&self.zones)
     }
 
-    /// Returns the zone that the kubelet would select if one zone is sufficient: the first zone with all requested
-    /// resources (`bitmask.IsNarrowerThan`).
+    /// Returns the zone that the kubelet would select if one zone is sufficient: the first zone that has all
+    /// requested resources (`bitmask.IsNarrowerThan`).
     pub(crate) fn first_zone(&self, wants: &ZoneRequest) -> Option<&Zone> {
         self.zones().iter().find(|zone| zone.has(wants))
     }
 
-    /// Returns the sum of all zones.
+    /// Returns the sum of the resources of all zones.
     pub(crate) fn sum(&self) -> Zone {
         self.zones().iter().fold(self.rest, |sum, zone| sum.and(zone))
     }
 
-    /// Returns true if all requested resources must come from one zone.
+    /// Returns true if all requested resources must come from one zone, according to the policy and the scope of the
+    /// Topology Manager.
     pub(crate) const fn wants_one_zone(&self, wants: &ZoneRequest) -> bool {
         self.one_zone && (self.whole_pods || wants.is_of_one)
     }
 
-    /// Returns the part of a request that depends on zones.
+    /// Returns the request without the resources that the kubelet does not account by zone: huge pages are set to 0
+    /// if the Memory Manager is off.
     pub(crate) const fn by_zone(&self, wants: &ZoneRequest) -> ZoneRequest {
         let pages = if self.keeps_pages { wants.pages } else { [0; 2] };
         ZoneRequest { pages, ..*wants }
@@ -129,23 +138,23 @@ impl Zone {
     }
 }
 
-/// A pod's request for resources of zones.
+/// A pod's request for resources that the kubelet allocates by zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ZoneRequest {
-    /// Exclusive CPUs; 0 if the pod runs on the shared CPUs.
+    /// Number of exclusive CPUs; 0 if the pod runs on the shared CPUs.
     pub(crate) cpus: u32,
-    /// Huge pages by [`PAGES`], in whole MiB.
+    /// Huge pages in MiB, rounded down, one entry for each size in [`PAGES`].
     pub(crate) pages: [u32; 2],
-    /// True if any part of the request is bound to zones.
+    /// True if the pod requests exclusive CPUs.
     pub(crate) is_pinned: bool,
-    /// True if at most one container requests resources of zones.
+    /// True if at most one container requests exclusive CPUs or huge pages.
     pub(crate) is_of_one: bool,
 }
 
 impl ZoneRequest {
-    /// Returns the sum of the containers' requests. Sidecars are ignored: on kubelets without sidecar support, the
-    /// other containers reuse a sidecar's resources, and the sum must not exceed the resources that the pod really
-    /// needs.
+    /// Returns the sum of the requests of the pod's containers. Sidecars are ignored: on kubelets without sidecar
+    /// support, the other containers reuse a sidecar's resources, and the sum must not exceed the resources that the
+    /// pod really needs.
     pub(crate) fn from_pod(pod: &Pod) -> Self {
         let is_guaranteed = pod.is_guaranteed();
         let (mut wants, mut containers, mut bytes) = (Self::default(), 0_usize, [0_u64; 2]);
@@ -165,8 +174,8 @@ impl ZoneRequest {
     }
 }
 
-/// Returns the CPUs that the static policy allocates to a container of a Guaranteed pod: integer requests
-/// (`guaranteedCPUs`).
+/// Returns the number of exclusive CPUs that the static policy allocates to a container of a Guaranteed pod: the
+/// requested CPUs if they are an integer, otherwise 0 (`guaranteedCPUs`).
 fn exclusive_cpus(container: &Container) -> u32 {
     let Resources { cpu_millis, .. } = container.requests;
     if cpu_millis.is_multiple_of(1000) { clamp(cpu_millis / 1000) } else { 0 }

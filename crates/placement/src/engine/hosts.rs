@@ -18,13 +18,14 @@ pub(super) struct HostEntry {
     pub(super) facts: ReportedHost,
     pub(super) class: Class,
     pub(super) state: State,
-    /// Pods that are assumed on the host, in the order in which they were assumed: the kubelet receives them in this
-    /// order.
+    /// UIDs of the pods that are assumed on the host, in the order in which they were assumed. The kubelet receives
+    /// the pods in this order.
     pub(super) pods: BTreeMap<PodId, Arc<str>>,
 }
 
 impl HostEntry {
-    /// Returns the admission of a pod on this host in a state, if the host also meets the pod's further needs.
+    /// Returns the resources that this host's kubelet would allocate to a pod in the state `state`. Returns the
+    /// reason if the kubelet would reject the pod, or if the zones have too little memory for the guest.
     pub(super) fn evaluate(
         &self,
         state: &State,
@@ -38,8 +39,8 @@ impl HostEntry {
         }
     }
 
-    /// Returns the kubelet's admission of a pod. Returns the reason if the admission is unpredictable or contains CPUs
-    /// that are in use.
+    /// Returns the resources that the kubelet would allocate to a pod. Returns the reason if the kubelet would reject
+    /// the pod, if its decision is unpredictable, or if it would allocate CPUs that are in use.
     pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
         if let Some(why) = self.facts.unpredictable(pod) {
             return Err(Reason::Unpredictable(why));
@@ -51,9 +52,9 @@ impl HostEntry {
 
 pub(super) const NO_HOST: Reason = Reason::Rule(rules::Reason::NoHost);
 
-/// Admits a pod that runs on a host or will be sent to the host, with the resources that the kubelet would allocate.
-/// If the kubelet would reject the pod, the state is unchanged: no kubelet has allocated and released resources for
-/// the pod.
+/// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If
+/// the kubelet would reject the pod, `state` is unchanged; `State::admit` would also account for the resources that a
+/// kubelet allocates to a rejected pod and releases again.
 pub(super) fn accept_pod(state: &mut State, uid: &str, pod: &Pod) -> Result<(), Reason> {
     let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
     state.accept(uid, pod, admission).map_err(Reason::Kubelet)

@@ -8,7 +8,8 @@
 //!                                                             assumed: reserved for this pod
 //! ```
 //!
-//! The engine is a pure state machine without clock, files and randomness; the same calls return the same results.
+//! The engine is a pure state machine without clock, file access and randomness: the same calls return the same
+//! results.
 
 mod changes;
 mod free;

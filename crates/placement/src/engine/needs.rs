@@ -1,4 +1,4 @@
-//! Needs that VMs have in addition to the needs of all pods.
+//! Requirements of VMs in addition to the requirements of all pods.
 
 use berth_api::infra_node::KvmState;
 use std::collections::BTreeMap;
@@ -10,32 +10,33 @@ use crate::inventory::ReportedHost;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubelet_admission::{Admission, CpuPolicy, State};
 
-/// Needs of a VM; other pods have no such needs.
+/// Requirements of a VM's pod for its host. Other pods have no such requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
-    /// True if the pod runs a VM, which requires KVM.
+    /// True if the pod runs a VM. A host without KVM is then unsuitable, unless `is_emulated` is true.
     pub is_vm: bool,
     /// True if the VM runs without KVM.
     pub is_emulated: bool,
-    /// True if the VM has exclusive CPUs and requires a fresh report.
+    /// True if the VM has exclusive CPUs. A host with a stale report, or without the CPU Manager policy `static`, is
+    /// then unsuitable.
     pub is_pinned: bool,
-    /// Class of the VM.
+    /// Class of the VM, which affects the suitability and the points of hosts.
     pub class: Class,
     /// Guest memory that KubeVirt splits evenly over the zones of the VM's CPUs (`guestMappingPassthrough`), and its
     /// page size.
     pub numa: Option<Numa>,
 }
 
-/// Guest memory that must be in the zones of the VM's CPUs.
+/// Guest memory that KubeVirt allocates in the zones of the VM's CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numa {
     /// Size of the memory in bytes.
     pub memory: u64,
-    /// Page size.
+    /// Page size of the guest memory.
     pub page: PageSize,
 }
 
-/// Parses the class of an annotation.
+/// Parses the value of the annotation that contains the class of a VM.
 #[must_use]
 pub fn parse_class(word: &str) -> Option<Class> {
     Some(match word {
@@ -47,7 +48,7 @@ pub fn parse_class(word: &str) -> Option<Class> {
 }
 
 impl Needs {
-    /// Returns the needs of a VM's pod. Without an explicit class, the class is derived from the requests.
+    /// Returns the requirements of a VM's pod. If `class` is `None`, the class is derived from the pod's requests.
     #[must_use]
     pub fn of_vm(pod: &Pod, guest: &Guest, class: Option<Class>) -> Self {
         let requests = pod.requests();
@@ -68,7 +69,7 @@ impl Needs {
         }
     }
 
-    /// Returns the reason why a host is unsuitable regardless of the pods on it.
+    /// Returns the reason why a host cannot run the VM, whatever other pods run on the host.
     pub(crate) fn unmet(&self, host: &ReportedHost) -> Option<Reason> {
         if !self.is_vm {
             return None;
@@ -80,7 +81,7 @@ impl Needs {
         if let Some(why) = host.stale.as_ref().filter(|_| self.is_pinned) {
             return Some(Reason::Stale(why.clone()));
         }
-        // The kubelet would admit the pod on shared CPUs.
+        // The kubelet would admit the pod, but on shared CPUs.
         if self.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None {
             return Some(Reason::SharesCpus);
         }
@@ -90,10 +91,12 @@ impl Needs {
         None
     }
 
-    /// Returns the reason why an admission is insufficient for KubeVirt: each zone of the VM's CPUs must have its part
-    /// of the guest's memory, which the kubelet does not check. `before` is the state of the host without the pod.
+    /// Returns the reason why the kubelet's admission of the pod is insufficient for KubeVirt: each zone of the VM's
+    /// CPUs must have its part of the guest's memory free, which the kubelet does not check. `before` is the state of
+    /// the host without the pod.
     ///
-    /// If the kubelet does not account for memory by zone, only the total size of a zone can be checked.
+    /// If the kubelet does not account for memory by zone, the guest's part is compared with the total memory of the
+    /// zone.
     pub(crate) fn insufficient_zone_memory(
         &self,
         admission: &Admission,

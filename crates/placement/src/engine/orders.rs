@@ -10,20 +10,21 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::State;
 
-/// Maximum number of orders that are tried: 24 for four different pods. With more orders, the pods count as not
-/// fitting.
+/// Maximum number of orders that are tried: 24, which is the number of orders of four different pods. If there are
+/// more orders, the pods are treated as not fitting.
 const ORDERS: u64 = 24;
 
-/// Pods that a kubelet treats equally, so that their order makes no difference.
+/// Pods that a kubelet treats equally, so that their order does not matter.
 struct PodKind<'r> {
     first: &'r Request,
-    /// Uids of the pods that are not admitted yet.
+    /// UIDs of the pods that have not been admitted yet in the current trial.
     left: Vec<&'r str>,
 }
 
 impl Engine {
-    /// Returns true if the kubelet of a host would admit a pod and all of `sent` in every order. The pods `sent` and
-    /// `others` are assumed on the host; the kubelet admits `others` after all of these pods, if at all.
+    /// Returns true if the host's kubelet would admit the pod of `request` and all pods of `sent` in every order. The
+    /// pods `sent` and `others` are assumed on the host. The pods `others` are left out: the kubelet admits them
+    /// after the pods of `sent` and `request`, if at all.
     pub fn fits_in_all_orders(
         &self,
         host: HostId,
@@ -48,7 +49,8 @@ impl Engine {
     }
 }
 
-/// Returns the number of orders: `n! / (a! * b! * ...)`.
+/// Returns the number of different orders of the pods, `n! / (a! * b! * ...)`, where `n` is the number of pods and
+/// `a`, `b`, ... are the numbers of pods of each kind.
 fn orders(kinds: &[PodKind<'_>]) -> u64 {
     let (mut orders, mut placed) = (1_u64, 0_u64);
     for kind in kinds {
@@ -62,7 +64,8 @@ fn orders(kinds: &[PodKind<'_>]) -> u64 {
 }
 
 impl HostEntry {
-    /// Tries all orders; orders with a common prefix share the evaluation of the prefix.
+    /// Returns true if the kubelet would admit the remaining pods in every order. Orders with a common prefix share
+    /// the evaluation of the prefix.
     fn admits_all(&self, state: &State, kinds: &mut [PodKind<'_>]) -> bool {
         for at in 0..kinds.len() {
             let Some(uid) = kinds[at].left.pop() else { continue };
@@ -77,7 +80,7 @@ impl HostEntry {
         true
     }
 
-    /// Returns the state after the admission of a pod; `None` if the kubelet would reject the pod.
+    /// Returns the state after the kubelet has admitted a pod; `None` if the pod does not fit.
     fn next(&self, state: &State, uid: &str, request: &Request) -> Option<State> {
         let admission = self.evaluate(state, uid, request).ok()?;
         let mut next = state.clone();

@@ -9,33 +9,33 @@ use crate::inventory::Unpredictable;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// A reason against a host. `Display` formats the detailed message; [`Reason::short`] is the same text on every host,
-/// because the scheduler counts hosts by equal texts.
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message; the text of [`Reason::short`] is
+/// the same on every host, because kube-scheduler counts the hosts with equal texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A rule of kube-scheduler.
+    /// A rule of kube-scheduler excludes the host.
     Rule(rules::Reason),
     /// The host cannot run VMs.
     NoKvm(KvmState),
     /// The agent's report is stale, so the free resources are unknown.
     Stale(String),
-    /// The host merges pages of VMs, which costs latency and opens a side channel between tenants.
+    /// KSM on the host merges pages of VMs, which costs latency and opens a side channel between tenants.
     MergesPages,
-    /// The kubelet runs all pods on shared CPUs, or the kubelet's CPU policy is unknown.
+    /// The VM requests exclusive CPUs, but the kubelet runs all pods on shared CPUs, or its CPU policy is unknown.
     SharesCpus,
     /// The kubelet would reject the pod.
     Kubelet(Refusal),
     /// The kubelet would admit the pod with CPUs that another pod uses: on hosts with unequal sockets or cores, the
     /// kubelet calculates with average sizes (cpumanager/topology.go).
     CpusInUse,
-    /// The report lacks information on which the kubelet's decision depends.
+    /// The agent's report lacks information on which the kubelet's decision depends.
     Unpredictable(Unpredictable),
-    /// KubeVirt could not provide the guest's memory in the zones of the VM's CPUs.
+    /// The zones of the VM's CPUs have too few free huge pages for the guest's memory.
     Numa(String),
 }
 
 impl Reason {
-    /// Returns a short text without numbers or names.
+    /// Returns a short text without numbers and without names of hosts.
     #[must_use]
     pub fn short(&self) -> Cow<'static, str> {
         match self {

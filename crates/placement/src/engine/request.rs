@@ -1,4 +1,4 @@
-//! A prepared request for a host.
+//! A pod's request for a host, with compiled rules.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::request_classes::RequestClassKey;
 use crate::rules::Rules;
 use berth_kubelet_admission::pod::Pod;
 
-/// A pod to be placed.
+/// A pod to be placed, with its compiled rules and its request class.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub(super) uid: Arc<str>,
@@ -33,19 +33,20 @@ impl Request {
         &self.uid
     }
 
-    /// Returns the requests of the pod's containers, without a uid, because pods with equal requests share the value.
+    /// Returns the pod's containers with their requests. The returned pod has no uid, because pods with equal
+    /// requests share it.
     #[must_use]
     pub fn pod(&self) -> &Pod {
         self.rules.containers()
     }
 
-    /// Returns the number of the pod's exclusive CPUs.
+    /// Returns the number of exclusive CPUs that the pod requests.
     #[must_use]
     pub fn pinned_cpus(&self) -> u32 {
         ZoneRequest::from_pod(self.pod()).cpus
     }
 
-    /// Returns the size of the pod's huge pages, if the pod has any.
+    /// Returns the size of the huge pages that the pod requests; `None` if it requests no huge pages.
     #[must_use]
     pub fn page_size(&self) -> Option<PageSize> {
         let pod = self.pod();
@@ -58,7 +59,7 @@ impl Request {
         std::ptr::eq(self.pod(), other.pod()) && self.needs == other.needs
     }
 
-    /// Returns the pod's needs in addition to the requests of its containers.
+    /// Returns the requirements of the pod's VM in addition to the requests of the pod's containers.
     #[must_use]
     pub fn needs(&self) -> &Needs {
         &self.needs

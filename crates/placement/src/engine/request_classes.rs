@@ -1,4 +1,4 @@
-//! Classes of requests that every host treats equally: the requests of the containers are equal, and the rules that do
+//! Classes of requests that are equal for every host: their containers have equal requests, and their rules that do
 //! not depend on other pods are equal. Each class stores a score of every host.
 
 use std::collections::HashMap;
@@ -13,7 +13,8 @@ use super::scores::{Score, Scores, UNSUITABLE};
 use crate::rules::{Counts, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Key of a request class: the requests of the containers, and further needs.
+/// Key of a request class: the requests of the containers, the rules that do not depend on other pods, and the
+/// requirements of the VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestClassKey {
     requests: ContainerRequests,
@@ -31,12 +32,12 @@ impl RequestClassKey {
     }
 }
 
-/// Requests of containers, without names. Limits are included because they determine the QoS class, which determines
-/// if a container gets exclusive CPUs.
+/// Requests and limits of containers; the names of the containers are not compared. Limits are included because they
+/// determine the QoS class, and thus whether a container gets exclusive CPUs.
 #[derive(Clone, Debug)]
 struct ContainerRequests {
     pod: Arc<Pod>,
-    /// Number that is equal for equal requests.
+    /// Hash of the requests: equal requests have the same hash.
     number: u64,
 }
 
@@ -73,40 +74,42 @@ impl Hash for ContainerRequests {
 #[derive(Debug)]
 pub(crate) struct RequestClass {
     key: Arc<RequestClassKey>,
-    /// Rules of the first request of the class. The part that does not depend on other pods is the same for all
-    /// requests.
+    /// Rules of the first request of the class. The rules that do not depend on other pods are the same for all
+    /// requests of the class.
     pub(crate) rules: Arc<Rules>,
     pub(crate) needs: Needs,
     pub(crate) scores: Scores,
-    /// Points of each host that do not depend on other pods; [`UNSUITABLE`] if the host is unsuitable for the class.
+    /// Points of each host for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
+    /// unsuitable for the class.
     pub(crate) base: Vec<Score>,
-    /// Number of the last change that the scores include.
+    /// Number of the newest change ([`Changes`]) that `scores` and `base` include.
     pub(crate) seen: u64,
-    /// Index in [`RequestClasses::fits`].
+    /// Index of the class's fit scores in `RequestClasses::fits`.
     fit: usize,
-    /// Time of last use.
+    /// Value of `RequestClasses::clock` when the class was last used.
     used: u64,
 }
 
-/// Fit scores of hosts for the requests of containers. All classes with equal requests share the scores, because hosts
-/// change far more often than a class is used again.
+/// Scores of hosts for the resources that containers with certain requests would leave free. All classes with equal
+/// requests share these scores, because hosts change far more often than a class is used again.
 #[derive(Debug)]
 pub(crate) struct FitScores {
     requests: ContainerRequests,
-    /// Rules of the first request; the amounts are equal for all requests.
+    /// Rules of the first request; the requested amounts are equal for all requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) wants: ZoneRequest,
-    /// Points of each host for the resources that would be left; [`UNSUITABLE`] if the host has too few resources.
+    /// Points of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few
+    /// resources.
     pub(crate) left: Vec<Score>,
-    /// Number of the last change that the points include.
+    /// Number of the newest change ([`Changes`]) that `left` includes.
     pub(crate) seen: u64,
-    /// Number of classes that use these scores.
+    /// Number of classes that use these fit scores.
     classes: usize,
 }
 
 impl FitScores {
-    /// Returns points for the resources that would be left on a host; [`UNSUITABLE`] if the free resources are
-    /// insufficient.
+    /// Returns the points of the host at index `at` for the resources that would be left free; [`UNSUITABLE`] if its
+    /// free resources are insufficient.
     pub(crate) fn points_at(&self, counts: &Counts, free: &[FreeResources], at: usize) -> Score {
         let left = free.get(at).and_then(|free| score::remaining_points(free, &self.wants));
         match left {
@@ -123,14 +126,15 @@ impl FitScores {
     }
 }
 
-/// The classes in use.
+/// The request classes that are stored, and their fit scores.
 #[derive(Debug, Default)]
 pub(crate) struct RequestClasses {
     all: Vec<RequestClass>,
     by_key: HashMap<Arc<RequestClassKey>, usize>,
     fits: Vec<FitScores>,
     by_requests: HashMap<ContainerRequests, usize>,
-    /// Indexes of the `fits` that are updated at every change, while the changed host is in the CPU's cache.
+    /// Indexes in `fits` of the most recently used fit scores. They are updated at every change, while the changed
+    /// host is in the CPU's cache.
     eager: Vec<usize>,
     clock: u64,
 }
@@ -138,11 +142,12 @@ pub(crate) struct RequestClasses {
 /// Maximum number of classes; each costs four to six bytes per host. A further class evicts the least recently used
 /// class.
 const MAX_CLASSES: usize = 1024;
-/// Maximum number of updates of [`RequestClasses::update_eager`] per change.
+/// Maximum number of fit scores that [`RequestClasses::update_eager`] updates per change.
 const MAX_EAGER: usize = 32;
 
 impl RequestClasses {
-    /// Returns the class of a request and the class's key; a new class has no scores yet.
+    /// Returns the index and the key of the class of a request. Adds the class if it is missing; a new class has no
+    /// scores yet.
     pub(crate) fn find(
         &mut self,
         key: RequestClassKey,
@@ -180,7 +185,8 @@ impl RequestClasses {
         (at, key)
     }
 
-    /// Returns the index of the fit scores for an additional class; reuses unused fit scores.
+    /// Returns the index of the fit scores for these requests, and counts one more class that uses them. Replaces fit
+    /// scores that no class uses before adding an entry to `fits`.
     fn fit(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.by_requests.get(requests) {
             self.fits[at].classes += 1;
@@ -206,7 +212,7 @@ impl RequestClasses {
         at
     }
 
-    /// Returns a class by index, if the class still has this key.
+    /// Returns the class at index `at` and its fit scores; `None` if the class at this index has another key.
     pub(crate) fn get_mut(
         &mut self,
         at: usize,
@@ -228,8 +234,8 @@ impl RequestClasses {
         Some((class, fit))
     }
 
-    /// Updates the eager fit scores that include all changes before the newest change. All other fit scores are
-    /// updated on use.
+    /// Updates the score of the newest changed host in those eager fit scores that already include all earlier
+    /// changes. All other fit scores are updated when they are used.
     pub(crate) fn update_eager(&mut self, changes: &Changes, look: impl Fn(&FitScores) -> Score) {
         let Some(host) = changes.newest() else { return };
         for at in &self.eager {

@@ -1,4 +1,4 @@
-//! Score of a host as one number: the resources that would be left, and preferences.
+//! Score of a host as one number: points for the resources that would be left free, and for preferences.
 //!
 //! | part | points | why |
 //! |---|--:|---|
@@ -10,8 +10,8 @@
 //! | each taint `PreferNoSchedule` that is not tolerated | 200 | the same |
 //! | Density VM on a host that does not merge pages | 150 | overcommitted memory relies on KSM |
 //!
-//! Fewer points are better. Preferences that depend on existing pods are added when a host is compared ([`pods`]):
-//! they change with every pod.
+//! A host with fewer points is better. Points for preferences that depend on existing pods are added only when hosts
+//! are compared ([`pods`]), because these points change with every pod.
 
 use super::free::{FreeAmount, FreeResources, Zone, ZoneRequest};
 use super::scores::Score;
@@ -20,18 +20,19 @@ use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 const LEFT: u32 = 600;
 const IMBALANCE: u32 = 200;
 const MULTI_ZONE: u32 = 60;
-/// Points of a host of another class.
+/// Points of a host whose class differs from the VM's class.
 pub(crate) const OTHER_CLASS: u32 = 300;
 const NOT_PREFERRED: u32 = 400;
 const TAINT: u32 = 200;
-/// Points of a host that does not merge pages, for a VM that relies on merged pages.
+/// Points of a host that does not merge pages, for a VM of the class Density.
 pub(crate) const NO_MERGING: u32 = 150;
-/// Points for each pod of the spread group above the minimum.
+/// Points for each pod by which the host's domain exceeds the permitted skew of a `ScheduleAnyway` constraint.
 const SKEW: i64 = 300;
-/// Limit of the points for preferences that depend on other pods, in both directions.
+/// Maximum of the absolute value of the points for spread constraints, and of the points for affinity.
 const PODS: i64 = 6_000;
 
-/// Returns points for the resources that would be left; `None` if the request certainly does not fit.
+/// Returns the points for the resources that would be left free on a host; `None` if the request certainly does not
+/// fit.
 pub(crate) fn remaining_points(free: &FreeResources, wants: &ZoneRequest) -> Option<u32> {
     if !wants.is_pinned || !free.pins {
         return Some(shared(free));
@@ -57,8 +58,8 @@ fn zone_points(zone: &Zone, wants: &ZoneRequest) -> u32 {
     LEFT * (cpus + memory) / 2 / SCALE + IMBALANCE * cpus.abs_diff(memory) / SCALE
 }
 
-/// Returns points of a host for pods with shared CPUs. An emptier host gets more points, so that these pods are also
-/// packed.
+/// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more points, so that
+/// these pods are also packed onto few hosts.
 fn shared(free: &FreeResources) -> u32 {
     let all = free.sum();
     LEFT * part(all.cpus, 0) / SCALE / 4
@@ -66,13 +67,14 @@ fn shared(free: &FreeResources) -> u32 {
 
 const SCALE: u32 = 1024;
 
-/// Returns the fraction of the total that is left after a request.
+/// Returns the fraction of the total that is left free after a request for `taken`, from 0 to [`SCALE`].
 fn part(of: FreeAmount<u32>, taken: u32) -> u32 {
     let left = u64::from(of.free.saturating_sub(taken)) * u64::from(SCALE);
     u32::try_from(left / u64::from(of.all.max(1))).map_or(SCALE, |part| part.min(SCALE))
 }
 
-/// Returns points for preferences that depend only on the host.
+/// Returns the points for preferences that depend only on the host: preferred node affinity and `PreferNoSchedule`
+/// taints.
 pub(crate) fn preferences(preference: &HostPreference) -> u32 {
     let most = preference.most;
     let missed = most.saturating_sub(preference.met).clamp(0, most.max(0));
@@ -81,23 +83,23 @@ pub(crate) fn preferences(preference: &HostPreference) -> u32 {
     u32::try_from(missed.saturating_add(taints)).unwrap_or_default()
 }
 
-/// Returns points, of either sign, for preferences by existing pods.
+/// Returns the points, positive or negative, for preferences that depend on existing pods.
 pub(crate) fn pods(preference_score: &PreferenceScore) -> i64 {
     let skew = match preference_score.skew {
         None => PODS,
         Some(skew) => skew.saturating_mul(SKEW).clamp(0, PODS),
     };
-    // A weight of 100 equals one pod of skew.
+    // An affinity weight of 100 counts as much as one pod of skew.
     let affinity = preference_score.affinity.saturating_mul(SKEW / 100).clamp(-PODS, PODS);
     skew - affinity
 }
 
-/// Returns the minimum of [`pods`] over all hosts.
+/// Returns a lower bound of [`pods`] for all hosts.
 pub(crate) fn least(preference_scores: &PreferenceScores<'_>) -> i64 {
     if preference_scores.only_spread() { 0 } else { -PODS }
 }
 
-/// Converts points to a score; points above the maximum are clamped.
+/// Converts points to a score. Points above the largest score of a suitable host are reduced to this score.
 pub(crate) fn score(points: u32) -> Score {
     Score::try_from(points).unwrap_or(Score::MAX).min(Score::MAX - 1)
 }

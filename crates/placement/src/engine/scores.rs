@@ -1,13 +1,14 @@
 //! Scores of hosts for one request class, with an index to find the best hosts in order without a full scan.
 //!
-//! Nine of ten requests equal the previous request, and a decision changes one host. Therefore each class stores the
+//! Nine of ten requests equal the previous request, and a placement changes one host. Therefore each class stores the
 //! score of every host, recomputes only the scores of changed hosts, and finds the minimum through the minima of
-//! blocks.
+//! blocks of hosts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Hosts per block; the search reads the minimum of a block first. 64 scores are two cache lines.
+/// Number of hosts per block. The search reads the minimum of a block before the scores in the block. 64 scores fill
+/// two cache lines.
 const BLOCK: usize = 64;
 
 /// Score of a host; a lower score is better.
@@ -16,25 +17,25 @@ pub(crate) type Score = u16;
 /// Score of a host that cannot accept the request.
 pub(crate) const UNSUITABLE: Score = Score::MAX;
 
-/// A score for each host.
+/// The score of each host, by host number.
 #[derive(Debug, Default)]
 pub(crate) struct Scores {
     scores: Vec<Score>,
-    /// Minimum of each block.
+    /// Minimum of each block of scores.
     minima: Vec<Score>,
-    /// Minimum of each block of minima.
+    /// Minimum of each block of `minima`.
     least: Vec<Score>,
 }
 
 impl Scores {
-    /// Creates the scores of hosts 0, 1, 2, ...
+    /// Creates the scores of the hosts 0, 1, 2, ... in this order.
     pub(crate) fn new(scores: Vec<Score>) -> Self {
         let minima: Vec<Score> = scores.chunks(BLOCK).map(minimum).collect();
         let least = minima.chunks(BLOCK).map(minimum).collect();
         Self { scores, minima, least }
     }
 
-    /// Sets the score of a host. Missing hosts in between are added with the score [`UNSUITABLE`].
+    /// Sets the score of a host. If hosts with lower numbers have no score yet, their score becomes [`UNSUITABLE`].
     pub(crate) fn set(&mut self, host: usize, score: Score) {
         if self.scores.len() <= host {
             self.scores.resize(host + 1, UNSUITABLE);
@@ -62,8 +63,8 @@ impl Scores {
         Some((score, first_in_block(&self.scores, block)?))
     }
 
-    /// Returns the hosts by ascending score; hosts with equal scores are ordered by number. `scratch` is reused
-    /// memory.
+    /// Returns the suitable hosts by ascending score; hosts with equal scores are ordered by number. `scratch` is
+    /// memory that calls reuse.
     pub(crate) fn ascending<'a>(&'a mut self, scratch: &'a mut Scratch) -> Ascending<'a> {
         scratch.heap.clear();
         Ascending { of: self, scratch, is_heaped: false }
@@ -78,16 +79,16 @@ pub(crate) struct Scratch {
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
 
-/// Number of hosts that are found by repeated searches for the minimum. Further hosts come from a heap, which must be
-/// built first.
+/// Number of hosts that are found by repeated searches for the minimum. Further hosts come from a heap, because
+/// building the heap is expensive.
 const FEW: usize = 32;
 
-/// Hosts by ascending score.
+/// Iterator over the hosts by ascending score.
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
     of: &'a mut Scores,
-    /// The heap contains hosts, and blocks (`false`) with the number of their first host. No host of a block sorts
-    /// before the block, so a block is always expanded before its hosts are needed.
+    /// The heap contains hosts (`true`), and blocks (`false`) with the number of their first host. A block sorts
+    /// before all its hosts, so it is replaced by its hosts before any of them is needed.
     scratch: &'a mut Scratch,
     is_heaped: bool,
 }
@@ -139,7 +140,8 @@ fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, boo
     Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
 }
 
-/// Updates the minimum of a block after a change of a value. Returns the previous minimum if the minimum has changed.
+/// Updates the minimum of the block that contains a changed value. Returns the previous minimum if the minimum has
+/// changed.
 fn update_minimum(
     values: &[Score],
     minima: &mut [Score],
@@ -157,14 +159,14 @@ fn update_minimum(
     (minima[block] != least).then_some(least)
 }
 
-/// Returns the position of the first minimum of a block.
+/// Returns the position of the first minimum in a block of `values`.
 fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
     let start = block * BLOCK;
     let end = values.len().min(start + BLOCK);
     first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
 }
 
-/// Returns the minimum. The form of the loop allows the compiler to vectorise it.
+/// Returns the minimum of the scores. The compiler can vectorise this form of the loop.
 fn minimum(scores: &[Score]) -> Score {
     scores.iter().fold(UNSUITABLE, |least, &score| least.min(score))
 }
@@ -187,7 +189,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_that_of_a_sort(
-            // Enough hosts for several blocks of blocks.
+            // Enough hosts for several blocks of `minima`.
             empty in prop_oneof![Just(0_usize), 4_000_usize..9_000],
             first in prop::collection::vec(prop_oneof![0_u16..20, Just(UNSUITABLE)], 0..300),
             changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(UNSUITABLE)]), 0..100),

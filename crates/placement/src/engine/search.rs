@@ -1,5 +1,5 @@
-//! Search of the best host for a request: by score, then by the rules that depend on pods, then by the kubelet's
-//! admission.
+//! Search of the best host for a request: hosts are ordered by score, then checked against the rules that depend on
+//! other pods, then against the kubelet's admission.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,19 +16,19 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
-/// Number of hosts that are compared if preferences that depend on other pods may change the order.
+/// Maximum number of hosts that wait for comparison if preferences that depend on other pods may change the order.
 const MAX_COMPARED: usize = 64;
 
-/// Points and number of a compared host.
+/// Points and index of a compared host.
 type Compared = Reverse<(i64, usize)>;
 
 impl Engine {
-    /// Returns the best host for a pod, without assuming the pod there.
+    /// Returns the best host for a pod, without assuming the pod on it.
     pub fn choose(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
         Some(self.choose_with_admission(request, among)?.0)
     }
 
-    /// Returns the best host for a pod, and the admission that its kubelet would give.
+    /// Returns the best host for a pod, and the resources that its kubelet would allocate.
     pub(super) fn choose_with_admission(
         &mut self,
         request: &Request,
@@ -38,14 +38,15 @@ impl Engine {
         let mut scratch = std::mem::take(&mut self.scratch);
         let (mut at, mut key) = (request.class, Arc::clone(&request.key));
         if classes.get_mut(at, &key).is_none() {
-            // The class was evicted because other classes were used more recently.
+            // The class was evicted because other classes were used more recently; create it again.
             (at, key) = classes.find(RequestClassKey::clone(&key), &request.rules);
         }
         let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
             self.refresh(class, fit);
             let mut refused = Vec::new();
             let found = self.search(request, &mut class.scores, among, &mut scratch, &mut refused);
-            // The scores of these hosts were too optimistic: the hosts are excluded until they change.
+            // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts
+            // are excluded until they change.
             for host in refused {
                 class.scores.set(host, UNSUITABLE);
             }
@@ -138,7 +139,7 @@ impl Engine {
         entry.evaluate(&entry.state, request.uid(), request).ok()
     }
 
-    /// Updates the scores of the hosts that have changed since this class was last used.
+    /// Updates the class's scores of all hosts that have changed since the class was last used.
     fn refresh(&self, class: &mut RequestClass, fit: &mut FitScores) {
         self.refresh_fit(fit);
         match self.changes.since(class.seen) {
@@ -182,7 +183,8 @@ impl Engine {
         fit.seen = self.changes.last();
     }
 
-    /// Returns the points that do not depend on other pods.
+    /// Returns the points of the host at index `at` that depend neither on other pods nor on resources;
+    /// [`UNSUITABLE`] if the host is unsuitable for the class.
     fn base(&self, at: usize, class: &RequestClass) -> Score {
         let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return UNSUITABLE };
         let (host, needs) = (HostId::at(at), &class.needs);
@@ -200,7 +202,7 @@ impl Engine {
     }
 }
 
-/// Adds the points that do not depend on other pods and the points for resources.
+/// Returns the sum of a host's points in `base` and `left`; [`UNSUITABLE`] if either value is [`UNSUITABLE`].
 fn sum_points(base: &[Score], left: &[Score], host: usize) -> Score {
     let of = |points: &[Score]| points.get(host).copied().unwrap_or(UNSUITABLE);
     let (base, left) = (of(base), of(left));

@@ -17,7 +17,7 @@ use crate::inventory::ReportedHost;
 use crate::rules::{Counts, HostId, HostParts, Invalid, PodId, PodSpecParts, Rules};
 use berth_kubelet_admission::{Restored, State};
 
-/// A pod that is assumed to run on a host (kube-scheduler's cache has the same term).
+/// A pod that is assumed to run on a host (the term of kube-scheduler's cache).
 #[derive(Clone, Debug)]
 pub(super) struct AssumedPod {
     pub(super) host: HostId,
@@ -53,8 +53,9 @@ impl Engine {
     /// Adds a host with the allocations of its kubelet, or updates it from a newer report.
     ///
     /// Pods in the report get the reported resources. Assumed pods that are not in the report have not started yet:
-    /// they get the resources that the kubelet would allocate. Reported allocations without an assumed pod count as
-    /// taken: a pod holds its CPUs until its containers have ended, even after the pod was deleted.
+    /// they get the resources that the kubelet would allocate. Reported allocations that belong to no assumed pod
+    /// count as allocated: the kubelet releases a pod's CPUs only after its containers have ended, even if the pod
+    /// was deleted before.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -67,8 +68,8 @@ impl Engine {
         let before = self.entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
         let mut state = State::new(&facts.admission);
-        // Allocations on several zones are less certain. They are restored after the allocations on one zone and take
-        // the remaining resources.
+        // It is less certain which resources an allocation on several zones has. Therefore allocations on one zone
+        // are restored first, and allocations on several zones get the remaining resources.
         let mut allocations: Vec<_> = facts.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
@@ -103,7 +104,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Removes a host with its assumed pods. Returns the uids of these pods in the order in which the pods were
+    /// Removes a host with its assumed pods. Returns the UIDs of these pods, in the order in which the pods were
     /// assumed.
     pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
         let entry = self.entries.get_mut(host.index()).and_then(Option::take);
@@ -150,19 +151,20 @@ impl Engine {
         Some(&self.at(host)?.state)
     }
 
-    /// Returns the host of a pod.
+    /// Returns the host on which a pod is assumed.
     #[must_use]
     pub fn host_of_pod(&self, uid: &str) -> Option<HostId> {
         Some(self.assumed.get(uid)?.host)
     }
 
-    /// Returns the number of pods on all hosts.
+    /// Returns the number of assumed pods on all hosts.
     #[must_use]
     pub fn pods(&self) -> usize {
         self.assumed.len()
     }
 
-    /// Prepares a request and compiles its rules once.
+    /// Compiles the rules of a pod and finds its request class, so that the returned request can be evaluated many
+    /// times.
     ///
     /// # Errors
     /// Returns the invalid rule and the problem if the API server would have rejected the pod.
@@ -172,8 +174,8 @@ impl Engine {
         Ok(Request { uid: parts.containers.uid.as_str().into(), rules, needs, key, class })
     }
 
-    /// Selects the best host for a pod and assumes the pod there: its resources are reserved until [`Self::remove`].
-    /// `among` are the hosts that the caller's own checks allow; `None` allows all hosts.
+    /// Selects the best host for a pod and assumes the pod on it: its resources are reserved until [`Self::remove`].
+    /// `among` lists the hosts that the caller's own checks allow; `None` allows all hosts.
     pub fn place(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
         if let Some(host) = self.host_of_pod(&request.uid) {
             if among.is_none_or(|among| among.contains(&host)) {
@@ -189,11 +191,9 @@ impl Engine {
         Some(host)
     }
 
-    /// Assumes a pod on a host if the kubelet would admit it there.
+    /// Assumes a pod on a host if the host's kubelet would admit the pod.
     ///
-    /// # Errors
-    /// Returns the kubelet's reason if the kubelet would reject the pod; the scheduler's rules are not evaluated
-    /// again.
+    /// Returns the reason if the kubelet would reject the pod. The rules of kube-scheduler are not evaluated.
     pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
         let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut).ok_or(NO_HOST)?;
@@ -205,9 +205,9 @@ impl Engine {
     }
 
     /// Adds a pod that is already bound to a host, regardless of the rules. The pod gets the resources in the host's
-    /// report, or else the resources that the kubelet would allocate. When many pods are added, pods that are listed
-    /// in reports must be added first, because they are already running: a report alone does not show all requests of
-    /// a pod.
+    /// report, or else the resources that the kubelet would allocate. Callers that add many pods must add the pods
+    /// that are listed in reports first, because these pods already have their resources. A report alone does not
+    /// suffice to add a pod, because it does not contain all requests of the pod.
     ///
     /// # Errors
     /// Returns the reason why the kubelet would reject the pod; the pod still counts in the host's totals.
@@ -241,8 +241,8 @@ impl Engine {
         self.changed(host, false);
     }
 
-    /// Removes a pod; returns false if the pod was unknown. Resources that the host still reports stay taken until a
-    /// newer report.
+    /// Removes a pod; returns false if the pod was unknown. Resources that the host's report lists for the pod stay
+    /// allocated until a newer report.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.assumed.remove(uid) else { return false };
         self.counts.remove(pod.counted);
@@ -268,8 +268,8 @@ impl Engine {
         self.counts.filter_for(&request.rules).candidates()
     }
 
-    /// Returns the key that is equal for all requests to which each host currently gives the same answer; `None` if
-    /// the answer depends on other pods.
+    /// Returns the key of the request class. All requests with this key currently get the same result on each host.
+    /// Returns `None` if the result depends on other pods.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
         (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.key)
@@ -281,7 +281,7 @@ impl Engine {
         self.changes.last()
     }
 
-    /// Returns the hosts that have changed since a change number; `None` if the log no longer has these changes.
+    /// Returns the hosts that have changed after change number `seen`; `None` if the log no longer has these changes.
     pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
         Some(self.changes.since(seen)?.map(|change| HostId::at(change.host())))
     }

@@ -15,27 +15,27 @@ use berth_kubelet_admission::{MemoryKind, Restored, RestoredContainer, RestoredD
 pub struct Allocation {
     /// Field `metadata.uid`.
     pub uid: String,
-    /// Namespace and name, if known.
+    /// Namespace and name of the pod, if the report has them.
     pub name: Option<String>,
     /// Exclusive CPUs of the pod's containers.
     pub cpus: CpuSet,
     /// Zones of the pod's CPUs and memory.
     pub zones: Vec<u32>,
-    /// Bytes of huge pages.
+    /// Bytes of huge pages, by page size.
     pub hugepages: Vec<(PageSize, u64)>,
-    /// Bytes that the Memory Manager guarantees to the pod.
+    /// Bytes of memory that the Memory Manager guarantees to the pod, without huge pages.
     pub memory: u64,
-    /// Devices by resource.
+    /// Number of devices, by resource name.
     pub devices: Vec<(Arc<str>, u32)>,
-    /// Resources of each container with their zones; empty if the report has only sums.
+    /// Resources of each container with their zones; empty if the report has only the sums of the pod.
     reported: Vec<RestoredContainer>,
-    /// True if the report does not show which of several zones the memory comes from. This applies to agents that
-    /// report only sums.
+    /// True if the pod's memory is on several zones and the report does not show how much is on each zone. Agents
+    /// that report only sums per pod write such reports.
     pub is_unplaced: bool,
 }
 
 impl Allocation {
-    /// Returns the resources that the pod takes from the Node's totals, as far as the report has these resources.
+    /// Returns the requests of the pod that count in the Node's totals, as far as the report shows them.
     #[must_use]
     pub fn requests(&self) -> Resources {
         let devices = self.devices.iter();
@@ -47,7 +47,8 @@ impl Allocation {
         }
     }
 
-    /// Returns the resources of each container with their zones. Sums are represented as one container.
+    /// Returns the resources of each container with their zones. If the report has only the sums of the pod, returns
+    /// them as one container.
     #[must_use]
     pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
         if self.reported.is_empty() {
@@ -57,14 +58,14 @@ impl Allocation {
         }
     }
 
-    /// Converts the allocation for admission. If the pod is known, its requests are used for the Node's totals,
-    /// because they are more accurate.
+    /// Converts the allocation to the form that [`berth_kubelet_admission`] restores. If the pod is known, its own
+    /// requests count in the Node's totals, because they are more accurate than the report.
     pub fn restored(&self, pod: Option<&Pod>) -> Restored {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
         Restored { containers: self.containers().into_owned(), requests }
     }
 
-    /// Returns the sums of the allocation as one container.
+    /// Returns the sums of the allocation as the resources of one container.
     fn as_one_container(&self) -> RestoredContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
@@ -83,8 +84,8 @@ impl Allocation {
     }
 }
 
-/// Reads the allocations of a report. An invalid allocation is reported as a problem, but its valid parts still count
-/// as taken.
+/// Reads the allocations in a report. An invalid allocation is added to `problems`, but its valid parts still count
+/// as allocated.
 pub(super) fn allocations(
     object: &str,
     status: &InfraNodeStatus,
@@ -121,7 +122,7 @@ pub(super) fn allocations(
 }
 
 impl Allocation {
-    /// Adds another entry of the same pod.
+    /// Adds the resources of another entry of the same pod.
     fn add(&mut self, other: Self) {
         let mut containers = self.containers().into_owned();
         containers.extend(other.containers().into_owned());
@@ -140,7 +141,8 @@ impl Allocation {
     }
 }
 
-/// Sums values by key. The vector has no spare capacity, because a fleet needs one vector for each pod.
+/// Sums the values of each key. The returned vector has no spare capacity, because a fleet needs one vector for each
+/// pod.
 fn sums<K: Ord, N: Copy + Default>(
     numbers: impl IntoIterator<Item = (K, N)>,
     add: fn(N, N) -> N,
@@ -153,17 +155,17 @@ fn sums<K: Ord, N: Copy + Default>(
     sums.into_iter().collect()
 }
 
-/// Reads allocations in sequence.
+/// Reads the allocations of one report, one after the other.
 struct Reader<'a> {
     object: &'a str,
     status: &'a InfraNodeStatus,
     problems: &'a mut Vec<Problem>,
     online: CpuSet,
-    /// CPUs of the previous allocations.
+    /// CPUs of the allocations that were read before.
     taken: CpuSet,
-    /// Names of resources, interned.
+    /// Names of resources, each stored once.
     resources: BTreeSet<Arc<str>>,
-    /// Sum of the bytes of all zones.
+    /// Memory of all zones in bytes. A larger amount in an allocation is invalid.
     most: u64,
 }
 
@@ -224,7 +226,8 @@ impl Reader<'_> {
         new
     }
 
-    /// Returns the CPUs that the host has and that no previous allocation contains.
+    /// Returns the given CPUs without those that are in no zone and those that an earlier allocation contains.
+    /// Reports the removed CPUs as problems.
     fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
         let elsewhere = cpus.difference(&self.online);
         if !elsewhere.is_empty() {

@@ -6,7 +6,7 @@ use berth_api::{CpuSet, InfraNodeStatus};
 use berth_kubelet_admission::CoreSpec;
 
 /// Returns the cores of a zone as the agent reports them. If the report has no cores, assumes one of the two usual
-/// numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers
+/// CPU numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers
 /// (most others).
 pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<CoreSpec> {
     let Some(cpus) = &zone.cpus else { return Vec::new() };
@@ -18,20 +18,22 @@ pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<Cor
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
         // The kubelet does not treat a cache that serves the whole zone as an uncore cache; it uses the socket's
-        // number instead.
+        // number as the cache's number instead.
         (zone.caches.len() > 1).then(|| cache_number(status, at, number))
     };
     let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
     grouped.into_iter().map(core).collect()
 }
 
-/// Returns the number of a cache. Caches are numbered zone by zone, in the order of the agent's list.
+/// Returns the host-wide number of a zone's cache. Caches are numbered zone by zone, in the order of the agent's
+/// list.
 fn cache_number(status: &InfraNodeStatus, zone: usize, number: usize) -> u32 {
     let before: usize = status.zones.iter().take(zone).map(|other| other.caches.len()).sum();
     u32::try_from(before + number).unwrap_or(u32::MAX)
 }
 
-/// Returns the cores from `threads`, if `threads` lists each CPU of the zone exactly once.
+/// Returns the CPUs of each core according to the report's `threads`; `None` unless `threads` lists each CPU of the
+/// zone exactly once.
 fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     let threads: Vec<Vec<u32>> = zone.threads.iter().map(|set| set.iter().collect()).collect();
     let cores = threads.first()?.len();
@@ -46,8 +48,9 @@ fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     Some((0..cores).map(|core| threads.iter().map(|thread| thread[core]).collect()).collect())
 }
 
-/// Returns the numbering with which the kubelet's reserved and pinned CPUs form whole cores: with the option
-/// `full-pcpus-only`, the kubelet allocates no partial cores on hosts with sibling threads.
+/// Returns the CPUs of each core for that one of the two usual numberings with which the kubelet's reserved and
+/// exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores on
+/// hosts with sibling threads.
 fn inferred_threads(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let each = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
@@ -79,7 +82,7 @@ fn inferred_threads(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<
     if is_beside { beside } else { apart }
 }
 
-/// Counts the cores that have some, but not all, of their threads in the set.
+/// Returns the number of cores that have some, but not all, of their threads in the set.
 fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     let is_half = |core: &&Vec<u32>| {
         let inside = core.iter().filter(|cpu| set.contains(**cpu)).count();
@@ -88,7 +91,8 @@ fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     cores.iter().filter(is_half).count()
 }
 
-/// Returns the socket of a zone. Zones are numbered socket by socket, and all sockets have the same number of zones.
+/// Returns the number of the zone's socket. Assumes that zones are numbered socket by socket, and that all sockets
+/// have the same number of zones.
 fn socket(status: &InfraNodeStatus, at: usize) -> u32 {
     let with_cpus =
         status.zones.iter().filter(|zone| zone.cpus.as_ref().is_some_and(|c| !c.is_empty()));

@@ -11,15 +11,16 @@ use berth_kubelet_admission::pod::Resources;
 /// Prefix of the resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
 pub(super) const KUBEVIRT: &str = "devices.kubevirt.io/";
 
-/// Device pools for admission, and the resources whose zones are unknown.
+/// Device pools for the prediction of admission, and the names of the resources whose zones are unknown.
 pub(super) struct Devices {
     pub(super) pools: Vec<DevicePool>,
     pub(super) unplaced: BTreeSet<String>,
 }
 
 /// Reads the devices. A resource of the Node is unplaced if the report does not list the resource, or if the numbers
-/// in the report and in the Node differ: a plugin has registered or lost devices, and either the report or the Node is
-/// outdated. Resources that were written to the Node without a plugin are recognised by their names.
+/// in the report and in the Node differ: a device plugin has registered or lost devices, and either the report or the
+/// Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device plugin; they are
+/// recognised by their names.
 pub(super) fn devices(
     object: &str,
     status: &InfraNodeStatus,
@@ -81,8 +82,8 @@ fn has_no_device_plugin(name: &str) -> bool {
     name.starts_with(resource::BRIDGE_PREFIX) || name == resource::PINNABLE_CPUS
 }
 
-/// Returns the devices that the report counts, by resource: without a Node, the host is assumed to offer these
-/// devices.
+/// Returns the number of devices of each resource in the report. If there is no Node, the host is assumed to offer
+/// these devices.
 pub(super) fn reported(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for devices in &status.devices {

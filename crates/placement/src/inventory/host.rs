@@ -18,7 +18,7 @@ use berth_kubelet_admission::{
     self as admission, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec,
 };
 
-/// A validated host, as reported.
+/// A host as its agent reports it, after validation.
 #[derive(Clone, Debug)]
 pub struct ReportedHost {
     /// `metadata.name` of the InfraNode and of the Node.
@@ -37,7 +37,7 @@ pub struct ReportedHost {
     pub admission: Arc<admission::KubeletHost>,
     /// KVM state; `None` if unknown.
     pub kvm: Option<KvmState>,
-    /// True if pages of different VMs are merged; `None` if unknown.
+    /// True if KSM merges pages of different VMs on the host; `None` if unknown.
     pub merges_pages: Option<bool>,
     /// Reason why the report is stale; `None` if the report is fresh.
     pub stale: Option<String>,
@@ -45,29 +45,29 @@ pub struct ReportedHost {
     pub allocations: Vec<Allocation>,
     /// Resources of device plugins whose zones are unknown.
     pub unplaced_devices: BTreeSet<String>,
-    /// CPUs, cores and memory by zone, for messages.
+    /// CPUs and memory of each zone, for messages.
     pub zones: Vec<ZoneSize>,
 }
 
-/// Resources of a zone for VMs.
+/// CPUs and memory of a zone that VMs can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSize {
-    /// The kernel's number.
+    /// The kernel's number of the zone.
     pub id: u32,
     /// CPUs of the zone.
     pub cpus: CpuSet,
-    /// CPUs that can be pinned.
+    /// Number of CPUs that the kubelet can allocate exclusively.
     pub pinnable: u32,
-    /// Bytes of memory, huge pages included.
+    /// Bytes of memory, including huge pages.
     pub memory: u64,
 }
 
 /// Information that is missing from the report and on which the kubelet's decision depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpredictable {
-    /// The zones of the memory of this pod.
+    /// The zones of the memory of a pod; the value names the pod.
     Memory(String),
-    /// The zones of the devices of this resource.
+    /// The zones of the devices of a resource; the value is the name of the resource.
     Devices(String),
 }
 
@@ -78,10 +78,11 @@ const PODS: u64 = 110;
 const DEVICES: u64 = 1000;
 
 impl ReportedHost {
-    /// Reads a host from its objects.
+    /// Reads a host from its InfraNode and, if there is one, its Node.
     ///
     /// # Errors
-    /// Returns the problem if no pod can be placed on the host. Smaller problems are added to `problems`.
+    /// Returns the invalid field and the problem if no pod can be placed on the host. Smaller problems are added to
+    /// `problems`.
     pub fn read(
         infra: &InfraNode,
         node: Option<&v1::Node>,
@@ -163,7 +164,7 @@ impl ReportedHost {
 }
 
 impl ReportedHost {
-    /// Returns the input of the scheduler's rules.
+    /// Returns the parts of the host that the rules of kube-scheduler read.
     #[must_use]
     pub fn parts(&self) -> HostParts<'_> {
         HostParts {
@@ -176,7 +177,8 @@ impl ReportedHost {
         }
     }
 
-    /// Returns the missing information if the kubelet's decision about a pod cannot be predicted from the report.
+    /// Returns the information that is missing from the report, if the kubelet's decision about the pod depends on
+    /// it.
     #[must_use]
     pub fn unpredictable(&self, pod: &Pod) -> Option<Unpredictable> {
         let kubelet = self.admission.kubelet();
@@ -235,8 +237,8 @@ fn zone_spec(
     Ok(ZoneSpec { id: zone.id, cores: cores(status, zone, at), memory, hugepages, distances })
 }
 
-/// Returns the resources that the kubelet would offer to pods: all resources except reservations, with huge pages
-/// separate from memory.
+/// Returns the resources that the kubelet would offer to pods, for a host without a Node: all resources except
+/// reservations, with huge pages separate from memory.
 fn allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
@@ -261,7 +263,8 @@ fn allocatable(
     }
     all.cpu_millis = cpus.saturating_mul(1000);
     let kvm = &status.capabilities.kvm;
-    // Captured host data cannot show these devices, so they are assumed to exist.
+    // Captured host data cannot show whether these devices exist. Therefore a device is left out only if the report
+    // says that it is missing or not usable.
     let devices = [
         ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
         ("tun", kvm.tun),
@@ -275,7 +278,8 @@ fn allocatable(
     all
 }
 
-/// Returns the desired bridges of the host as the resources that its agent would write to the Node.
+/// Returns the names of the resources that the host's agent would write to the Node for the desired bridges of the
+/// host.
 fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     let aware = |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
     let shared =
@@ -330,8 +334,8 @@ fn labels(
     all
 }
 
-/// Returns the reason why the report is stale: the controller sets conditions to Unknown after the agent's Lease has
-/// expired.
+/// Returns the reason why the report is stale; `None` if it is fresh. The controller sets the conditions to Unknown
+/// after the agent's Lease has expired.
 fn stale(infra: &InfraNode) -> Option<String> {
     let conditions = &infra.status.as_ref()?.conditions;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

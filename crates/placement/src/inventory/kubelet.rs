@@ -9,9 +9,11 @@ use berth_kubelet_admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
 };
 
-/// Reads all settings except the reserved CPUs, which may depend on the Node ([`reserved`]).
+/// Reads all settings of the kubelet except a number of reserved CPUs, which must be derived from the Node
+/// ([`reserved`]).
 ///
-/// Options that do not affect admission, and unsupported options, are reported as problems; the host remains usable.
+/// Options that do not affect admission and options that are not supported are added to `problems`; the host remains
+/// usable.
 pub(super) fn settings(
     object: &str,
     status: &InfraNodeStatus,
@@ -91,7 +93,7 @@ pub(super) fn settings(
     Ok(settings)
 }
 
-/// Parses entries of the form `name`, which means true, or `name=value`.
+/// Parses options of the form `name`, which means `name=true`, or `name=value`.
 fn options(listed: &[String]) -> BTreeMap<String, String> {
     let pair = |option: &String| match option.split_once('=') {
         Some((name, value)) => (name.to_owned(), value.to_owned()),
@@ -100,9 +102,9 @@ fn options(listed: &[String]) -> BTreeMap<String, String> {
     listed.iter().map(pair).collect()
 }
 
-/// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only a number is configured
-/// (`kubeReserved`), the first CPUs, core by core. The number is the difference between the host's CPUs and the Node's
-/// allocatable CPUs.
+/// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only an amount is configured
+/// (`kubeReserved`), the first CPUs, core by core. Their number is the difference between the number of the host's
+/// CPUs and the Node's allocatable CPUs, rounded up.
 pub(super) fn reserved(settings: &Kubelet, spec: &HostSpec, node: Option<&v1::Node>) -> CpuSet {
     if settings.cpu_policy == CpuPolicy::None || !settings.reserved_cpus.is_empty() {
         return settings.reserved_cpus.clone();

@@ -1,4 +1,4 @@
-//! Hosts according to their agents' reports, with the resources that are already allocated.
+//! Hosts as their agents report them, with the resources that their kubelets have already allocated.
 
 mod allocation;
 mod cores;

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1;
 use berth_kubelet_admission::Version;
 use berth_kubelet_admission::pod::Resources;
 
-/// Newest kubelet version whose rules are implemented; used if the version is unknown.
+/// Newest kubelet version whose rules are implemented. It is assumed if a kubelet's version is unknown.
 const NEWEST: Version = Version { major: 1, minor: 36 };
 
-/// Returns the kubelet's version.
+/// Returns the kubelet's version from the Node.
 pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
     let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
         return NEWEST;
@@ -36,7 +36,8 @@ pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
     cpu.millis().try_into().ok()
 }
 
-/// Returns `status.allocatable` and the maximum number of pods. Defaults replace missing or invalid values.
+/// Returns `status.allocatable` of the Node and the maximum number of pods. Missing or invalid values are replaced by
+/// defaults.
 pub(super) fn allocatable(
     node: Option<&v1::Node>,
     usual: &Resources,

@@ -4,7 +4,7 @@ use fixedbitset::FixedBitSet;
 
 use super::symbols::index;
 
-/// A set of host numbers that grows with the largest number.
+/// A set of host numbers. Its memory depends on the largest number in the set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bits(FixedBitSet);
 
@@ -30,7 +30,7 @@ impl Bits {
         self.0.difference_with(&other.0);
     }
 
-    /// Returns the numbers in ascending order.
+    /// Returns the host numbers in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.ones().filter_map(|number| u32::try_from(number).ok())
     }

@@ -1,4 +1,5 @@
-//! Compiles a pod's spec to numbers: the pod's requirements, its preferences, and its effect on later pods.
+//! Compiles a pod's spec to numbers: what the pod requires, what it prefers, and how it affects the placement of
+//! later pods.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl Template {
             constraints.push(Constraint::read(symbols, &place.item(at), one, labels)?);
         }
 
-        // All parts are valid; the state is changed only from here on.
+        // All parts are valid. `counts` is changed only from here on.
         let tolerations = counts.hosts.tolerations(tolerations);
         let node_rule = (!rule.is_empty()).then(|| counts.hosts.rule(&counts.symbols, rule));
         let preference =
@@ -106,7 +107,8 @@ impl Template {
 struct PodAffinityTerms {
     affinity: Vec<(Term, Symbol)>,
     anti_affinity: Vec<(Term, Symbol)>,
-    /// Preferred terms with weights: positive for affinity, negative for anti-affinity.
+    /// Preferred terms with topology keys and weights. The weights are positive for affinity and negative for
+    /// anti-affinity.
     preferred: Vec<(Term, Symbol, i64)>,
 }
 
@@ -189,7 +191,7 @@ impl PodAffinityTerms {
             let own = term_for_incoming_pod(counts, term);
             preferred.push((counter(counts, &own, *key, CounterKind::Members), *weight));
         }
-        // A pod counts for any term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
+        // A pod counts for a term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
             terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();
@@ -206,8 +208,8 @@ impl PodAffinityTerms {
     }
 }
 
-/// Returns the term as the scheduler evaluates it for the incoming pod. For existing pods, the scheduler evaluates the
-/// term as written.
+/// Returns the term as kube-scheduler evaluates it as a term of the incoming pod, which may differ from the written
+/// term because of `SchedulerBugs`. For terms of existing pods, kube-scheduler evaluates the written term.
 fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
     if counts.scheduler_bugs.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
@@ -266,7 +268,7 @@ fn topology_key(
     Ok(symbols.intern(key))
 }
 
-/// Returns the pod's own values of these labels; labels that the pod lacks are ignored.
+/// Returns the pod's own labels with these keys. Keys that the pod's labels lack are ignored.
 fn own(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
@@ -286,7 +288,7 @@ fn own(
     Ok(all)
 }
 
-/// A parsed spread constraint.
+/// A validated spread constraint.
 struct Constraint {
     selector: Selector,
     key: Symbol,
@@ -356,7 +358,7 @@ impl Constraint {
     }
 }
 
-/// Properties of the pod on which constraints depend.
+/// Properties of the pod that affect the meaning of its spread constraints.
 struct PodProperties {
     namespace: Symbol,
     node_rule: Option<u32>,
@@ -364,7 +366,7 @@ struct PodProperties {
 }
 
 impl PodProperties {
-    /// Compiles the constraints with the same `whenUnsatisfiable`.
+    /// Compiles all constraints of the pod that have the same `whenUnsatisfiable`.
     fn constraints(&self, counts: &mut Counts, all: &[Constraint]) -> Vec<Spread> {
         let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
         keys.sort_unstable();

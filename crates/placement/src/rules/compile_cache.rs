@@ -1,5 +1,5 @@
-//! Cache of compilation results by their source: nine of ten pods are created from the same template as the previous
-//! pod.
+//! Cache of compiled templates and containers. Nine of ten pods have the same source as the previous pod, because
+//! they are created from the same template.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,10 +12,10 @@ use super::fit::Amounts;
 use super::parts::PodSpecParts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Number of slots. A new entry replaces the previous entry of its slot, so that the memory is bounded.
+/// Number of slots of a cache. A new entry replaces the previous entry of its slot, so that the memory is bounded.
 const SLOT_COUNT: usize = 4096;
 
-/// Entries by a hash of their source.
+/// Entries in slots that are selected by the hash of the entry's source.
 #[derive(Debug)]
 struct Slots<T> {
     places: Vec<Option<(u64, T)>>,
@@ -47,7 +47,7 @@ impl<T> Default for Slots<T> {
     }
 }
 
-/// The source of a [`Template`].
+/// The parts of a pod from which a [`Template`] is compiled.
 #[derive(Debug)]
 struct Source {
     namespace: String,
@@ -57,7 +57,7 @@ struct Source {
     spread: Vec<TopologySpreadConstraint>,
 }
 
-/// Cached templates and containers.
+/// Cached templates and cached containers with requests.
 #[derive(Debug, Default)]
 pub(super) struct CompileCache {
     templates: Slots<(Source, Arc<Template>)>,
@@ -65,14 +65,14 @@ pub(super) struct CompileCache {
 }
 
 impl CompileCache {
-    /// Returns the hash of a template's source, and the template if it is cached.
+    /// Returns the hash of the template's source, and the template if it is cached.
     pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
         let number = hash_of_rules(parts);
         let found = self.templates.find(number, |(source, _)| source.matches_parts(parts));
         (number, found.map(|(_, template)| template))
     }
 
-    /// Caches a template, unless the template is valid only for pods with the same labels.
+    /// Caches a template, unless its compilation depends on the labels of the pod.
     pub(super) fn keep_template(
         &mut self,
         number: u64,
@@ -84,7 +84,8 @@ impl CompileCache {
         }
     }
 
-    /// Returns the containers of a pod, with their amounts.
+    /// Returns the containers of a pod with the amounts that the scheduler counts. `amounts` computes the amounts if
+    /// the containers are not cached.
     pub(super) fn pod_requests(
         &mut self,
         pod: &Pod,
@@ -131,7 +132,8 @@ impl Source {
     }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` build a selector from the pod's own labels (KEP-3243, KEP-3633).
+/// Returns true if the compiled rules depend on the pod's own labels: `matchLabelKeys` and `mismatchLabelKeys` build
+/// a selector from these labels (KEP-3243, KEP-3633).
 fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
     let of_spread = parts.spread.iter().any(|one| one.match_label_keys.is_some());
     let together = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
@@ -150,7 +152,8 @@ fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
         || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
 }
 
-/// Hashes only the parts that distinguish most templates; the equality check compares all parts.
+/// Returns a hash of those parts of the source that distinguish most templates. All parts are compared for equality
+/// afterwards.
 fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.namespace.hash(&mut hasher);
@@ -181,7 +184,8 @@ fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Hashes the requests of containers. Limits are left out because they nearly always equal the requests.
+/// Returns a hash of the requests of the pod's containers. Limits are left out because they nearly always equal the
+/// requests.
 fn hash_of_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let all = |containers: &[Container], hasher: &mut DefaultHasher| {

@@ -1,4 +1,4 @@
-//! Compiled rules of a pod, as numbers of the `Counts` that compiled the rules.
+//! Compiled rules of a pod: numbers that identify entries of the `Counts` that compiled the rules.
 
 use std::sync::Arc;
 
@@ -8,44 +8,47 @@ use super::selector::Selector;
 use super::symbols::{Labels, Symbol};
 use berth_kubelet_admission::pod::Pod;
 
-/// Rules of a pod as numbers of the `Counts` that compiled the rules; the numbers are meaningless for another
-/// `Counts`.
+/// Compiled rules of a pod: numbers that identify entries of the `Counts` that compiled the rules. The rules must not
+/// be used with another `Counts`.
 #[derive(Debug)]
 pub struct Rules {
     pub(super) labels: Labels,
     pub(super) is_terminating: bool,
     pub(super) pod_requests: PodRequests,
     pub(super) template: Arc<Template>,
-    /// For each `DoNotSchedule` constraint of the template: true if the pod matches the constraint's own selector.
+    /// For each `DoNotSchedule` constraint of the template: true if the pod itself matches the constraint's selector.
     pub(super) counts_itself: Box<[bool]>,
     pub(super) membership: GroupMembership,
 }
 
-/// The part of the rules that is equal for pods that differ only in labels, containers and uid.
+/// The part of the rules that is equal for pods that differ only in labels, containers and UID.
 #[derive(Debug)]
 pub(super) struct Template {
     pub(super) namespace: Symbol,
-    /// `nodeSelector` and required node affinity, if any.
+    /// Number of the rule for `nodeSelector` and required node affinity, if the pod has any.
     pub(super) node_rule: Option<u32>,
     pub(super) preference: Option<u32>,
     pub(super) tolerations: u32,
     pub(super) tolerates_unschedulable: bool,
-    /// Group of pods of the required affinity, and the counter of the group for each term's topology.
+    /// Number of the group of pods that match all terms of the required affinity, and for each term the number of the
+    /// counter of this group in the term's topology.
     pub(super) affinity: Option<(u32, Box<[u32]>)>,
-    /// Counters of the pods of the required anti-affinity.
+    /// Numbers of the counters of the pods that match the terms of the required anti-affinity.
     pub(super) anti_affinity: Box<[u32]>,
-    /// `DoNotSchedule` constraints, each with the selector of its pods.
+    /// `DoNotSchedule` constraints, each with its label selector.
     pub(super) spread: Box<[(Spread, Selector)]>,
     /// `ScheduleAnyway` constraints.
     pub(super) soft_spread: Box<[Spread]>,
-    /// Counters of the preferred affinity and anti-affinity, with weights.
+    /// Numbers of the counters of the pods that match the preferred affinity and anti-affinity terms, with the
+    /// weights of the terms.
     pub(super) preferred: Box<[(u32, i64)]>,
-    /// Counters that the pod increases on its host, with the amounts; the counters are evaluated for later pods.
+    /// Numbers of the counters that the pod increases on its host, each with the amount. These counters affect the
+    /// placement of later pods.
     pub(super) contributions: Box<[(u32, i64)]>,
 }
 
 /// The part of the rules that does not depend on other pods. Pods with equal values from the same `Counts` have the
-/// same candidates and host preferences.
+/// same candidate hosts and the same `HostPreference`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostRules {
     node_rule: Option<u32>,
@@ -59,7 +62,7 @@ pub(super) struct Spread {
     pub(super) counter: u32,
     pub(super) max_skew: i64,
     pub(super) min_domains: u32,
-    /// True if each domain is a single host.
+    /// True if the topology key is `kubernetes.io/hostname`.
     pub(super) is_by_host: bool,
 }
 
@@ -71,24 +74,25 @@ impl Rules {
         HostRules { node_rule, preference, tolerations }
     }
 
-    /// Returns the requests of the pod's containers, without a uid, because pods with equal requests share the value.
+    /// Returns the pod's containers with their requests. The returned pod has no uid, because pods with equal
+    /// requests share it.
     #[must_use]
     pub const fn containers(&self) -> &Arc<Pod> {
         &self.pod_requests.pod
     }
 
-    /// Returns a number that is equal for pods whose containers have equal requests.
+    /// Returns a hash of the requests of the pod's containers.
     pub(crate) const fn hash_of_requests(&self) -> u64 {
         self.pod_requests.number
     }
 }
 
-/// Containers of a pod, stored once for many pods, with the amounts that the scheduler counts.
+/// Containers of a pod and the amounts that the scheduler counts for them. Pods with equal requests share the value.
 #[derive(Clone, Debug)]
 pub(super) struct PodRequests {
     /// Pod without a uid, because many pods share the value.
     pub(super) pod: Arc<Pod>,
     pub(super) amounts: Arc<Amounts>,
-    /// Number that is equal for containers with equal requests.
+    /// Hash of the requests of the containers.
     pub(super) number: u64,
 }

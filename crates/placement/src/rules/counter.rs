@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::symbols::{NumberMap, Symbol, index};
 
-/// Domain of a host that lacks the label.
+/// Value for a host that is in no domain, because the host lacks the label with the topology key.
 pub(super) const NO_DOMAIN: u32 = u32::MAX;
 
-/// Domains of hosts, by the value of one label.
+/// The topology domains of hosts for one topology key. Hosts with the same value of the label are in the same domain.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) key: Symbol,
     numbers: HashMap<Symbol, u32>,
     values: Vec<Symbol>,
-    /// Domain by host.
+    /// Number of each host's domain, by host number.
     of_host: Vec<u32>,
 }
 
@@ -48,7 +48,7 @@ impl Topology {
     }
 }
 
-/// Key of a counter: the counted pods or weights, and the topology.
+/// Identifies a counter: which pods or weights it counts, and by which topology.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CounterKey {
     pub(super) group: u32,
@@ -56,41 +56,43 @@ pub(super) struct CounterKey {
     pub(super) kind: CounterKind,
 }
 
-/// CounterKind a counter counts.
+/// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
-    /// Pods of the group.
+    /// Number of pods in the group.
     Members,
-    /// Pods of the group on eligible hosts, with the minimum over domains.
+    /// Number of pods in the group on hosts that the eligibility rule with this number includes. The counter also
+    /// provides the minimum over all domains with such hosts.
     Spread(u32),
-    /// Pods with a required anti-affinity to the group.
+    /// Number of pods with a required anti-affinity to the group.
     ExistingAntiAffinity,
-    /// Weights of pods with a preferred affinity or anti-affinity to the group.
+    /// Sum of the weights of the terms of pods that select the group: preferred affinity (positive), preferred
+    /// anti-affinity (negative), and required affinity (`hardPodAffinityWeight`).
     Weights,
 }
 
-/// A number for each domain. Zeros are not stored: with hosts as domains, the pods of a `MachineDeployment` are in few
-/// of very many domains.
+/// A count for each topology domain. Zero counts are not stored: if each host is a domain, the pods of a
+/// `MachineDeployment` are in few of very many domains.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     values: NumberMap<u32, i64>,
     /// Sum over all domains.
     pub(super) total: i64,
-    /// Number of domains by count; only for counters with a minimum.
+    /// Histogram of the counts; `None` for counters without a minimum.
     levels: Option<CountHistogram>,
 }
 
-/// Number of domains by count; zeros are not stored.
+/// Number of domains for each count. Domains with a count of zero are not included.
 #[derive(Debug)]
 struct CountHistogram {
     domains: BTreeMap<i64, u32>,
-    /// Number of the [`EligibleDomains`] of the minimum.
+    /// Index of the [`EligibleDomains`] over which the minimum is computed.
     eligible_domains: u32,
 }
 
 impl Counter {
-    /// Creates a counter with a minimum over these [`EligibleDomains`]. The counter ignores pods on hosts of other
-    /// domains.
+    /// Creates a counter with a minimum over the domains of the [`EligibleDomains`] with this index. Callers add only
+    /// pods on eligible hosts.
     pub(super) fn with_levels(eligible_domains: u32) -> Self {
         let levels = CountHistogram { domains: BTreeMap::new(), eligible_domains };
         Self { levels: Some(levels), ..Self::default() }
@@ -100,7 +102,7 @@ impl Counter {
         self.values.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Adds a number to a domain; [`NO_DOMAIN`] is ignored.
+    /// Adds `by` to the count of a domain; ignores [`NO_DOMAIN`].
     pub(super) fn add(&mut self, domain: u32, by: i64) {
         if domain == NO_DOMAIN {
             return;
@@ -119,7 +121,7 @@ impl Counter {
         }
     }
 
-    /// Returns the minimum over all domains; 0 if there are fewer domains than `min_domains`.
+    /// Returns the minimum count over all eligible domains; 0 if there are fewer eligible domains than `min_domains`.
     pub(super) fn least(&self, eligible_domains: &[EligibleDomains], min_domains: u32) -> i64 {
         let Some(levels) = &self.levels else { return 0 };
         let all = eligible_domains
@@ -151,15 +153,16 @@ impl CountHistogram {
     }
 }
 
-/// The domains of eligible hosts, shared by all constraints with the same eligibility.
+/// The domains of one topology that have eligible hosts. All constraints with the same topology and the same
+/// eligibility rule share the value.
 #[derive(Debug)]
 pub(super) struct EligibleDomains {
     pub(super) topology: u32,
-    /// Number of the eligibility rule.
+    /// Number of the eligibility rule (`Eligible` of `Hosts::eligible`).
     pub(super) eligible: u32,
-    /// Number of hosts by domain.
+    /// Number of eligible hosts in each domain.
     hosts: Vec<u32>,
-    /// Number of domains with hosts.
+    /// Number of domains with at least one eligible host.
     domains: u32,
 }
 
@@ -168,7 +171,7 @@ impl EligibleDomains {
         Self { topology, eligible, hosts: Vec::new(), domains: 0 }
     }
 
-    /// Adds an eligible host.
+    /// Adds an eligible host to a domain.
     pub(super) fn add_host(&mut self, domain: u32) {
         if domain == NO_DOMAIN {
             return;
@@ -183,7 +186,7 @@ impl EligibleDomains {
         }
     }
 
-    /// Removes an eligible host. The pods of the host must have been removed from all counts before.
+    /// Removes an eligible host from a domain. The host's pods must have been removed from all counters before.
     pub(super) fn remove_host(&mut self, domain: u32) {
         if let Some(hosts) = self.hosts.get_mut(index(domain))
             && *hosts > 0

@@ -1,4 +1,5 @@
-//! Hosts and their pods, counted for every compiled rule and updated one change at a time.
+//! Hosts and their pods, with the counters of all compiled rules. The counters are updated at each change of a host
+//! or pod.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -17,29 +18,30 @@ use super::parts::HostParts;
 use super::symbols::{Labels, NumberMap, Pair, Symbol, Symbols, index, pairs};
 use super::taints::Taint;
 
-/// Identifier of a host of [`Counts`]. A name keeps its identifier, even if the host is removed and added again.
+/// Identifier of a host in a [`Counts`]. A host name keeps its identifier, even if the host is removed and added
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub(super) u32);
 
 impl HostId {
-    /// Returns the identifier of the host that was added at this position, from 0.
+    /// Returns the identifier of the host name that was added as number `place`, counted from 0.
     #[must_use]
     pub fn at(place: usize) -> Self {
         Self(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
-    /// Returns the position at which the host was added.
+    /// Returns the number of the host in the order of addition, counted from 0.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Bugs of the scheduler whose decisions are to be predicted.
+/// Bugs of kube-scheduler that the predicted decisions should include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerBugs {
-    /// If true, the terms of a new pod with a `namespaceSelector` that matches a namespace without labels (`NotIn`,
-    /// `DoesNotExist`) select pods of all namespaces. kube-scheduler has this bug from 1.34 until its patch releases
+    /// If true, a term of a new pod whose `namespaceSelector` matches a namespace without labels (`NotIn`,
+    /// `DoesNotExist`) selects pods of all namespaces. kube-scheduler has this bug from 1.34 until its patch releases
     /// of autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
     pub negative_namespace_selectors: bool,
 }
@@ -48,10 +50,10 @@ pub struct SchedulerBugs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId(u64);
 
-/// State against which rules are evaluated.
+/// The hosts and pods for which rules are evaluated.
 ///
-/// Compiled rules are never dropped, because the next pod of the template needs them. Therefore callers should rebuild
-/// the state from the objects from time to time, for instance once a day.
+/// Compiled rules are never dropped, because further pods of the same template need them. Therefore callers should
+/// rebuild the state from the objects periodically, for instance once a day.
 #[derive(Debug)]
 pub struct Counts {
     pub(super) symbols: Symbols,
@@ -59,7 +61,7 @@ pub struct Counts {
     pub(super) groups: Groups,
     counters: Vec<(CounterKey, Counter)>,
     known: NumberMap<CounterKey, u32>,
-    /// Domains over which the counters of [`CounterKind::Spread`] have their minimum.
+    /// Sets of domains over which the counters of kind [`CounterKind::Spread`] compute their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
@@ -68,7 +70,7 @@ pub struct Counts {
     next: u64,
     by_pair: NumberMap<Pair, PodSet>,
     pub(super) compile_cache: CompileCache,
-    /// Version of the groups; incremented whenever pods may belong to other groups than before.
+    /// Version of the groups. It is incremented whenever the groups of existing pods may have changed.
     regrouped: u64,
     on_host: Vec<Vec<u64>>,
 }
@@ -86,13 +88,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Creates an empty state that follows the documented rules.
+    /// Creates an empty state that evaluates rules as Kubernetes documents them.
     #[must_use]
     pub fn new() -> Self {
         Self::with(SchedulerBugs::default())
     }
 
-    /// Creates an empty state that follows the rules of a scheduler with bugs.
+    /// Creates an empty state that evaluates rules like a kube-scheduler with these bugs.
     #[must_use]
     pub fn with(scheduler_bugs: SchedulerBugs) -> Self {
         Self {
@@ -114,7 +116,7 @@ impl Counts {
         }
     }
 
-    /// Sets the labels of a namespace; an unknown namespace has no labels.
+    /// Sets the labels of a namespace. A namespace whose labels were not set has no labels.
     pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         let name = self.symbols.intern(name);
         let labels = Labels::intern(&mut self.symbols, labels);
@@ -141,7 +143,7 @@ impl Counts {
         self.namespaces.get(&name).unwrap_or(&self.no_labels)
     }
 
-    /// Adds or updates a host. An updated host keeps its pods.
+    /// Adds or updates a host. The pods of an updated host remain on it.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -167,14 +169,14 @@ impl Counts {
         if self.on_host.len() <= index(number) {
             self.on_host.resize_with(index(number) + 1, Vec::new);
         }
-        // A kubelet updates its Node every few minutes, but these fields nearly never change.
+        // A kubelet updates its Node every few minutes, but the fields of `host` rarely change.
         if self.hosts.get(number) != Some(&host) {
             self.replace(number, Some(host));
         }
         Ok(HostId(number))
     }
 
-    /// Removes a host with its pods; returns the number of the removed pods.
+    /// Removes a host with its pods; returns the number of these pods.
     pub fn remove_host(&mut self, host: HostId) -> usize {
         let pods = self.on_host.get(index(host.0)).cloned().unwrap_or_default();
         for pod in &pods {
@@ -211,7 +213,8 @@ impl Counts {
         }
     }
 
-    /// Returns the number of a set of domains; a new set starts with the existing hosts.
+    /// Returns the index in `self.eligible_domains` of the domains for a topology and an eligibility rule. Adds
+    /// missing domains, with the existing eligible hosts.
     fn eligible_domains(&mut self, topology: u32, eligible: u32) -> u32 {
         let is_it = |eligible_domains: &EligibleDomains| {
             eligible_domains.topology == topology && eligible_domains.eligible == eligible
@@ -241,7 +244,7 @@ impl Counts {
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
     }
 
-    /// Adds a pod to a host. Returns `None` if the host does not exist.
+    /// Adds a pod to a host. Returns the pod's identifier, or `None` if the host does not exist.
     pub fn add(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;
         let number = self.next;
@@ -296,7 +299,7 @@ impl Counts {
         Member { namespace, namespace_labels, labels, is_terminating }
     }
 
-    /// Computes the groups of a pod.
+    /// Computes the counters of the groups to which a pod belongs.
     pub(super) fn membership_of(
         &self,
         namespace: Symbol,
@@ -307,7 +310,8 @@ impl Counts {
         GroupMembership::find(&self.groups, &self.symbols, member, self.regrouped)
     }
 
-    /// Returns the current groups of a pod.
+    /// Returns the counters of the groups to which a pod belongs: the stored counters if they are current, otherwise
+    /// newly computed counters.
     pub(super) fn membership<'a>(&self, rules: &'a Rules) -> Cow<'a, GroupMembership> {
         if rules.membership.as_of == self.regrouped {
             return Cow::Borrowed(&rules.membership);
@@ -316,7 +320,7 @@ impl Counts {
         Cow::Owned(self.membership_of(template.namespace, labels, *is_terminating))
     }
 
-    /// Adds `by` to all counters of a pod.
+    /// Adds `by` times the pod's contribution to all counters that the pod affects.
     fn count(&mut self, rules: &Rules, host: u32, by: i64) {
         let membership = self.membership(rules);
         let Self { hosts, counters, .. } = self;
@@ -341,7 +345,7 @@ impl Counts {
         self.groups.intern(group)
     }
 
-    /// Returns the number of a counter; a new counter starts with the existing pods.
+    /// Returns the number of a counter. A new counter is initialised with the existing pods.
     pub(super) fn counter(&mut self, counted: CounterKey) -> u32 {
         if let Some(known) = self.known.get(&counted) {
             return *known;
@@ -353,7 +357,8 @@ impl Counts {
             }
             _ => Counter::default(),
         };
-        // A pod that contributes to a counter has compiled the counter, so counters of contributions start at zero.
+        // Counters of the other kinds count only pods whose rules have compiled the counter. If such a counter is
+        // new, no existing pod contributes to it, so it starts at zero.
         if matches!(counted.kind, CounterKind::Members | CounterKind::Spread(_)) {
             self.recount(&counted, &mut counter);
         }
@@ -381,9 +386,10 @@ impl Counts {
                 counter.add(self.hosts.domain(counted.topology, pod.host), 1);
             }
         };
-        // The tenant's namespace may have thousands of pods, while the new MachineDeployment has no pods.
+        // The index avoids a visit of all pods: a tenant's namespace may have thousands of pods, while the new
+        // MachineDeployment has none.
         match group.index_key(|pair| self.by_pair.get(pair).map_or(0, PodSet::len)) {
-            // A pod has one value for each label, so each pod is visited once.
+            // A pod has at most one value for each label key, so each pod is visited at most once.
             IndexKey::Pairs(pairs) => {
                 let pods = pairs.iter().filter_map(|pair| self.by_pair.get(pair));
                 let pods = pods.flat_map(PodSet::iter);

@@ -1,5 +1,5 @@
-//! Filter of hosts for one pod. All data that do not depend on the host are looked up once; afterwards, the check of a
-//! host costs only a few memory loads.
+//! Filter of hosts for one pod. All data that do not depend on the host are looked up once, so that the check of a
+//! host needs only a few memory accesses.
 
 use super::bits::Bits;
 use super::compiled::{Rules, Spread};
@@ -10,7 +10,7 @@ use super::reason::Reason;
 use super::selector::Requirement;
 use super::symbols::{Symbol, index};
 
-/// A pod's rules, prepared for evaluation against the current state.
+/// The rules of a pod, prepared for evaluation against the current hosts and pods.
 #[derive(Debug)]
 pub struct PodFilter<'a> {
     pub(super) counts: &'a Counts,
@@ -18,14 +18,14 @@ pub struct PodFilter<'a> {
     matching: Option<&'a Bits>,
     tolerated: Option<&'a Bits>,
     affinity: Vec<DomainCount<'a>>,
-    /// True if the pod may be the first pod in the group of its required affinity.
+    /// True if the pod may be the first pod of the group that its required affinity selects.
     starts_group: bool,
     anti_affinity: Vec<DomainCount<'a>>,
     existing_anti_affinity: Vec<DomainCount<'a>>,
     spread: Vec<Skew<'a>>,
 }
 
-/// A counter with its topology.
+/// A counter and the topology that defines its domains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DomainCount<'a> {
     pub(super) topology: &'a Topology,
@@ -33,12 +33,12 @@ pub(super) struct DomainCount<'a> {
     counted: &'a CounterKey,
 }
 
-/// A spread constraint with its current minimum.
+/// A spread constraint, and the current minimum count over its domains.
 #[derive(Clone, Copy, Debug)]
 struct Skew<'a> {
     near: DomainCount<'a>,
     rule: Spread,
-    /// True if the pod matches the constraint's own selector.
+    /// True if the pod itself matches the constraint's selector.
     counts_itself: bool,
     least: i64,
 }
@@ -79,14 +79,14 @@ impl Skew<'_> {
 }
 
 impl Counts {
-    /// Prepares the evaluation of a pod's rules for hosts.
+    /// Prepares the rules of a pod for the evaluation of hosts.
     #[must_use]
     pub fn filter_for<'a>(&'a self, rules: &'a Rules) -> PodFilter<'a> {
         PodFilter::new(self, rules)
     }
 
-    /// Returns true if a pod may go to a host by the rules that do not depend on other pods, without the check of
-    /// resources.
+    /// Returns true if the pod may go to the host according to the rules that do not depend on other pods. Resources
+    /// are not checked.
     #[must_use]
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
         let hosts = &self.hosts;
@@ -99,7 +99,7 @@ impl Counts {
             && rules.template.node_rule.is_none_or(matching)
     }
 
-    /// Returns true if the Node's totals are sufficient for the requests of a pod.
+    /// Returns true if the Node's remaining allocatable resources are sufficient for the requests of the pod.
     #[must_use]
     pub fn has_room(&self, rules: &Rules, host: HostId) -> bool {
         self.hosts
@@ -115,7 +115,8 @@ impl<'a> PodFilter<'a> {
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
             affinity = counters.iter().filter_map(near).collect();
-            // The first pod of its group does not need another pod (`satisfyPodAffinity`).
+            // The first pod of a group that has an affinity to itself does not need another pod
+            // (`satisfyPodAffinity`).
             starts_group = affinity.iter().all(|near| near.counter.total == 0)
                 && counts
                     .groups
@@ -164,8 +165,8 @@ impl<'a> PodFilter<'a> {
         }
     }
 
-    /// Returns the hosts that match by labels, name, taints and cordon, in the order in which the hosts were first
-    /// added. The pod cannot go to any other host.
+    /// Returns the hosts that match the pod's node selector, node affinity and tolerations, in the order in which the
+    /// hosts were first added. The pod cannot go to any other host.
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
         let mut hosts = self.matching.unwrap_or(&self.counts.hosts.present).clone();
         if let Some(tolerated) = self.tolerated {
@@ -178,20 +179,20 @@ impl<'a> PodFilter<'a> {
         hosts.into_iter().map(HostId)
     }
 
-    /// Returns true if the pod may go to the host by all rules, resources included.
+    /// Returns true if the pod may go to the host according to all rules, and the host's resources are sufficient.
     #[must_use]
     pub fn allows(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.has_room(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may go to the host by the rules that do not depend on other pods, without the check of
-    /// resources.
+    /// Returns true if the pod may go to the host according to the rules that do not depend on other pods. Resources
+    /// are not checked.
     #[must_use]
     pub fn allows_by_host(&self, host: HostId) -> bool {
         self.counts.allows_by_host(self.rules, host)
     }
 
-    /// Returns true if any existing pod affects the selection of hosts for the pod.
+    /// Returns true if existing pods affect to which hosts the pod may go.
     #[must_use]
     pub fn depends_on_pods(&self) -> bool {
         !(self.affinity.is_empty()
@@ -200,19 +201,19 @@ impl<'a> PodFilter<'a> {
             && self.spread.is_empty())
     }
 
-    /// Returns true if the Node's totals are sufficient for the requests of the pod.
+    /// Returns true if the Node's remaining allocatable resources are sufficient for the requests of the pod.
     #[must_use]
     pub fn has_room(&self, host: HostId) -> bool {
         self.counts.has_room(self.rules, host)
     }
 
-    /// Like [`Self::allows`] without the check of resources, for callers with their own accounting.
+    /// Like [`Self::allows`], but without the check of resources, for callers that account for resources themselves.
     #[must_use]
     pub fn allows_except_resources(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may go to the host by the rules that depend on other pods.
+    /// Returns true if the pod may go to the host according to the rules that depend on other pods.
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
         let is_in = |near: &DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
@@ -227,8 +228,8 @@ impl<'a> PodFilter<'a> {
 
     /// Returns the reasons why the pod may not go to the host; empty if the pod may go there.
     ///
-    /// As in kube-scheduler, the rules are evaluated in the order of the default plugins, and only the first failing
-    /// rule is returned. Insufficient resources are all listed.
+    /// As in kube-scheduler, the rules are evaluated in the order of the default plugins, and only the reason of the
+    /// first plugin that excludes the host is returned. If resources are insufficient, all of them are returned.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
         let Some(there) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };

@@ -1,18 +1,18 @@
 //! Resource fit: compares the requests of a pod with the remaining allocatable resources of a Node.
 //!
-//! Implements NodeResourcesFit's `fitsRequest` and component-helpers' `resource.PodRequests`. Not included are
-//! ephemeral storage and pod-level resources, which [`Pod`] lacks.
+//! Implements NodeResourcesFit's `fitsRequest` and component-helpers' `resource.PodRequests`. Ephemeral storage and
+//! pod-level resources are not included, because [`Pod`] lacks them.
 
 use super::reason::Reason;
 use super::symbols::{Symbol, Symbols};
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// Amounts of all counted resources; resources that are not listed are zero.
+/// Amounts of all resources that the scheduler counts. The amount of an unlisted resource is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     cpu_millis: u64,
     memory: u64,
-    /// Huge pages by size and extended resources, by their names in a Node, sorted by name.
+    /// Amounts of huge pages and extended resources, by the resource name in the Node, sorted by name.
     others: Vec<(Symbol, u64)>,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Amounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeResources {
     left: Amounts,
-    /// Number of further pods that the host may run.
+    /// Number of pods that the host may still accept.
     pods_left: u64,
     allocatable: Amounts,
     pods_limit: u64,
@@ -62,9 +62,9 @@ impl Amounts {
     }
 }
 
-/// Returns the requests of a pod as the scheduler computes them: the larger of the sum of its containers and sidecars,
-/// and the maximum over the init containers together with the sidecars that were started before (KEP-753); plus the
-/// overhead.
+/// Returns the requests of a pod as the scheduler computes them (KEP-753): the larger of two amounts, plus the
+/// overhead. The first amount is the sum of the containers and sidecars. The second amount is the maximum over the
+/// init containers, each together with the sidecars that were started before it.
 pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
     Amounts::intern(symbols, &pod.requests())
 }
@@ -76,7 +76,8 @@ impl NodeResources {
         self.update_left();
     }
 
-    /// Recomputes the remaining amounts, which are read far more often than they change.
+    /// Recomputes the remaining amounts after a change. They are stored because they are read far more often than
+    /// they change.
     fn update_left(&mut self) {
         let Self { left, pods_left, allocatable, pods_limit, used, pods } = self;
         left.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
@@ -107,7 +108,8 @@ impl NodeResources {
             && self.has_others(wanted)
     }
 
-    /// Returns true if the remaining amounts are sufficient. Both lists are sorted, so one pass is enough.
+    /// Returns true if the remaining huge pages and extended resources are sufficient. Both lists are sorted, so one
+    /// pass is enough.
     fn has_others(&self, wanted: &Amounts) -> bool {
         let mut left = self.left.others.iter();
         wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
@@ -116,7 +118,7 @@ impl NodeResources {
         })
     }
 
-    /// Returns all insufficient resources.
+    /// Returns a reason for each resource that is insufficient.
     pub(super) fn shortages(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
         let mut shortages = Vec::new();
         if self.pods >= self.pods_limit {

@@ -1,4 +1,4 @@
-//! Groups of pods to which rules refer, with an index that finds the groups of a pod without a test of each group.
+//! Groups of pods to which rules refer, with an index that finds the groups of a pod without testing every group.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -11,23 +11,24 @@ use super::symbols::{
 /// Selects pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Term {
-    /// Namespaces by name, sorted.
+    /// Names of the namespaces, sorted.
     pub(super) namespaces: Box<[Symbol]>,
-    /// Selector of additional namespaces by label.
+    /// Label selector of further namespaces.
     pub(super) namespace_selector: Selector,
     pub(super) selector: Selector,
 }
 
-/// A group: the pods that match all terms.
+/// A group of pods: the pods that match all terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
-    /// Terms of the group, sorted; at least one term.
+    /// Terms of the group, sorted; there is at least one term.
     pub(super) terms: Box<[Term]>,
-    /// True if pods that are being deleted do not count. Spread constraints exclude such pods, affinity terms do not.
+    /// True if pods that are being deleted do not belong to the group. Spread constraints exclude such pods; affinity
+    /// terms do not.
     pub(super) excludes_terminating: bool,
 }
 
-/// The properties of a pod that groups match.
+/// The properties of a pod that determine to which groups it belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
     pub(super) namespace: Symbol,
@@ -55,7 +56,8 @@ impl Group {
                 .all(|term| term.selector.matches(symbols, member.labels) && here(term))
     }
 
-    /// Returns the best index key: a key with few pairs that few other entries share.
+    /// Returns the key by which to index the group: if possible, a key with few label pairs that few other entries
+    /// share. `sharers` returns the number of entries that share a pair.
     pub(super) fn index_key(&self, sharers: impl Fn(&Pair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<Pair>)> = None;
         let mut key = None;
@@ -89,7 +91,7 @@ impl Group {
         }
     }
 
-    /// Formats the group for messages.
+    /// Formats the label selectors of the group for messages.
     pub(super) fn shown(&self, symbols: &Symbols) -> String {
         let terms: Vec<String> =
             self.terms.iter().map(|term| term.selector.shown(symbols).to_string()).collect();
@@ -97,14 +99,15 @@ impl Group {
     }
 }
 
-/// Counters of a group.
+/// Numbers of the counters that refer to a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupCounters {
-    /// Counters of the group's pods.
+    /// Numbers of the counters that count the group's pods.
     pub(super) members: Vec<u32>,
-    /// Counters of pods with a required anti-affinity to the group.
+    /// Numbers of the counters that count the pods with a required anti-affinity to the group.
     pub(super) existing_anti_affinity: Vec<u32>,
-    /// Counters of the weights of preferred affinity and anti-affinity to the group.
+    /// Numbers of the counters of kind [`CounterKind::Weights`](super::counter::CounterKind::Weights): weights of the
+    /// affinity terms that select the group.
     pub(super) weights: Vec<u32>,
 }
 
@@ -112,21 +115,23 @@ pub(super) struct GroupCounters {
 #[derive(Debug)]
 pub(super) struct Groups {
     all: Interner<Group, GroupCounters>,
-    /// Groups whose pods all have one of these pairs, by pair.
+    /// Numbers of the groups that are indexed by label pairs, by pair. Every pod of such a group has one of the
+    /// group's pairs.
     by_pair: NumberMap<Pair, Vec<u32>>,
-    /// Groups whose pods all have a label with this key, by key.
+    /// Numbers of the groups that are indexed by a label key, by key. Every pod of such a group has a label with this
+    /// key.
     by_key: NumberMap<Symbol, Vec<u32>>,
-    /// Groups with negative requirements only.
+    /// Numbers of the groups that have only negative requirements, and thus no index key.
     rest: Vec<u32>,
 }
 
-/// A property that all pods of a group have, by which the group is indexed.
+/// A property that all pods of a group have, by which the group can be indexed.
 pub(super) enum IndexKey {
     /// Every pod of the group has one of these pairs.
     Pairs(Vec<Pair>),
     Key(Symbol),
     Rest,
-    /// The group has no pods.
+    /// No pod can belong to the group.
     None,
 }
 
@@ -150,6 +155,7 @@ impl Groups {
 
     pub(super) fn intern(&mut self, group: Group) -> u32 {
         // Hundreds of groups may select `kubevirt.io=virt-launcher` in addition to the label that distinguishes them.
+        // Therefore the key is a pair that few groups share.
         let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
         let (number, is_new) = self.all.intern(group, |_| GroupCounters::default());
         if is_new {
@@ -167,7 +173,7 @@ impl Groups {
         number
     }
 
-    /// Calls the function for each group that contains this pod.
+    /// Calls `each` with the counters of each group to which the pod belongs.
     pub(super) fn for_each_matching<'a>(
         &'a self,
         symbols: &Symbols,
@@ -195,7 +201,8 @@ impl Groups {
     }
 }
 
-/// Pods that share a pair. Most pairs, for example the pod's name, belong to a single pod and need no set.
+/// Pods that have the same label pair. Most pairs, for example the pod's name, belong to a single pod and need no
+/// set.
 #[derive(Debug)]
 pub(super) enum PodSet {
     One(u64),
@@ -212,7 +219,7 @@ impl PodSet {
         }
     }
 
-    /// Removes a pod; returns false if no pod is left.
+    /// Removes a pod; returns false if the set is then empty.
     pub(super) fn remove(&mut self, pod: u64) -> bool {
         match self {
             Self::One(one) => *one != pod,

@@ -1,5 +1,5 @@
-//! Hosts and the criteria of rules. Each criterion is evaluated once for all hosts, and evaluated again for each host
-//! that changes.
+//! Hosts, and the criteria of rules that depend only on a host. Each criterion is evaluated once for all hosts, and
+//! evaluated again for each host that changes.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
 use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
 use super::taints::{Taint, Tolerations};
 
-/// A host with the properties that the rules read.
+/// The properties of a host that the rules read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeInfo {
     pub(super) name: Symbol,
@@ -19,29 +19,34 @@ pub(super) struct NodeInfo {
     pub(super) is_cordoned: bool,
 }
 
-/// Hosts that count for a spread constraint (podtopologyspread `matchNodeInclusionPolicies`).
+/// Eligibility rule: determines the hosts that count for a spread constraint (podtopologyspread
+/// `matchNodeInclusionPolicies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Eligible {
-    /// Keys of labels that the hosts must have, sorted: the keys of all constraints of the pod.
+    /// Label keys that an eligible host must have, sorted: the topology keys of all constraints of the pod with the
+    /// same `whenUnsatisfiable`.
     pub(super) keys: Box<[Symbol]>,
-    /// Rule of node affinity that the hosts must satisfy, with `nodeAffinityPolicy: Honor`.
+    /// Number of the node affinity rule that an eligible host must satisfy; `None` unless the constraint has
+    /// `nodeAffinityPolicy: Honor`.
     pub(super) rule: Option<u32>,
-    /// Tolerations for the hosts' taints, with `nodeTaintsPolicy: Honor`.
+    /// Number of the tolerations that must tolerate the taints of an eligible host; `None` unless the constraint has
+    /// `nodeTaintsPolicy: Honor`.
     pub(super) tolerations: Option<u32>,
 }
 
-/// All hosts. A host keeps its number forever, because callers may store the number.
+/// All hosts. A host's number is never reused for another host name, because callers may store the number.
 #[derive(Debug)]
 pub(super) struct Hosts {
     slots: Vec<NodeInfo>,
     pub(super) resources: Vec<NodeResources>,
-    /// Numbers by name, for schedulers that list all hosts by name in each request.
+    /// Host numbers by name; used for schedulers that list all hosts by name in each request.
     numbers: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     pub(super) present: Bits,
     pub(super) cordoned: Bits,
     by_pair: NumberMap<Pair, Bits>,
     pub(super) rules: Interner<NodeRule, Bits>,
-    /// Raw sums of weights of preferred terms, by host.
+    /// Preferred node affinity terms, with the sum of the weights of the matching terms for each host, by host
+    /// number.
     pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
     pub(super) tolerations: Interner<Tolerations, Bits>,
     pub(super) eligible: Interner<Eligible, Bits>,
@@ -65,7 +70,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of a name; adds the name if the name is new.
+    /// Returns the number of a host name. A new name gets the next number.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -81,7 +86,7 @@ impl Hosts {
         self.numbers.get(name).copied().filter(|number| self.present.has(*number))
     }
 
-    /// Returns an existing host.
+    /// Returns the host with this number, if it exists.
     pub(super) fn get(&self, number: u32) -> Option<&NodeInfo> {
         self.slots.get(index(number)).filter(|_| self.present.has(number))
     }
@@ -94,7 +99,7 @@ impl Hosts {
         self.by_pair.get(&pair)
     }
 
-    /// Sets or removes a host, and evaluates all criteria for the host again.
+    /// Sets or removes the host with this number, and evaluates all criteria for this host again.
     pub(super) fn set(&mut self, symbols: &Symbols, number: u32, to: Option<NodeInfo>) {
         let Some(slot) = self.slots.get_mut(index(number)) else { return };
         for pair in slot.labels.iter() {
@@ -135,7 +140,7 @@ impl Hosts {
     pub(super) fn rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
         let mut hosts = Bits::default();
         if !self.rules.contains(&rule) {
-            // Hosts with the required labels are indexed; only these need to be tested.
+            // The index `by_pair` finds the hosts with all required labels; only these hosts must be tested.
             let mut possible = self.present.clone();
             let none = Bits::default();
             for pair in rule.wanted() {

@@ -1,5 +1,5 @@
-//! Rules that the API server would have rejected. Such a rule causes an error that names the field; it never matches
-//! everything.
+//! Rules that the API server would have rejected. Such a rule causes an error that names the field; it is never
+//! treated as a rule that matches everything.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ pub struct Invalid {
     pub field: String,
     /// Value of the field.
     pub value: String,
-    /// The problem.
+    /// What is wrong with the value.
     pub problem: String,
 }
 
-/// Path of a field. The path is formatted only for an error, because rules are compiled very often.
+/// Path of a field in an object. The path is formatted only for an error, because rules are compiled very often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldPath<'a> {
     above: Option<&'a Self>,
@@ -54,7 +54,7 @@ impl fmt::Display for FieldPath<'_> {
     }
 }
 
-/// Checks a label's key: `[prefix/]name` (apimachinery `content.IsLabelKey`).
+/// Checks that a label key has the form `[prefix/]name` (apimachinery `content.IsLabelKey`).
 pub(super) fn label_key(place: &FieldPath<'_>, key: &str) -> Result<(), Invalid> {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
@@ -73,8 +73,8 @@ pub(super) fn label_key(place: &FieldPath<'_>, key: &str) -> Result<(), Invalid>
     }
 }
 
-/// Checks a label's value: empty, or at most 63 letters, digits and `-_.`, with an alphanumeric character at both
-/// ends.
+/// Checks that a label value is empty, or has at most 63 letters, digits and `-_.`, with an alphanumeric character at
+/// both ends.
 pub(super) fn label_value(place: &FieldPath<'_>, value: &str) -> Result<(), Invalid> {
     if word(value) {
         Ok(())

@@ -1,16 +1,18 @@
-//! The groups of a pod, computed once, because the scheduling, the addition and the removal of the pod need them.
+//! The groups of a pod. They are computed once, because the placement, the addition and the removal of the pod need
+//! them.
 
 use super::groups::{Groups, Member};
 use super::symbols::{Symbols, index};
 
-/// Counters of the groups of a pod, computed once, and valid until groups are added or namespaces change.
+/// Numbers of the counters of all groups to which a pod belongs. The numbers are valid until groups are added or the
+/// labels of namespaces change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupMembership {
-    /// Numbers of counters: first counters of members, then of existing anti-affinity, then of weights.
+    /// Numbers of all counters, in three sections: counters of members, of existing anti-affinity, and of weights.
     counters: Box<[u32]>,
     existing_anti_affinity: u32,
     weights: u32,
-    /// Version of the groups for which the counters were computed.
+    /// Version of the groups (`Counts::regrouped`) for which the counters were computed.
     pub(super) as_of: u64,
 }
 
@@ -31,19 +33,19 @@ impl GroupMembership {
         Self { counters: counters.into(), existing_anti_affinity: first, weights: second, as_of }
     }
 
-    /// Returns the counters of the pods of these groups.
+    /// Returns the numbers of the counters that count the pods of these groups.
     pub(super) fn members(&self) -> &[u32] {
         self.counters.get(..index(self.existing_anti_affinity)).unwrap_or_default()
     }
 
-    /// Returns the counters of pods with a required anti-affinity to these groups.
+    /// Returns the numbers of the counters that count the pods with a required anti-affinity to these groups.
     pub(super) fn existing_anti_affinity(&self) -> &[u32] {
         self.counters
             .get(index(self.existing_anti_affinity)..index(self.weights))
             .unwrap_or_default()
     }
 
-    /// Returns the counters of the weights of preferred affinity and anti-affinity to these groups.
+    /// Returns the numbers of the counters that sum the weights of the affinity terms that select these groups.
     pub(super) fn weights(&self) -> &[u32] {
         self.counters.get(index(self.weights)..).unwrap_or_default()
     }

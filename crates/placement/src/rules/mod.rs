@@ -1,9 +1,9 @@
 //! The rules of kube-scheduler's plugins on plain data, fast enough to evaluate every pod against many hosts.
 //!
-//! A pod's rules are compiled once ([`Rules::compile`]) into numbers of a [`Counts`]. The [`Counts`] updates its
-//! counters whenever a pod or a host is added, changed or removed. The cost of the evaluation of a host depends only
-//! on the pod's own terms, not on the number of pods: [`Counts::filter_for`], [`PodFilter::allows`],
-//! [`PodFilter::reasons`], [`Scorer`].
+//! A pod's rules are compiled once ([`Rules::compile`]) into numbers that identify entries of a [`Counts`]. The
+//! [`Counts`] updates its counters whenever a pod or a host is added, changed or removed. Therefore the cost to
+//! evaluate a host ([`Counts::filter_for`], [`PodFilter::allows`], [`PodFilter::reasons`], [`Scorer`]) depends only
+//! on the number of the pod's own terms, not on the number of pods.
 //!
 //! The rules are those of kube-scheduler 1.36 with its default configuration. They cover the plugins
 //! NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit, PodTopologySpread (without default constraints)

@@ -12,20 +12,22 @@ use super::invalid::{FieldPath, Invalid, label_key, label_value};
 use super::selector::{LabelMatch, Requirement, of_nodes};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
-/// Requirements for hosts.
+/// The requirements that a pod's `nodeSelector` and required node affinity have for hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NodeRule {
-    /// `spec.nodeSelector`, sorted.
+    /// Requirements of `spec.nodeSelector`, sorted.
     pub(super) selector: Box<[Requirement]>,
-    /// Alternative terms, sorted; `None` if there is no required affinity.
+    /// Terms of the required node affinity, sorted; a host must match at least one of them. `None` if there is no
+    /// required node affinity.
     pub(super) terms: Option<Box<[NodeTerm]>>,
 }
 
-/// Requirements that a host must all meet; there is at least one requirement.
+/// A term: a host must meet all its requirements. There is at least one requirement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeTerm {
     labels: Box<[Requirement]>,
-    /// Requirements for `metadata.name`: with true the name must be equal, with false it must differ.
+    /// Requirements for `metadata.name`: if the boolean is true, the host's name must equal the symbol, otherwise it
+    /// must differ.
     names: Box<[(bool, Symbol)]>,
 }
 
@@ -72,12 +74,12 @@ impl NodeRule {
         Ok(Self { selector: all.into(), terms })
     }
 
-    /// Returns true if every host matches.
+    /// Returns true if every host satisfies the rule.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_empty() && self.terms.is_none()
     }
 
-    /// Returns the labels that a host must have.
+    /// Returns the labels that every matching host has, because `spec.nodeSelector` requires them.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
             LabelMatch::In(values) => values.first().map(|value| (one.key, *value)),
@@ -95,7 +97,7 @@ impl NodeRule {
     }
 }
 
-/// Reads the preferred node affinity; empty terms are ignored.
+/// Validates and reads the preferred node affinity. Empty terms are ignored.
 pub(super) fn preferred_terms(
     symbols: &mut Symbols,
     spec: &FieldPath<'_>,
@@ -118,14 +120,14 @@ pub(super) fn preferred_terms(
     Ok(terms.into())
 }
 
-/// Validates the weight of a preference.
+/// Checks that the weight of a preferred term is between 1 and 100.
 pub(super) fn weight(place: &FieldPath<'_>, weight: i32) -> Result<u32, Invalid> {
     let good = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
     good.ok_or_else(|| place.field("weight").invalid(weight, "is not a weight from 1 to 100"))
 }
 
 impl NodeTerm {
-    /// Reads a term; returns `None` if it is empty.
+    /// Validates and reads a term; returns `None` if the term is empty.
     fn read(
         symbols: &mut Symbols,
         place: &FieldPath<'_>,
@@ -172,7 +174,7 @@ impl NodeTerm {
     }
 }
 
-/// Reads a requirement of `matchFields`: `metadata.name`, with one value.
+/// Validates and reads a requirement of `matchFields`, which must be for `metadata.name` and have one value.
 fn name(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,

@@ -1,4 +1,4 @@
-//! The parts of a pod, a Node and a namespace that the rules read, as Kubernetes API types.
+//! The parts of a pod and a Node that the rules read, as Kubernetes API types.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// The parts of a pod that determine the hosts to which the pod may go.
+/// The parts of a pod that affect its placement and the placement of other pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodSpecParts<'a> {
     /// `metadata.namespace`; an empty namespace means `default`.
@@ -23,12 +23,12 @@ pub struct PodSpecParts<'a> {
     pub tolerations: &'a [v1::Toleration],
     /// Field `spec.topologySpreadConstraints`.
     pub spread: &'a [v1::TopologySpreadConstraint],
-    /// Requests of the pod's containers.
+    /// The pod's containers with their requests.
     pub containers: &'a Pod,
 }
 
 impl<'a> PodSpecParts<'a> {
-    /// Returns the parts of a pod whose containers were already read.
+    /// Returns the parts of a pod; `containers` are the requests that were read from the same pod.
     #[must_use]
     pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -46,15 +46,15 @@ impl<'a> PodSpecParts<'a> {
         }
     }
 
-    /// Returns the parts without the rules about hosts and other pods. Other pods still see the pod's labels, and its
-    /// resources count.
+    /// Returns the parts without the pod's rules about hosts and about other pods. The pod's labels and resources
+    /// remain, because they affect other pods.
     #[must_use]
     pub const fn without_rules(self) -> Self {
         Self { node_selector: None, affinity: None, tolerations: &[], spread: &[], ..self }
     }
 }
 
-/// The parts of a Node that determine which pods the Node may run.
+/// The parts of a Node that determine which pods may run on it.
 #[derive(Clone, Copy, Debug)]
 pub struct HostParts<'a> {
     /// Field `metadata.name`.
@@ -72,7 +72,7 @@ pub struct HostParts<'a> {
 }
 
 impl<'a> HostParts<'a> {
-    /// Returns the parts of a Node whose amounts were already read.
+    /// Returns the parts of a Node; `allocatable` and `pods_limit` are the amounts that were read from the same Node.
     #[must_use]
     pub fn from_node(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
         let spec = node.spec.as_ref();

@@ -1,5 +1,5 @@
-//! Preference scores that do not depend on the set of compared hosts. Callers can store a score of each host and
-//! compare a few hosts.
+//! Preference scores that do not depend on the set of compared hosts, unlike the scores of kube-scheduler. Callers
+//! can therefore store the score of each host, and compare only a few hosts.
 
 use super::compiled::{Rules, Spread};
 use super::counts::{Counts, HostId};
@@ -8,25 +8,26 @@ use super::filter::{DomainCount, PodFilter};
 /// The part of a pod's preferences that depends only on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPreference {
-    /// Sum of the weights of the preferred node affinity terms that match.
+    /// Sum of the weights of those preferred node affinity terms that match the host.
     pub met: i64,
-    /// Sum of all weights.
+    /// Sum of the weights of all preferred node affinity terms.
     pub most: i64,
-    /// Number of `PreferNoSchedule` taints that the pod does not tolerate.
+    /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate.
     pub taints: i64,
 }
 
 /// Preference score of a host that depends on the pods in the host's domains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferenceScore {
-    /// Sum of affinity weights, of either sign: more is better.
+    /// Sum of the weights of preferred affinity and anti-affinity, positive or negative: more is better.
     pub affinity: i64,
-    /// Number of pods of the spread group in the domain above the minimum, summed over all `ScheduleAnyway`
-    /// constraints: less is better. `None`, which is the worst value, if the host lacks the label of a constraint.
+    /// Number of pods by which the host's domain would exceed the skew that a `ScheduleAnyway` constraint permits,
+    /// summed over all such constraints: less is better. `None`, which is the worst value, if the host lacks the
+    /// topology label of a constraint.
     pub skew: Option<i64>,
 }
 
-/// The preferences of a pod that depend on other pods, for the current state.
+/// The preferences of a pod that depend on other pods, evaluated against the current pods.
 #[derive(Debug)]
 pub struct PreferenceScores<'a> {
     near: Vec<(DomainCount<'a>, i64)>,
@@ -40,7 +41,8 @@ impl<'a> PodFilter<'a> {
         self.counts.preference(self.rules, host)
     }
 
-    /// Returns the preferences that depend on existing pods; `None` if neither the pod nor an existing pod has any.
+    /// Returns the preferences that depend on existing pods; `None` if no such preference of the pod or of an
+    /// existing pod affects the choice.
     #[must_use]
     pub fn preference_scores(&self) -> Option<PreferenceScores<'a>> {
         let (counts, rules) = (self.counts, self.rules);
@@ -59,7 +61,8 @@ impl<'a> PodFilter<'a> {
             .filter_map(|rule| {
                 let near = DomainCount::lookup(counts, rule.counter)?;
                 let least = near.counter.least(&counts.eligible_domains, rule.min_domains);
-                // Without pods in the spread group, all hosts are equal, unless hosts may lack the label.
+                // If the spread group has no pods, the constraint treats all hosts that have the topology label
+                // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
                 (matters(&near) || !rule.is_by_host).then_some((near, *rule, least))
             })
             .collect();
@@ -87,7 +90,7 @@ impl Counts {
 }
 
 impl PreferenceScores<'_> {
-    /// Returns true if there are spread constraints only, and no affinity weights.
+    /// Returns true if there are only spread constraints and no affinity weights.
     #[must_use]
     pub const fn only_spread(&self) -> bool {
         self.near.is_empty()

@@ -1,4 +1,4 @@
-//! Reasons why a pod cannot go to a host: a short text that the scheduler counts, and a detailed message.
+//! Reasons why a pod cannot go to a host: a short text by which kube-scheduler counts hosts, and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,8 +7,8 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// A reason against a host. `Display` formats the detailed message; [`Reason::short`] is the text for `FailedNodes` of
-/// a scheduler extender.
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message; [`Reason::short`] returns the text
+/// for `FailedNodes` of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
@@ -24,38 +24,39 @@ pub enum Reason {
         /// The taint's effect.
         effect: Effect,
     },
-    /// The host does not have a label of `spec.nodeSelector`.
+    /// The host lacks a label of `spec.nodeSelector`, or has another value.
     NodeSelector {
-        /// The first missing label, `key=value`.
+        /// The first label that the host lacks, `key=value`.
         wanted: String,
-        /// The value that the host has, if it has that label.
+        /// The host's value of this label; `None` if the host does not have the label.
         found: Option<String>,
     },
     /// No term of the required node affinity matches the host.
     NodeAffinity {
-        /// The terms.
+        /// The terms, formatted for messages.
         wanted: String,
     },
-    /// The kubelet's maximum of pods is reached.
+    /// The host already runs the maximum number of pods.
     PodsLimit {
-        /// The Node's limit.
+        /// The maximum number of pods, `status.allocatable.pods` of the Node.
         limit: u64,
     },
-    /// The host has too little of a resource.
+    /// The free amount of a resource is too small.
     Resources {
         /// Name of the resource in a Node.
         what: String,
-        /// Amount that the pod requests, in thousandths of CPUs, bytes, or a number.
+        /// Amount that the pod requests: thousandths of a CPU, bytes, or a number of devices.
         wanted: u64,
         /// Free amount on the host, in the same unit.
         free: u64,
     },
-    /// The host lacks the label that a spread constraint needs.
+    /// The host lacks the topology label of a spread constraint.
     NoTopology {
         /// The constraint's topology key.
         key: String,
     },
-    /// The skew over the domain with the fewest pods would exceed `maxSkew`.
+    /// With the pod, the number of matching pods in the host's domain would exceed the smallest number in any domain
+    /// by more than `maxSkew`.
     TopologySpread {
         /// The constraint's topology key.
         key: String,
@@ -63,42 +64,42 @@ pub enum Reason {
         domain: String,
         /// Number of matching pods in the domain.
         pods: i64,
-        /// Number of matching pods in the domain with the fewest.
+        /// Number of matching pods in the domain with the fewest matching pods.
         fewest: i64,
         /// The constraint's `maxSkew`.
         max_skew: i64,
     },
-    /// No pod of the pod's required affinity is in the domain.
+    /// The host's domain has no pod that a term of the pod's required affinity selects.
     PodAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value for the topology key, if the host has that label.
         domain: Option<String>,
-        /// The selector of the pods.
+        /// The label selector of the term, formatted for messages.
         pods: String,
     },
-    /// A pod of the pod's required anti-affinity is in the domain.
+    /// The host's domain has a pod that a term of the pod's required anti-affinity selects.
     PodAntiAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value for the topology key.
         domain: String,
-        /// The selector of the pods.
+        /// The label selector of the term, formatted for messages.
         pods: String,
     },
-    /// An existing pod in the domain has a required anti-affinity to this pod.
+    /// The host's domain has a pod whose required anti-affinity selects this pod.
     ExistingAntiAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value for the topology key.
         domain: String,
-        /// The selector of the existing pod's anti-affinity.
+        /// The label selector of the existing pod's anti-affinity term, formatted for messages.
         pods: String,
     },
 }
 
 impl Reason {
-    /// Returns kube-scheduler's own text (1.36), which is the same on every host.
+    /// Returns the text of kube-scheduler 1.36 for this reason, which is the same on every host.
     #[must_use]
     pub fn short(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

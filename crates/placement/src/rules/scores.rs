@@ -1,4 +1,4 @@
-//! Scores of kube-scheduler's score plugins for the hosts that a pod may go to.
+//! Scores of hosts as kube-scheduler's score plugins compute them for the hosts to which a pod may go.
 
 use std::collections::HashSet;
 
@@ -7,45 +7,46 @@ use super::counts::HostId;
 use super::filter::{DomainCount, PodFilter};
 use super::symbols::index;
 
-/// Scores of a host relative to the other compared hosts: 0 to 100 each; more is better.
+/// Scores of a host relative to the other compared hosts, each from 0 to 100; more is better.
 ///
 /// The scores are normalised as in kube-scheduler, including its rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// Score of preferred node affinity; 0 on all hosts if the pod has no preference, or if no host matches.
+    /// Score for preferred node affinity; 0 on all hosts if the pod has no preferred node affinity, or if no host
+    /// matches.
     pub node_affinity: i64,
-    /// Score of `PreferNoSchedule` taints that the pod does not tolerate; 100 if there are no such taints.
+    /// Score for `PreferNoSchedule` taints that the pod does not tolerate; 100 if the host has no such taints.
     pub taints: i64,
-    /// Score of preferred pod affinity and anti-affinity, of the pod itself and of existing pods; 0 on all hosts if
-    /// all hosts are equal.
+    /// Score for preferred pod affinity and anti-affinity of the pod itself and of existing pods; 0 on all hosts if
+    /// the sums of the weights are equal on all hosts.
     pub pod_affinity: i64,
-    /// Score of `ScheduleAnyway` constraints; 0 on all hosts if the pod has no such constraints.
+    /// Score for `ScheduleAnyway` constraints; 0 on all hosts if the pod has no such constraints.
     pub spread: i64,
 }
 
 impl Scores {
-    /// Returns the weighted sum with the weights of kube-scheduler's default plugins: 0 to 900.
+    /// Returns the sum of the scores, weighted as kube-scheduler's default plugins: 0 to 900.
     #[must_use]
     pub const fn weighted(&self) -> i64 {
         self.taints * 3 + (self.node_affinity + self.pod_affinity + self.spread) * 2
     }
 }
 
-/// Scores before normalisation, for callers that compare only a few hosts.
+/// Scores of a host before normalisation, for callers that compare only a few hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw {
-    /// Sum of the weights of matching terms: 0 or more, more is better.
+    /// Sum of the weights of those preferred node affinity terms that match the host: 0 or more, more is better.
     pub node_affinity: i64,
-    /// Number of `PreferNoSchedule` taints that the pod does not tolerate: fewer is better.
+    /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate: fewer is better.
     pub taints: i64,
-    /// Sum of weights, of either sign: more is better.
+    /// Sum of the weights of preferred pod affinity and anti-affinity, positive or negative: more is better.
     pub pod_affinity: i64,
-    /// Weighted number of pods in the domains: less is better. `None`, which is the worst value, if the host lacks the
-    /// label of a constraint.
+    /// Weighted number of pods in the host's domains: less is better. `None`, which is the worst value, if the host
+    /// lacks the topology label of a constraint.
     pub spread: Option<i64>,
 }
 
-/// The part of the scores that all hosts share.
+/// The data that the scores of all hosts need, computed once.
 #[derive(Debug)]
 pub struct Scorer<'a> {
     filter: &'a PodFilter<'a>,
@@ -54,8 +55,8 @@ pub struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Creates a scorer for the hosts to which the pod may go. The number of their domains determines the weight of
-    /// each constraint.
+    /// Creates a scorer for `hosts`, the hosts to which the pod may go. The number of their domains determines the
+    /// weight of each spread constraint.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
         let (counts, rules) = (filter.counts, filter.rules);
@@ -83,7 +84,8 @@ impl<'a> Scorer<'a> {
             } else {
                 scored.map(|host| domain(near, host)).collect::<HashSet<u32>>().len()
             };
-            // `topologyNormalizingWeight`: large topologies must not dominate small ones.
+            // `topologyNormalizingWeight`: constraints with many domains must not dominate constraints with few
+            // domains.
             let size = u32::try_from(size).unwrap_or(u32::MAX);
             spread.push((*near, *rule, (f64::from(size) + 2.0).ln()));
         }
@@ -109,7 +111,7 @@ impl<'a> Scorer<'a> {
         }
     }
 
-    /// Computes the spread score of all constraints (`scoreForCount`).
+    /// Returns the spread score of a host, summed over all constraints (`scoreForCount`).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -123,7 +125,7 @@ impl<'a> Scorer<'a> {
         Some(sum.round() as i64)
     }
 
-    /// Returns the scores of these hosts in the same order. `hosts` must be all hosts to which the pod may go.
+    /// Returns the scores of `hosts`, in the same order. `hosts` must contain all hosts to which the pod may go.
     #[must_use]
     pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
         let raw: Vec<Raw> = hosts.iter().map(|host| self.raw(*host)).collect();
@@ -148,12 +150,12 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// Returns a percentage, rounded down; 0 if `whole` is 0.
+/// Returns `part` as a percentage of `whole`, rounded down; 0 if `whole` is 0.
 fn share(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// Returns the position between two bounds in percent, as interpodaffinity's `NormalizeScore` computes it.
+/// Returns the position of a value between two bounds in percent, computed as in interpodaffinity's `NormalizeScore`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -8,12 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use super::invalid::{FieldPath, Invalid, label_key, label_value};
 use super::symbols::{Labels, Symbol, Symbols};
 
-/// The test of one label's value (apimachinery `labels.Requirement.Matches`).
+/// The test of the value of one label (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum LabelMatch {
-    /// The label has one of these values; sorted, without duplicates.
+    /// The label has one of these values, which are sorted and without duplicates.
     In(Box<[Symbol]>),
-    /// The label has none of these values, or is missing.
+    /// The label has none of these values, or the object lacks the label.
     NotIn(Box<[Symbol]>),
     Exists,
     Absent,
@@ -79,16 +79,16 @@ impl Requirement {
 /// Selects objects by their labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Selector {
-    /// Selects nothing: the selector is absent (`metav1.LabelSelectorAsSelector` of nil).
+    /// Selects nothing. An absent selector does this (`metav1.LabelSelectorAsSelector` of nil).
     Nothing,
-    /// Selects the objects that match all requirements; without requirements, selects every object. Sorted, without
-    /// duplicates.
+    /// Selects the objects that match all these requirements, which are sorted and without duplicates. Without
+    /// requirements, selects every object.
     All(Box<[Requirement]>),
 }
 
 impl Selector {
-    /// Validates and reads a selector. `extra` are the requirements that were built from `matchLabelKeys` and similar
-    /// fields. The requirements are merged as in the API server (`registry/core/pod`,
+    /// Validates and reads a selector, and adds the requirements `extra`, which were built from `matchLabelKeys` and
+    /// similar fields. The requirements are merged as in the API server (`registry/core/pod`,
     /// `applyLabelKeysToLabelSelector`), so that an object that the API server has already processed compiles to the
     /// same selector. An absent selector stays absent.
     pub(super) fn read(
@@ -118,7 +118,7 @@ impl Selector {
         Self::All(requirements.into())
     }
 
-    /// Returns true if the selector matches every object. Spread constraints count no pods for such a selector.
+    /// Returns true if the selector matches every object. Spread constraints with such a selector count no pods.
     pub(super) fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
@@ -153,7 +153,7 @@ impl Selector {
     }
 }
 
-/// Reads a requirement of a label selector.
+/// Validates and reads a requirement of a label selector.
 fn of_labels(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
@@ -167,7 +167,7 @@ fn of_labels(
     requirement(symbols, place, &one.key, &one.operator, values)
 }
 
-/// Reads a requirement of a node selector's `matchExpressions`.
+/// Validates and reads a requirement of a node selector term's `matchExpressions`.
 pub(super) fn of_nodes(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
@@ -177,7 +177,7 @@ pub(super) fn of_nodes(
     requirement(symbols, place, &one.key, &one.operator, values)
 }
 
-/// Validates a requirement by the rules of apimachinery's `labels.NewRequirement`.
+/// Validates a requirement according to apimachinery's `labels.NewRequirement`.
 fn requirement(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,

@@ -1,12 +1,12 @@
-//! Interned strings. Every string that rules compare is stored once, so that a comparison of strings is a comparison
-//! of two integers.
+//! Interned strings. Every string that rules compare is stored once, so that two strings are compared by comparing
+//! two integers.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-/// A string in a [`Symbols`] table.
+/// Number of a string in a [`Symbols`] table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Symbol(u32);
 
@@ -16,7 +16,7 @@ pub(super) const EMPTY: Symbol = Symbol(0);
 /// Table of all interned strings.
 pub(super) struct Symbols {
     known: HashMap<Arc<str>, Symbol>,
-    /// Each string with its value as a number, for `Gt` and `Lt`.
+    /// Each string, and its value if it is an integer; the operators `Gt` and `Lt` need the value.
     names: Vec<(Arc<str>, Option<i64>)>,
 }
 
@@ -40,7 +40,7 @@ impl Symbols {
         new
     }
 
-    /// Returns the symbol of a text, if it is interned.
+    /// Returns the symbol of a string, if the string is interned.
     pub(super) fn find(&self, text: &str) -> Option<Symbol> {
         self.known.get(text).copied()
     }
@@ -49,7 +49,7 @@ impl Symbols {
         self.names.get(index(symbol.0)).map_or("", |(name, _)| name)
     }
 
-    /// Returns the text as an integer, if the text is an integer.
+    /// Returns the value of a string, if the string is an integer.
     pub(super) fn number(&self, symbol: Symbol) -> Option<i64> {
         self.names.get(index(symbol.0)).and_then(|(_, number)| *number)
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for Symbols {
 
 /// Converts a number to an index.
 pub(super) const fn index(number: u32) -> usize {
-    // Both targets of Berth have 64-bit addresses.
+    // Both target architectures of Berth have 64-bit addresses.
     number as usize
 }
 
@@ -102,14 +102,14 @@ pub(super) fn pairs(namespace: Symbol, labels: &Labels) -> impl Iterator<Item = 
     std::iter::once((EMPTY, namespace)).chain(labels.iter())
 }
 
-/// A hash function for small internal numbers, which an attacker cannot choose; several times as fast as the standard
-/// hash function.
+/// A hash function for small internal numbers, which an attacker cannot choose. It is several times as fast as the
+/// standard hash function.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        // The upper bits are mixed best, and hash tables use bits from both ends.
+        // The multiplication mixes the upper bits best, but hash tables use bits from both ends.
         self.0 ^ (self.0 >> 32)
     }
 
@@ -139,7 +139,7 @@ impl Hasher for NumberHasher {
 /// A map with internal numbers as keys.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Interned values, each with data derived from it.
+/// Interned values: each value is stored once, has a number, and has data that were derived from it.
 #[derive(Debug)]
 pub(super) struct Interner<K, V> {
     known: NumberMap<Arc<K>, u32>,
@@ -151,7 +151,7 @@ impl<K: Hash + Eq, V> Interner<K, V> {
         Self { known: NumberMap::default(), all: Vec::new() }
     }
 
-    /// Returns the number of a value, and true if the value is new.
+    /// Returns the number of a value, and true if the value is new. `derive` computes the data of a new value.
     pub(super) fn intern(&mut self, thing: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
         if let Some(known) = self.known.get(&thing) {
             return (*known, false);

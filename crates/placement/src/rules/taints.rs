@@ -10,11 +10,11 @@ use super::symbols::{EMPTY, Symbol, Symbols};
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
-    /// Pods that do not tolerate the taint are not scheduled to the host.
+    /// The scheduler places no pods on the host that do not tolerate the taint.
     NoSchedule,
     /// The scheduler avoids the host for pods that do not tolerate the taint.
     PreferNoSchedule,
-    /// Pods that do not tolerate the taint are evicted, and are not scheduled to the host.
+    /// Like `NoSchedule`; pods on the host that do not tolerate the taint are also evicted.
     NoExecute,
 }
 
@@ -36,7 +36,7 @@ impl Effect {
         })
     }
 
-    /// Returns true if the effect excludes pods.
+    /// Returns true if the effect excludes pods that do not tolerate the taint.
     const fn is_hard(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
@@ -64,7 +64,7 @@ impl Taint {
     }
 }
 
-/// A toleration. Absent fields are not compared.
+/// A toleration. Fields that are `None` are not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Toleration {
     key: Option<Symbol>,
@@ -99,20 +99,20 @@ impl Tolerations {
         })
     }
 
-    /// Returns the first taint that excludes the pod.
+    /// Returns the first taint that excludes a pod with these tolerations.
     pub(super) fn first_untolerated(&self, taints: &[Taint]) -> Option<Taint> {
         taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerate(*taint))
     }
 
-    /// Counts the `PreferNoSchedule` taints that the pod does not tolerate.
+    /// Returns the number of `PreferNoSchedule` taints that these tolerations do not tolerate.
     pub(super) fn untolerated_preferences(&self, taints: &[Taint]) -> u32 {
         let untolerated_preferences =
             |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
         u32::try_from(taints.iter().filter(untolerated_preferences).count()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if the pod tolerates a cordoned host. The cordon counts as the taint
-    /// `node.kubernetes.io/unschedulable` (NodeUnschedulable's `Filter`).
+    /// Returns true if the tolerations tolerate the taint `node.kubernetes.io/unschedulable`: a pod with these
+    /// tolerations may go to a cordoned host (NodeUnschedulable's `Filter`).
     pub(super) fn tolerate_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
@@ -134,7 +134,8 @@ impl Toleration {
         let exists = match operator.as_str() {
             "Exists" => true,
             "" | "Equal" => false,
-            // Gt and Lt are behind the feature gate TaintTolerationComparisonOperators, which is off in 1.36.
+            // The operators Gt and Lt require the feature gate TaintTolerationComparisonOperators, which is off in
+            // 1.36.
             other => {
                 return Err(place.field("operator").invalid(other, "is neither Exists nor Equal"));
             }

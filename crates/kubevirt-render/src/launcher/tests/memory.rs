@@ -43,7 +43,8 @@ fn overhead_equals_kubevirts() {
     }
 }
 
-/// Covers the first entry of that table in each release: base, static, video and core overhead.
+/// Covers the first entry of the table "`GetMemoryOverhead` calculation" in each release: base, static, video and
+/// core overhead.
 #[test]
 fn overhead_changed_with_releases() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -67,7 +68,7 @@ fn overhead_changed_with_releases() {
     }
 }
 
-/// Covers "the additionalOverheadRatio is provided": 290Mi are 304,088 thousands of bytes.
+/// Covers "the additionalOverheadRatio is provided": 290Mi are rounded to 304,088 thousands of bytes.
 #[test]
 fn overhead_is_multiplied_in_thousands() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -86,7 +87,8 @@ fn overhead_is_multiplied_in_thousands() {
     assert!(new - old > 99 * MIB && new - old < 101 * MIB, "{old} {new}");
 }
 
-/// Covers "should add ... to the container" of template_test.go, in bytes, and in megabytes that are rounded up.
+/// Covers "should add ... to the container" of template_test.go. Expected values are in bytes, or in megabytes that
+/// are rounded up.
 #[test]
 fn memory_equals_kubevirts() {
     let given = |request: &str, limit: &str| {

@@ -1,4 +1,4 @@
-//! Expected values from `KubeVirt`'s own tests, for the steps that these tests cover.
+//! Tests whose expected values come from `KubeVirt`'s own tests, for the steps that those tests cover.
 
 mod memory;
 
@@ -49,7 +49,7 @@ fn with(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// Covers "Default CPU configuration" of renderresources_test.go, and ratios with a remainder.
+/// Covers "Default CPU configuration" of renderresources_test.go, and CPU counts that are not divisible by the ratio.
 #[test]
 fn cpus_are_shared_by_the_ratio() {
     for (cores, ratio, limited, millis) in
@@ -71,7 +71,7 @@ fn cpus_are_shared_by_the_ratio() {
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
-    // Whole thousandths are exact, although floats are divided.
+    // If the quotient is a whole number of thousandths, the result is exact, although floats are divided.
     for cores in 1..=512 {
         assert_eq!(shared(cores, 10), u64::from(cores) * 100, "{cores}");
     }
@@ -92,7 +92,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         (2, 0, 0, false, json!({}), 3),
         (3, 0, 0, true, json!({}), 4),
         (2, 0, 0, true, json!({}), 4),
-        // KubeVirt counts the pool twice: 5 + 3 CPUs are even, 5 + 3 + 3 are odd.
+        // KubeVirt counts the I/O thread pool twice: 5 + 3 CPUs are an even number, 5 + 3 + 3 an odd number.
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {
@@ -160,7 +160,7 @@ fn devices_are_counted() {
     assert_eq!(compute(bare, &emulated).limits.extended, BTreeMap::new());
 }
 
-/// Covers "`WithEphemeral` option", and additions of container disks.
+/// Covers "`WithEphemeral` option", and the ephemeral storage of container disks.
 #[test]
 fn ephemeral_storage_is_requested() {
     let spec = json!({"domain": {"resources": {
@@ -170,7 +170,8 @@ fn ephemeral_storage_is_requested() {
     assert_eq!(rendered(spec, &release("v1.8.0")).ephemeral_storage, 150_000_000);
 }
 
-/// Returns the containers other than `compute`, with requests and limits in thousandths and bytes.
+/// Returns the names of the containers other than `compute`, with their CPU and memory requests and limits in
+/// thousandths and bytes.
 fn other_containers(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])> {
     let pod = rendered(spec, configuration).pod;
     let all = pod.init_containers.iter().chain(&pod.containers[1..]);
@@ -251,7 +252,7 @@ fn hook_sidecars_follow_the_configuration() {
         (&default, true, [200, 64 * M, 200, 64 * M]),
         (&requests, false, [few[0], few[1], 0, 0]),
         (&requests, true, [200, 64 * M, 200, 64 * M]),
-        // In this case KubeVirt sets no request, and the API server uses the limit.
+        // In this case KubeVirt sets only a limit, and the API server also uses it as the request.
         (&limits, false, [few[0], few[1], few[0], few[1]]),
         (&limits, true, [few[0], few[1], few[0], few[1]]),
     ] {
@@ -321,8 +322,8 @@ fn the_node_selector_is_rendered() {
     assert_eq!(forbidden.pointer(required), Some(&expected));
 }
 
-/// Covers "explicitly using host-model", "empty string should be treated as host-model", "nil ...": the label must be
-/// in every term.
+/// Covers "explicitly using host-model", "empty string should be treated as host-model" and "nil ...": every node
+/// affinity term must exclude the label.
 #[test]
 fn nodes_with_an_obsolete_model_are_excluded() {
     let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
