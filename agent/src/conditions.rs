@@ -176,7 +176,7 @@ fn host_tuned(input: &Input) -> ConditionState {
             };
             let left = left.len();
             let message =
-                format!("{left} changes are pending, the first: {}: {why}", change.sentence());
+                format!("{left} changes are pending, the first: {}: {why}", change.description());
             ConditionState::is_false(reason, message)
         }
     }

@@ -143,7 +143,11 @@ impl Manifest {
             match top.get(field) {
                 Some(Value::String(found)) if found == expected => {}
                 Some(other) => {
-                    return Err(Fault::new(field, plain(other), format!("must be {expected}")));
+                    return Err(Fault::new(
+                        field,
+                        format_value(other),
+                        format!("must be {expected}"),
+                    ));
                 }
                 None => {
                     return Err(Fault::new(
@@ -230,7 +234,7 @@ impl Manifest {
             Value::Object(fields) => fields,
             Value::Null => return,
             other => {
-                self.faults.push(Fault::new("spec", plain(other), "a map was expected"));
+                self.faults.push(Fault::new("spec", format_value(other), "a map was expected"));
                 self.unparsed.parts = Part::ALL.into();
                 return;
             }
@@ -287,7 +291,7 @@ impl Manifest {
             Value::Null => &[],
             other => {
                 let fault =
-                    Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
+                    Fault::new(format!("spec.{field}"), format_value(other), "a list was expected");
                 self.faults.push(fault);
                 self.unparsed.parts.insert(part);
                 &[]
@@ -327,7 +331,7 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
         .iter()
         // `serde_ignored` writes an `Option` as `?` in the path.
         .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
-        .map(|path| unknown(&format!("{place}.{path}"), at(value, &path)))
+        .map(|path| unknown(&format!("{place}.{path}"), value_at_path(value, &path)))
         .collect();
     match result {
         Ok(read) if faults.is_empty() => Ok(read),
@@ -335,9 +339,9 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
         Err(error) => {
             let path = track.path().to_string();
             let field = if path == "." { place.to_owned() } else { format!("{place}.{path}") };
-            let found = if path == "." { value } else { at(value, &path) };
+            let found = if path == "." { value } else { value_at_path(value, &path) };
             let message = error.to_string();
-            Err([faults, vec![Fault::new(field, plain(found), message)]].concat())
+            Err([faults, vec![Fault::new(field, format_value(found), message)]].concat())
         }
     }
 }
@@ -345,13 +349,13 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
 fn unknown(field: &str, value: &Value) -> Fault {
     Fault::new(
         field,
-        plain(value),
+        format_value(value),
         "there is no such field; see `berth-agent plan --help` for a sample",
     )
 }
 
 /// Returns the value at a path that consists of names and indices.
-fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+fn value_at_path<'a>(value: &'a Value, path: &str) -> &'a Value {
     let step = |value: &'a Value, name: &str| match value {
         Value::Array(items) => {
             name.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|n| items.get(n))
@@ -362,7 +366,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 }
 
 /// Formats a value as a user would write it in YAML.
-fn plain(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),

@@ -6,7 +6,9 @@
 
 use std::io;
 
-use berth_host_facts::netlink::{DATAGRAM, NetlinkReader, open, parts, receive, serialized, words};
+use berth_host_facts::netlink::{
+    DATAGRAM_SIZE, NetlinkReader, extended_ack_text, open, receive, serialized, split_messages,
+};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
@@ -55,7 +57,7 @@ pub enum ChangeMode {
 
 /// Maximum number of changes in one datagram. In the kernel's smallest receive buffer (212,992 bytes) there is room for
 /// 256 refusals, but not for 512.
-const BATCH: usize = 64;
+const MAX_BATCH_SIZE: usize = 64;
 /// Maximum size of the requests in one datagram, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -66,7 +68,7 @@ impl Netlink {
     /// If the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
         let (reader, socket) = (NetlinkReader::open()?, open(NETLINK_ROUTE)?);
-        Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
+        Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM_SIZE) })
     }
 
     /// Sends changes, and returns one result for each. The kernel applies the changes in this order, and continues
@@ -83,7 +85,7 @@ impl Netlink {
         for (how, message) in changes {
             let sequence = self.next();
             let bytes = serialized(message, how.flags(), sequence);
-            if batch.count == BATCH || batch.bytes.len() + bytes.len() > BATCH_BYTES {
+            if batch.count == MAX_BATCH_SIZE || batch.bytes.len() + bytes.len() > BATCH_BYTES {
                 outcomes.extend(self.exchange(std::mem::take(&mut batch))?);
             }
             batch.add(&bytes, sequence);
@@ -114,13 +116,14 @@ impl Netlink {
         let mut last_answered = false;
         while !last_answered {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
-            for part in parts(&self.datagram) {
+            for part in split_messages(&self.datagram) {
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 let place = message.header.sequence_number.wrapping_sub(batch.first) as usize;
                 let NetlinkPayload::Error(error) = message.payload else { continue };
                 last_answered |= place + 1 == batch.count;
                 if let (Some(outcome), Some(code)) = (outcomes.get_mut(place), error.code) {
-                    let (errno, words) = (Errno::from_raw(-code.get()), words(&error.header));
+                    let (errno, words) =
+                        (Errno::from_raw(-code.get()), extended_ack_text(&error.header));
                     *outcome = Err(Refused { errno, words });
                 }
             }

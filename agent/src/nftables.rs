@@ -3,9 +3,10 @@
 
 use std::io;
 
-use berth_host_facts::netlink::{DATAGRAM, open, parts, receive, words};
+use berth_host_facts::netlink::{DATAGRAM_SIZE, extended_ack_text, open, receive, split_messages};
 use berth_host_facts::nftables::{
-    Attributes, HEADERS, SUBSYSTEM, answered, bridge_header, encode_message, of_subsystem, sequence,
+    Attributes, HEADERS, SUBSYSTEM, answer_errno, bridge_header, encode_message, message_type,
+    sequence,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -42,7 +43,7 @@ impl Transactions {
     /// # Errors
     /// If the kernel has no netfilter netlink.
     pub(crate) fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM));
+        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -56,7 +57,7 @@ impl Transactions {
         for (place, change) in changes.iter().enumerate() {
             let last = place + 1 == changes.len();
             let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
-            let (kind, sequence) = (of_subsystem(change.kind), self.next());
+            let (kind, sequence) = (message_type(change.kind), self.next());
             batch.extend(encode_message(
                 kind,
                 flags,
@@ -72,15 +73,18 @@ impl Transactions {
         let mut result = Ok(());
         loop {
             receive(&self.socket, &mut self.datagram, "nf_tables")?;
-            for part in parts(&self.datagram) {
+            for part in split_messages(&self.datagram) {
                 let place = sequence(part).wrapping_sub(begin);
-                let (Some(errno), true) = (answered(part), place <= last.wrapping_sub(begin))
+                let (Some(errno), true) = (answer_errno(part), place <= last.wrapping_sub(begin))
                 else {
                     continue;
                 };
                 if errno != 0 && result.is_ok() {
                     let errno = Errno::from_raw(errno);
-                    result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
+                    result = Err(Refused {
+                        errno,
+                        words: part.get(HEADERS..).and_then(extended_ack_text),
+                    });
                 }
                 // If the kernel refuses the whole batch, it reports the error for the first message of the batch.
                 if place == 0 || sequence(part) == last {
@@ -106,7 +110,7 @@ pub struct Request {
 
 impl Request {
     /// Creates an object, which may exist already.
-    pub const fn make(kind: u8, attributes: Attributes) -> Self {
+    pub const fn create(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE, attributes }
     }
 

@@ -48,7 +48,7 @@ pub const PARSERS: &[Parser] = &[
     ("meminfo", |bytes| {
         let text = text(bytes);
         black_box(memory::MemInfo::parse(&text));
-        black_box(memory::chosen(&text).map(str::len));
+        black_box(memory::bracketed_word(&text).map(str::len));
     }),
     ("mounts", |bytes| {
         let text = text(bytes);
@@ -119,9 +119,9 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("netlink", |bytes| {
         black_box(daemon::concerns_link(bytes, 2, "eth0"));
-        black_box(netlink::words(bytes));
-        black_box(nftables::concerns(bytes, nftables::TABLE));
-        for part in netlink::parts(bytes) {
+        black_box(netlink::extended_ack_text(bytes));
+        black_box(nftables::is_about_table(bytes, nftables::TABLE));
+        for part in netlink::split_messages(bytes) {
             let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part);
             black_box(message.ok().and_then(|message| link_of(&message)));
         }

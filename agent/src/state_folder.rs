@@ -20,7 +20,7 @@ pub const LOCK: &str = "var/lib/berth/lock";
 /// # Errors
 /// If the state folder is full, read-only or missing; the file then has its previous content.
 pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError> {
-    keep(root, LAST_MANIFEST_FILE, manifest)
+    save_file(root, LAST_MANIFEST_FILE, manifest)
 }
 
 /// Saves the record of the configuration that the running kubelet was started with.
@@ -28,7 +28,7 @@ pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError>
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
 pub fn write_kubelet_record(root: &Root, record: &Record) -> Result<(), WriteError> {
-    keep(root, KUBELET, &record.render())
+    save_file(root, KUBELET, &record.render())
 }
 
 /// Saves the rollback ledger durably, or removes its file if the ledger is empty.
@@ -39,10 +39,10 @@ pub fn save_ledger(ledger: &Ledger, root: &Root, boot_id: &str) -> Result<(), Wr
     if ledger == &Ledger::default() {
         return root.remove(FILE);
     }
-    keep(root, FILE, &ledger.render(boot_id))
+    save_file(root, FILE, &ledger.render(boot_id))
 }
 
-fn keep(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
+fn save_file(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
     root.create_folder(FOLDER)?;
     root.replace(file, text.as_bytes())
 }
@@ -60,7 +60,7 @@ mod tests {
         root.create_folder("var").unwrap();
         root.create_folder("var/lib").unwrap();
         let mut ledger = Ledger::default();
-        ledger.found(Setting::Ksm(KsmSetting::Run), Value::Number(0));
+        ledger.record_original_value(Setting::Ksm(KsmSetting::Run), Value::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
         ledger.raised.insert("eth1".parse().unwrap());
         save_ledger(&ledger, &root, "b").unwrap();

@@ -19,7 +19,7 @@ pub struct SystemdError(String);
 
 impl SystemdError {
     /// Returns the error for a captured tree, which has no systemd.
-    pub(crate) fn captured() -> Self {
+    pub(crate) fn not_live() -> Self {
         Self("a captured tree has no systemd".to_owned())
     }
 
@@ -28,7 +28,7 @@ impl SystemdError {
         Self("not available from a container".to_owned())
     }
 
-    pub(crate) fn because(error: &dyn std::fmt::Display) -> Self {
+    pub(crate) fn from_error(error: &dyn std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
@@ -76,7 +76,7 @@ impl Systemd {
             .proxy(path.as_str(), interface)?
             .get_property("AllowedCPUs")
             .map_err(systemd_error)?;
-        Ok(CpuSet::from_bytes(&bytes))
+        Ok(CpuSet::from_bitmap(&bytes))
     }
 
     /// Sets the CPUs that a unit may use until the next boot (`systemctl set-property --runtime`); the

@@ -26,8 +26,8 @@ pub struct FieldOwner {
 /// Returns the fields below the top-level field `top` that `manager` owns through an apply.
 #[must_use]
 pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> FieldSet {
-    let ours = entries.iter().filter(|entry| is_apply(entry) && names(entry, manager));
-    ours.filter_map(|entry| below(entry, top)).next().unwrap_or_default()
+    let ours = entries.iter().filter(|entry| is_apply(entry) && is_managed_by(entry, manager));
+    ours.filter_map(|entry| fields_below(entry, top)).next().unwrap_or_default()
 }
 
 /// Returns true if the API server treats the conditions of a status as atomic, with a single owner. Kubernetes 1.20
@@ -56,10 +56,10 @@ pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
 /// through an apply.
 #[must_use]
 pub fn owned_by_others(entries: &[ManagedFieldsEntry], except: &str, top: &str) -> Vec<FieldOwner> {
-    let others = entries.iter().filter(|entry| !(is_apply(entry) && names(entry, except)));
+    let others = entries.iter().filter(|entry| !(is_apply(entry) && is_managed_by(entry, except)));
     let owner = |entry: &ManagedFieldsEntry| {
         let manager = entry.manager.clone().unwrap_or_default();
-        Some(FieldOwner { manager, fields: below(entry, top)? })
+        Some(FieldOwner { manager, fields: fields_below(entry, top)? })
     };
     others.filter_map(owner).collect()
 }
@@ -68,11 +68,11 @@ fn is_apply(entry: &ManagedFieldsEntry) -> bool {
     entry.operation.as_deref() == Some("Apply")
 }
 
-fn names(entry: &ManagedFieldsEntry, manager: &str) -> bool {
+fn is_managed_by(entry: &ManagedFieldsEntry, manager: &str) -> bool {
     entry.manager.as_deref() == Some(manager)
 }
 
-fn below(entry: &ManagedFieldsEntry, top: &str) -> Option<FieldSet> {
+fn fields_below(entry: &ManagedFieldsEntry, top: &str) -> Option<FieldSet> {
     let fields = entry.fields_v1.as_ref()?.0.get(format!("f:{top}"))?;
     Some(FieldSet(fields.clone()))
 }
@@ -87,7 +87,7 @@ impl FieldSet {
     /// Returns the part of `live` that consists of the fields in the set.
     #[must_use]
     pub fn project(&self, live: &Value) -> Value {
-        part(&self.0, live)
+        owned_part(&self.0, live)
     }
 
     /// Returns true if applying `desired` would change a value or the ownership of a field.
@@ -145,7 +145,7 @@ fn item<'a>(list: &'a [Value], keys: &Map<String, Value>) -> Option<&'a Value> {
     list.iter().find(|item| has_keys(item, keys))
 }
 
-fn part(tree: &Value, live: &Value) -> Value {
+fn owned_part(tree: &Value, live: &Value) -> Value {
     if is_leaf(tree) {
         return live.clone();
     }
@@ -153,7 +153,7 @@ fn part(tree: &Value, live: &Value) -> Value {
         Value::Object(fields) => {
             let fields = children(tree).filter_map(|(step, tree)| {
                 let name = step.strip_prefix("f:")?;
-                Some((name.to_owned(), part(tree, fields.get(name)?)))
+                Some((name.to_owned(), owned_part(tree, fields.get(name)?)))
             });
             Value::Object(fields.collect())
         }
@@ -162,7 +162,7 @@ fn part(tree: &Value, live: &Value) -> Value {
             let fields = |item: &Value| {
                 let tree = children(tree)
                     .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));
-                tree.map(|(_, tree)| part(tree, item))
+                tree.map(|(_, tree)| owned_part(tree, item))
             };
             items.iter().filter_map(fields).collect()
         }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Number of items below which starting threads takes more time than it saves.
-const FEW: usize = 256;
+const MIN_ITEMS: usize = 256;
 /// Number of items that a thread takes from the queue at a time. Thus a core that is busy with other work processes
 /// fewer items.
 const BLOCK: usize = 64;
@@ -20,7 +20,7 @@ where
     let count = items.len();
     // The number of cores is read only for long lists, because the standard library opens a dozen files to read it.
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = if count < FEW { 1 } else { cores() };
+    let threads = if count < MIN_ITEMS { 1 } else { cores() };
     if threads < 2 {
         return items.map(work).collect();
     }

@@ -30,7 +30,7 @@ pub const PARSERS: &[Parser] = &[
         let text = String::from_utf8_lossy(bytes);
         if let Ok(amount) = text.parse::<Quantity>() {
             assert_eq!(amount.to_string().parse::<Quantity>().ok(), Some(amount), "{text:?}");
-            black_box((amount.units(), amount.millis()));
+            black_box((amount.whole_units_rounded_up(), amount.millis()));
         }
     }),
     ("fleet", |bytes| {

@@ -102,7 +102,7 @@ fn rendered_with(
         text += &format!("\n---\n{object}");
     }
     let mut problems = Vec::new();
-    let found = stream::each("test", &text, &mut problems, |found| found);
+    let found = stream::for_each_object("test", &text, &mut problems, |found| found);
     let input = RenderInput::new(found, problems);
     let report = |problems: &[berth_api::Problem]| {
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()

@@ -27,7 +27,7 @@ pub struct Controller {
 ///
 /// # Errors
 /// Fails if the ServiceAccount does not exist.
-pub fn rights(plane: &ControlPlane) -> Result<PathBuf> {
+pub fn write_controller_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
     plane.kubeconfig_for("berth-controller", &plane.token_of("berth-controller")?, false)
 }
 
@@ -44,44 +44,56 @@ impl Controller {
         let program = crate::repository().join("target/release/berth-controller");
         let lease = format!("--lease-duration={LEASE}");
         let more = [&[lease.as_str()], more].concat();
-        Self::of(&program, plane, name, None, &more)
+        Self::start_program(&program, plane, name, None, &more)
     }
 
     /// Starts a controller like [`Self::start`], on a host of the same name as the controller. Needs root.
     ///
     /// # Errors
     /// Fails if the controller cannot be started.
-    pub fn on_host(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+    pub fn start_on_host(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
-        Self::of(&program, plane, name, Some(name), more)
+        Self::start_program(&program, plane, name, Some(name), more)
     }
 
     /// Starts a controller like [`Self::start`], with a proxy between the controller and the server.
     ///
     /// # Errors
     /// Fails if the controller cannot be started.
-    pub fn behind(proxy: &Proxy, plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+    pub fn start_behind_proxy(
+        proxy: &Proxy,
+        plane: &ControlPlane,
+        name: &str,
+        more: &[&str],
+    ) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
         let token = plane.token_of("berth-controller")?;
         let kubeconfig = proxy.kubeconfig(plane, "controller-behind", &token)?;
-        Self::with(&program, &kubeconfig, plane, name, None, more)
+        Self::start_with_kubeconfig(&program, &kubeconfig, plane, name, None, more)
     }
 
     /// Starts a controller like [`Self::start`], from a program at another path and with the usual arguments.
     ///
     /// # Errors
     /// Fails if the controller cannot be started.
-    pub fn of(
+    pub fn start_program(
         program: &Path,
         plane: &ControlPlane,
         name: &str,
         host: Option<&str>,
         more: &[&str],
     ) -> Result<Self> {
-        Self::with(program, &rights(plane)?, plane, name, host, more)
+        Self::start_with_kubeconfig(
+            program,
+            &write_controller_kubeconfig(plane)?,
+            plane,
+            name,
+            host,
+            more,
+        )
     }
 
-    fn with(
+    fn start_with_kubeconfig(
         program: &Path,
         kubeconfig: &Path,
         plane: &ControlPlane,

@@ -7,7 +7,7 @@ const CONTROL_PING_DISTANCE: u32 = 10 * RATE;
 
 /// Returns the sequence numbers, from 1 to the last answered ping, that have no answer.
 #[must_use]
-pub fn lost(log: &str) -> Vec<u32> {
+pub fn lost_pings(log: &str) -> Vec<u32> {
     let number = |line: &str| {
         let (_, rest) = line.split_once("icmp_seq=")?;
         line.contains("bytes from").then(|| rest.split_whitespace().next()?.parse().ok())?
@@ -20,12 +20,12 @@ pub fn lost(log: &str) -> Vec<u32> {
 /// Returns the losses at times when the control pings lost nothing. The control pings start together with the other
 /// pings and use a link that is not under test. A busy machine delays and drops frames of both.
 #[must_use]
-pub fn unexplained(log: &str, control: &str) -> Vec<u32> {
-    let of_control = lost(control);
+pub fn unexplained_losses(log: &str, control: &str) -> Vec<u32> {
+    let of_control = lost_pings(control);
     let near = |number: u32| {
         of_control.iter().any(|other| number.abs_diff(*other) <= CONTROL_PING_DISTANCE)
     };
-    lost(log).into_iter().filter(|number| !near(*number)).collect()
+    lost_pings(log).into_iter().filter(|number| !near(*number)).collect()
 }
 
 #[cfg(test)]
@@ -44,10 +44,10 @@ mod tests {
     #[test]
     fn a_loss_is_explained_by_a_control_ping_lost_near_it() {
         let tenant = log((1..=300).filter(|number| ![20, 290].contains(number)));
-        assert_eq!(lost(&tenant), [20, 290]);
+        assert_eq!(lost_pings(&tenant), [20, 290]);
         let control = log((1..=300).filter(|number| *number != 250));
-        assert_eq!(unexplained(&tenant, &control), [20]);
-        assert_eq!(unexplained(&tenant, &log(1..=300)), [20, 290]);
-        assert!(lost("").is_empty());
+        assert_eq!(unexplained_losses(&tenant, &control), [20]);
+        assert_eq!(unexplained_losses(&tenant, &log(1..=300)), [20, 290]);
+        assert!(lost_pings("").is_empty());
     }
 }

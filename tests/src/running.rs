@@ -67,7 +67,7 @@ impl Running {
     }
 
     /// Ends the process.
-    pub fn end(&mut self) {
+    pub fn stop(&mut self) {
         self.process.kill().unwrap_or_default();
         self.process.wait().map(drop).unwrap_or_default();
     }
@@ -75,6 +75,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 /// it.
 const SLOWDOWN_FACTOR: u32 = 10;
 /// Maximum length of the shown output of the last attempt, from its end.
-const SHOWN: usize = 2000;
+const MAX_SHOWN_OUTPUT: usize = 2000;
 
 /// Observation of an attempt while the condition does not hold yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub fn until<T>(
         };
         let waited = begin.elapsed();
         if waited >= limit * SLOWDOWN_FACTOR {
-            let from = saw.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+            let from = saw.char_indices().rev().nth(MAX_SHOWN_OUTPUT).map_or(0, |(at, _)| at);
             let end = saw.get(from..).unwrap_or_default().trim();
             bail!("not after {} s: {what}; the last try saw: {end}", waited.as_secs());
         }

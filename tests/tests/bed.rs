@@ -89,9 +89,9 @@ fn reboots(host: &mut Host) {
     let error = host.run("echo b >/proc/sysrq-trigger; sleep 100").unwrap_err();
     assert!(format!("{error:#}").contains("restarted"), "{error:#}");
     assert!(host.run("true").is_err());
-    host.rebooted().unwrap();
+    host.wait_for_reboot().unwrap();
     host.start("sleep 2; echo c >/proc/sysrq-trigger").unwrap();
-    let error = host.rebooted().unwrap_err();
+    let error = host.wait_for_reboot().unwrap_err();
     assert!(format!("{error:#}").contains("its kernel panicked"), "{error:#}");
 }
 

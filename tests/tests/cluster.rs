@@ -65,7 +65,7 @@ fn infra_node(plane: &ControlPlane) -> Value {
 }
 
 fn ask(plane: &ControlPlane, spec: &Value) {
-    plane.ask("rack1-a", spec).unwrap();
+    plane.set_infra_node_spec("rack1-a", spec).unwrap();
 }
 
 fn node(plane: &ControlPlane) -> Value {

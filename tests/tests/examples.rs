@@ -195,9 +195,9 @@ fn killed_at_any_moment(
         // The leader is killed, and in every third round both controllers.
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         let leads = usize::from(lease["spec"]["holderIdentity"] == "second");
-        controllers[leads].running.end();
+        controllers[leads].running.stop();
         if round % 3 == 2 {
-            controllers[1 - leads].running.end();
+            controllers[1 - leads].running.stop();
             controllers[1 - leads] = start(plane, ["first", "second"][1 - leads]);
         }
         controllers[leads] = start(plane, ["first", "second"][leads]);

@@ -91,7 +91,7 @@ fn ready(plane: &ControlPlane) -> Value {
 }
 
 fn ask(plane: &ControlPlane, spec: &Value) {
-    plane.ask(NODE, spec).unwrap();
+    plane.set_infra_node_spec(NODE, spec).unwrap();
 }
 
 fn says_what_the_host_is(plane: &ControlPlane) {

@@ -24,7 +24,7 @@ use berth_controller::run::events::Events;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
-use berth_tests::controller::rights;
+use berth_tests::controller::write_controller_kubeconfig;
 use berth_tests::repository;
 use berth_tests::simulated::{KubeVirt, client, runtime};
 use kube::Api;
@@ -67,12 +67,13 @@ impl Controller {
     /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
-        let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
+        let client =
+            runtime.block_on(client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
             let SharedInformers { tenants, configs, .. } =
-                SharedInformers::begin(&client, &mut tasks);
+                SharedInformers::start_watches(&client, &mut tasks);
             machines::run(client, events, Arc::default(), tenants, configs, RESYNC).await;
         });
         Self(Some(runtime))

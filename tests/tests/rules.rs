@@ -129,7 +129,7 @@ fn configuration(plane: &ControlPlane) -> Value {
 }
 
 fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
-    filter.reasons(host).iter().map(|reason| reason.short().into_owned()).collect()
+    filter.reasons(host).iter().map(|reason| reason.summary().into_owned()).collect()
 }
 
 impl Bed {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use berth_controller::run::events::Events;
 use berth_controller::run::tenants::{self, SharedInformers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
-use berth_tests::controller::rights;
+use berth_tests::controller::write_controller_kubeconfig;
 use berth_tests::simulated::{Fleet, Part, client, runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -31,11 +31,12 @@ impl Controller {
     /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
-        let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
+        let client =
+            runtime.block_on(client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
-            let shared_informers = SharedInformers::begin(&client, &mut tasks);
+            let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
             // Without a server the reconciler ends, and the test ends then too.
             tenants::run(client, events, Arc::default(), shared_informers, RESYNC)
                 .await
@@ -482,7 +483,7 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
     let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});
     let trunk = json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
     for host in ["rack1-a", "rack1-b"] {
-        plane.ask(host, &json!({"networks": [trunk, yard]})).unwrap();
+        plane.set_infra_node_spec(host, &json!({"networks": [trunk, yard]})).unwrap();
     }
     let pools = json!({"spec": {"vlanPools": [
         {"network": "trunk", "ranges": ["100-299"]}, {"network": "yard", "ranges": ["290-299", "400-409"]},

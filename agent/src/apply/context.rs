@@ -94,7 +94,7 @@ impl<'a> ApplyContext<'a> {
     pub(super) fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
         // A captured tree has no systemd, and the systemd of this machine belongs to another host.
         let connect =
-            || if self.root.is_live() { Systemd::connect() } else { Err(SystemdError::captured()) };
+            || if self.root.is_live() { Systemd::connect() } else { Err(SystemdError::not_live()) };
         self.systemd.get_or_init(connect).as_ref().map_err(Clone::clone)
     }
 

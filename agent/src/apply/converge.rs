@@ -20,7 +20,7 @@ use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
 /// Limit of rounds. Two rounds occur where the kernel resets one setting with another.
-const ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 
 /// Result of a convergence of the host.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub fn converge(
         let nothing_to_forget =
             plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
         let up_to_date = new.is_empty() && nothing_to_forget;
-        if stopped.is_some() || unfinished || round > ROUNDS || up_to_date {
+        if stopped.is_some() || unfinished || round > MAX_ROUNDS || up_to_date {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
                 report(&outcome);

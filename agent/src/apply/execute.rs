@@ -101,15 +101,15 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
         if !change.drift {
             ledger
                 .raised
-                .extend(change.links().into_iter().flat_map(links::ledger_updates::raises));
+                .extend(change.links().into_iter().flat_map(links::ledger_updates::uplinks_set_up));
         }
         if let Some(work) = change.links() {
             links::ledger_updates::record_joining_uplinks(work, ledger);
         }
         for step in change.steps() {
-            ledger.found(step.setting, step.was.clone());
+            ledger.record_original_value(step.setting, step.was.clone());
             for (setting, was) in &step.disturbs {
-                ledger.found(*setting, was.clone());
+                ledger.record_original_value(*setting, was.clone());
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn execute(
     action: &KubeletAction,
     ledger: &mut Ledger,
 ) -> ApplyResult {
-    let ended = work(context, action).unwrap_or_else(|ended| ended);
+    let ended = apply_kubelet_action(context, action).unwrap_or_else(|ended| ended);
     ledger.files.extend(files_created_by(action));
     for file in action.files().into_iter().filter(|file| !context.root.exists(file)) {
         ledger.files.remove(file);
@@ -33,7 +33,7 @@ pub(super) fn execute(
     ended
 }
 
-fn work(context: &ApplyContext, action: &KubeletAction) -> Result {
+fn apply_kubelet_action(context: &ApplyContext, action: &KubeletAction) -> Result {
     let root = context.root;
     match action {
         KubeletAction::Stage { staged, text } => {

@@ -13,11 +13,11 @@ use berth_host_facts::root::Root;
 use berth_host_facts::setting::Value;
 
 /// Number of consecutive tries without a new page after which no further try is made.
-const IDLE_TRIES: u32 = 3;
+const MAX_TRIES_WITHOUT_PROGRESS: u32 = 3;
 /// Maximum number of tries.
-const TRIES: u32 = 20;
+const MAX_TRIES: u32 = 20;
 /// Pause between tries: per-CPU caches are drained and freed pages merge in the meantime.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the sysfs folder of the huge pages of one size in a NUMA zone.
 pub(super) fn folder(zone: u32, size: PageSize) -> String {
@@ -51,17 +51,17 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
     }
     let mut idle = 0;
     let mut now = before;
-    for round in 0..TRIES {
+    for round in 0..MAX_TRIES {
         if round > 0 {
             pool.compact(zone);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         context.root.write(&format!("{folder}/nr_hugepages"), &target.to_string())?;
         context.report_progress();
         let got = pool.persistent()?;
         idle = if got > now { 0 } else { idle + 1 };
         now = got;
-        if now >= *target || idle >= IDLE_TRIES {
+        if now >= *target || idle >= MAX_TRIES_WITHOUT_PROGRESS {
             break;
         }
     }
@@ -79,12 +79,12 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
     };
     Ok(ApplyResult::Partial(format!(
         "got {now} of {desired}: {cause}; {}",
-        at_boot(zone, size, *desired)
+        boot_parameter_remedy(zone, size, *desired)
     )))
 }
 
 /// Returns advice on how to reserve the pages at boot.
-fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
+fn boot_parameter_remedy(zone: u32, size: PageSize, count: u64) -> String {
     let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
     let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
     format!(

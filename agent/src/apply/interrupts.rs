@@ -35,7 +35,7 @@ pub(super) fn execute(
             }
             Ok(()) => ApplyResult::Failed(format!("/{file}: differs from the written value")),
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
-                ledger.unmovable.insert(number, irqs::users(context.root, number));
+                ledger.unmovable.insert(number, irqs::driver_names(context.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;
                 continue;

@@ -58,7 +58,7 @@ impl Outcome {
         };
         Self {
             id: change.id.clone(),
-            what: change.sentence(),
+            what: change.description(),
             result,
             drift: change.drift,
             message,
@@ -89,12 +89,12 @@ impl Outcome {
             what: short(&self.what, 256),
             result: self.result,
             message: self.message.as_ref().map(|message| short(message, 1024)),
-            removes: self.removes(),
+            removes: self.tenant_removal(),
         }
     }
 
     /// Returns the tenant networks that the change removes, for the field `removes` of the status.
-    fn removes(&self) -> Option<Removal> {
+    fn tenant_removal(&self) -> Option<Removal> {
         match &self.id {
             ChangeId::Links(LinkChangeId::RemoveVlans { vlans, .. }) => {
                 Some(Removal { tenant: None, vlans: Some(vlans.clone().into()) })

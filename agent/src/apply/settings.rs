@@ -23,7 +23,7 @@ pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Re
     if let (Setting::AllowedCpus(unit), Value::Cpus(cpus)) = (setting, value) {
         return set_allowed_cpus(context, unit, cpus);
     }
-    context.root.write(&path(setting), &text(setting, value))?;
+    context.root.write(&path(setting), &kernel_text(setting, value))?;
     match read(context.root, setting) {
         Some(now) if now == *value => Ok(ApplyResult::Done(None)),
         Some(now) => Err(ApplyResult::Failed(format!(
@@ -72,7 +72,10 @@ fn wait_until_allowed(
             return Ok(());
         }
         if begin.elapsed() > CGROUP_UPDATE_TIMEOUT {
-            let now = now.map_or_else(|| "unknown CPUs".to_owned(), |now| Value::Cpus(now).shown());
+            let now = now.map_or_else(
+                || "unknown CPUs".to_owned(),
+                |now| Value::Cpus(now).to_display_text(),
+            );
             let message = format!(
                 "{}: systemd accepted the value, but its control group still has {now}",
                 unit.name()
@@ -92,7 +95,9 @@ pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
             host_settings::mask(root, &path).map(Value::Cpus)
         }
-        Setting::TransparentHugepages => host_settings::word(root, &path).map(Value::Word),
+        Setting::TransparentHugepages => {
+            host_settings::read_selected_word(root, &path).map(Value::Word)
+        }
         Setting::Hugepages { zone, size } => {
             super::hugepages::persistent(root, zone, size).map(Value::Number)
         }
@@ -112,7 +117,7 @@ fn path(setting: Setting) -> String {
     }
 }
 
-fn text(setting: Setting, value: &Value) -> String {
+fn kernel_text(setting: Setting, value: &Value) -> String {
     match (setting, value) {
         (Setting::WorkqueueCpus | Setting::DefaultIrqAffinity, Value::Cpus(cpus)) => cpus.to_mask(),
         (_, value) => value.to_string(),

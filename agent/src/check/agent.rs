@@ -29,18 +29,18 @@ fn client_certificate(input: &Input) -> Outcome {
         Some(Ok(certificate)) => certificate,
         Some(Err(error)) => {
             return Outcome::fail("the agent's client certificate cannot be read")
-                .because(path, error)
+                .with_evidence(path, error)
                 .remedy(REMEDY);
         }
     };
     let end = format!("valid until {}", certificate.end);
     let outcome = match certificate.expiry {
         None => return Outcome::skip("a captured tree has no current time"),
-        Some(Expiry::Far) => return Outcome::pass(end.clone()).because(path, end),
+        Some(Expiry::Far) => return Outcome::pass(end.clone()).with_evidence(path, end),
         Some(Expiry::Soon) => Outcome::warn("the agent's client certificate expires soon"),
         Some(Expiry::Expired) => Outcome::fail("the agent's client certificate has expired"),
     };
-    outcome.because(path, end).remedy(REMEDY)
+    outcome.with_evidence(path, end).remedy(REMEDY)
 }
 
 #[cfg(test)]

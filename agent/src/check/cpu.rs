@@ -73,8 +73,8 @@ fn zones(input: &Input) -> Outcome {
         let overlapping = known.iter().skip(index + 1).find(|(_, other)| cpus.intersects(other));
         if let Some((b, other)) = overlapping {
             return Outcome::warn(format!("zones {a} and {b} both contain CPUs {}", cpus.intersection(other)))
-                .because(format!("/sys/devices/system/node/node{a}/cpulist"), cpus)
-                .because(format!("/sys/devices/system/node/node{b}/cpulist"), other)
+                .with_evidence(format!("/sys/devices/system/node/node{a}/cpulist"), cpus)
+                .with_evidence(format!("/sys/devices/system/node/node{b}/cpulist"), other)
                 .remedy("update the BIOS; until then boot with numa=off, so that NUMA placement is not used");
         }
     }
@@ -83,7 +83,7 @@ fn zones(input: &Input) -> Outcome {
         "{count} zone{}, each CPU in exactly one",
         if count == 1 { "" } else { "s" }
     ))
-    .because("/sys/devices/system/node", format!("{count} nodes"))
+    .with_evidence("/sys/devices/system/node", format!("{count} nodes"))
 }
 
 fn online(input: &Input) -> Outcome {
@@ -93,7 +93,7 @@ fn online(input: &Input) -> Outcome {
     let path = "/sys/devices/system/cpu/offline";
     if offline.is_empty() {
         return Outcome::pass(format!("CPUs {online}"))
-            .because("/sys/devices/system/cpu/online", online);
+            .with_evidence("/sys/devices/system/cpu/online", online);
     }
     let outcome = match input.smt_control.as_deref() {
         Some(off @ ("off" | "forceoff")) => {
@@ -103,18 +103,18 @@ fn online(input: &Input) -> Outcome {
                 "if this is not intended: remove nosmt=force from the kernel command line and reboot"
             };
             Outcome::warn(format!("SMT is switched off: CPUs {offline} are offline"))
-                .because("/sys/devices/system/cpu/smt/control", off)
+                .with_evidence("/sys/devices/system/cpu/smt/control", off)
                 .remedy(remedy)
         }
         _ => Outcome::warn(format!("CPUs {offline} are offline")).remedy(format!(
             "if this is not intended: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
-            words(offline)
+            space_separated(offline)
         )),
     };
-    outcome.because(path, offline)
+    outcome.with_evidence(path, offline)
 }
 
-fn words(set: &CpuSet) -> String {
+fn space_separated(set: &CpuSet) -> String {
     set.iter().map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(" ")
 }
 
@@ -124,8 +124,10 @@ fn smt_alignment(input: &Input) -> Outcome {
         return Outcome::skip("the number of threads per core is unknown");
     };
     if threads == 1 {
-        return Outcome::pass("one thread per core: every CPU is a whole core")
-            .because("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", "one CPU each");
+        return Outcome::pass("one thread per core: every CPU is a whole core").with_evidence(
+            "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list",
+            "one CPU each",
+        );
     }
     let Some(config) = &facts.kubelet.config else {
         return Outcome::skip(format!(
@@ -134,7 +136,7 @@ fn smt_alignment(input: &Input) -> Outcome {
     };
     if config.cpu_manager_policy != "static" {
         return Outcome::skip("the kubelet does not pin CPUs (cpuManagerPolicy is none)")
-            .because("cpuManagerPolicy", &config.cpu_manager_policy);
+            .with_evidence("cpuManagerPolicy", &config.cpu_manager_policy);
     }
     if let Some(reserved) = &config.reserved_system_cpus {
         let whole = facts
@@ -147,8 +149,8 @@ fn smt_alignment(input: &Input) -> Outcome {
             return Outcome::warn(format!(
                 "reserved CPUs {reserved} split cores: their siblings {missing} can be allocated to VMs"
             ))
-            .because("reservedSystemCPUs", reserved)
-            .because("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", &whole)
+            .with_evidence("reservedSystemCPUs", reserved)
+            .with_evidence("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", &whole)
             .remedy(format!(
                 "reservedSystemCPUs: \"{whole}\" in the kubelet's configuration, on a drained node"
             ));
@@ -158,10 +160,10 @@ fn smt_alignment(input: &Input) -> Outcome {
         return Outcome::pass(format!(
             "full-pcpus-only is on: VMs must request multiples of {threads} CPUs"
         ))
-        .because("cpuManagerPolicyOptions", "full-pcpus-only=true");
+        .with_evidence("cpuManagerPolicyOptions", "full-pcpus-only=true");
     }
     Outcome::warn("two VMs may share one core: full-pcpus-only is off")
-        .because("cpuManagerPolicyOptions", options(config))
+        .with_evidence("cpuManagerPolicyOptions", options(config))
         .remedy("cpuManagerPolicyOptions: {full-pcpus-only: \"true\"} in the kubelet's configuration, on a drained node")
 }
 
@@ -181,8 +183,8 @@ fn isolation(input: &Input) -> Outcome {
     }
     let with_paths = |outcome: Outcome| {
         outcome
-            .because("/sys/devices/system/cpu/isolated", isolated)
-            .because("/sys/devices/system/cpu/nohz_full", tickless)
+            .with_evidence("/sys/devices/system/cpu/isolated", isolated)
+            .with_evidence("/sys/devices/system/cpu/nohz_full", tickless)
     };
     let config = facts.kubelet.config.as_ref();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref()).unwrap_or(&none);
@@ -192,7 +194,7 @@ fn isolation(input: &Input) -> Outcome {
         return with_paths(Outcome::warn(format!(
             "CPUs {both} are isolated or nohz_full and also reserved for the system"
         )))
-        .because("reservedSystemCPUs", reserved)
+        .with_evidence("reservedSystemCPUs", reserved)
         .remedy(format!(
             "boot with isolcpus= and nohz_full= without {both}, or reserve other CPUs for the system"
         ));
@@ -211,7 +213,7 @@ fn isolation(input: &Input) -> Outcome {
             return with_paths(Outcome::warn(format!(
                 "the kubelet's shared pool contains isolated CPUs {shared}, on which the scheduler does not balance load"
             )))
-            .because(format!("{}/cpu_manager_state", facts.kubelet.folder), &state.default_cpu_set)
+            .with_evidence(format!("{}/cpu_manager_state", facts.kubelet.folder), &state.default_cpu_set)
             .remedy("use the kubelet's static CPU manager policy instead of isolcpus=, and boot without isolcpus=");
         }
     }
@@ -241,7 +243,7 @@ fn irq_affinity(input: &Input) -> Outcome {
             "none of {} interrupts runs on CPUs {dedicated_cpus}",
             input.irqs.len()
         ))
-        .because("/proc/irq/*/effective_affinity_list", format!("none in {dedicated_cpus}"));
+        .with_evidence("/proc/irq/*/effective_affinity_list", format!("none in {dedicated_cpus}"));
     }
     let cpus = there
         .iter()
@@ -254,8 +256,8 @@ fn irq_affinity(input: &Input) -> Outcome {
         there.len(),
         input.irqs.len()
     ))
-    .because("/proc/irq/*/smp_affinity_list", format!("interrupts {numbers}"))
-    .because("isolated, nohz_full, cpu_manager_state", &dedicated_cpus)
+    .with_evidence("/proc/irq/*/smp_affinity_list", format!("interrupts {numbers}"))
+    .with_evidence("isolated, nohz_full, cpu_manager_state", &dedicated_cpus)
     .remedy(format!(
         "for i in /proc/irq/[0-9]*; do echo {elsewhere} > $i/smp_affinity_list; done 2>/dev/null   # managed \
          interrupts cannot be moved: boot with isolcpus=managed_irq,{dedicated_cpus}; irqbalance: set IRQBALANCE_BANNED_CPULIST"
@@ -276,11 +278,11 @@ fn governor(input: &Input) -> Outcome {
         None => Outcome::skip(
             "no cpufreq driver: the firmware or the hypervisor controls the frequency",
         ),
-        Some("performance") => Outcome::pass("performance").because(path, "performance"),
+        Some("performance") => Outcome::pass("performance").with_evidence(path, "performance"),
         Some(other) => Outcome::warn(format!(
             "{other}: the clock frequency of pinned VMs changes with the load"
         ))
-        .because(path, other)
+        .with_evidence(path, other)
         .remedy("cpupower frequency-set --governor performance"),
     }
 }
@@ -289,16 +291,15 @@ fn hybrid(input: &Input) -> Outcome {
     let kinds: BTreeSet<_> = input.facts.cpu.core_kinds.iter().map(|kind| kind.kind).collect();
     match input.facts.cpu.hybrid {
         None => Outcome::skip("no CPU was found"),
-        Some(false) => {
-            Outcome::pass("all cores are of one type").because("/sys/devices/cpu_atom", "absent")
-        }
+        Some(false) => Outcome::pass("all cores are of one type")
+            .with_evidence("/sys/devices/cpu_atom", "absent"),
         Some(true) => {
             let mut outcome = Outcome::warn(format!(
                 "cores are of {} types; a pinned VM may get a mixture",
                 kinds.len()
             ));
             for kind in &input.facts.cpu.core_kinds {
-                outcome = outcome.because(format!("{:?} cores", kind.kind), &kind.cpus);
+                outcome = outcome.with_evidence(format!("{:?} cores", kind.kind), &kind.cpus);
             }
             outcome.remedy(
                 "disable the efficiency cores in the firmware setup, or reserve them for the system",

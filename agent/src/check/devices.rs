@@ -42,14 +42,14 @@ fn firmware(input: &Input) -> Outcome {
     let iommu = &input.facts.iommu;
     match (&iommu.firmware_table, iommu.enabled) {
         (Some(table), _) => {
-            Outcome::pass(format!("table {table}")).because(format!("/sys/firmware/acpi/tables/{table}"), "there")
+            Outcome::pass(format!("table {table}")).with_evidence(format!("/sys/firmware/acpi/tables/{table}"), "there")
         }
         (None, Some(true)) => Outcome::pass("the kernel uses an IOMMU, although no ACPI table describes it"),
         (None, Some(false)) if input.facts.notes.is_unknown("capabilities.iommu.firmwareTable") => {
             Outcome::skip("ACPI tables are not readable here, and the kernel uses no IOMMU")
         }
         (None, Some(false)) => Outcome::warn("the firmware describes no IOMMU")
-            .because("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
+            .with_evidence("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
             .remedy("enable VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),
         (None, None) => Outcome::skip("the captured tree has neither ACPI tables nor IOMMU groups"),
     }
@@ -58,9 +58,8 @@ fn firmware(input: &Input) -> Outcome {
 fn enabled(input: &Input) -> Outcome {
     let path = "/sys/kernel/iommu_groups";
     match (input.facts.iommu.enabled, input.facts.iommu.groups) {
-        (Some(true), Some(groups)) => {
-            Outcome::pass(format!("{groups} groups")).because(path, format!("{groups} groups"))
-        }
+        (Some(true), Some(groups)) => Outcome::pass(format!("{groups} groups"))
+            .with_evidence(path, format!("{groups} groups")),
         (Some(_), _) => {
             let guest = !matches!(input.facts.machine.hypervisor, None | Some(Hypervisor::None));
             let remedy = match input.facts.kvm_evidence.module {
@@ -70,7 +69,7 @@ fn enabled(input: &Input) -> Outcome {
                 None => "enable the SMMU in the firmware setup",
             };
             Outcome::warn("no IOMMU groups: devices cannot be passed through")
-                .because(path, "no groups")
+                .with_evidence(path, "no groups")
                 .remedy(format!("{remedy}; only passthrough needs it"))
         }
         (None, _) => Outcome::skip("the captured tree has no /sys/kernel/iommu_groups"),
@@ -94,7 +93,8 @@ fn direct_io(input: &Input) -> Outcome {
                 Some(false) => "no O_DIRECT",
                 None => "not tested",
             };
-            outcome = outcome.because(&path.path, format!("{}: {supported}", filesystem(path)));
+            outcome =
+                outcome.with_evidence(&path.path, format!("{}: {supported}", filesystem(path)));
         }
         outcome
     };
@@ -127,7 +127,7 @@ fn nvme(input: &Input) -> Outcome {
             Some(false) => "unused".to_owned(),
             None => "usage unknown".to_owned(),
         };
-        outcome = outcome.because(format!("/dev/{}", drive.name), users);
+        outcome = outcome.with_evidence(format!("/dev/{}", drive.name), users);
     }
     if input.facts.iommu.enabled == Some(false) && is_ready(input.facts.kvm.state) {
         outcome = outcome.remedy("passthrough also needs an IOMMU, see iommu.enabled");

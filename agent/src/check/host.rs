@@ -69,9 +69,11 @@ pub(super) const CHECKS: &[Check] = &[
 
 fn cgroup_version(input: &Input) -> Outcome {
     match input.facts.cgroup.version {
-        Some(2) => Outcome::pass("v2").because("/sys/fs/cgroup/cgroup.controllers", "present"),
+        Some(2) => {
+            Outcome::pass("v2").with_evidence("/sys/fs/cgroup/cgroup.controllers", "present")
+        }
         Some(_) => Outcome::warn("legacy or hybrid control groups (v1)")
-            .because("/sys/fs/cgroup/cgroup.controllers", "absent")
+            .with_evidence("/sys/fs/cgroup/cgroup.controllers", "absent")
             .remedy("boot with systemd.unified_cgroup_hierarchy=1 and without cgroup v1 mounts"),
         None => Outcome::skip("the captured tree has neither /sys/fs/cgroup nor /proc/cgroups"),
     }
@@ -90,9 +92,9 @@ fn cgroup_controllers(input: &Input) -> Outcome {
     let missing: Vec<&str> = needed.iter().filter(|name| !has(name)).copied().collect();
     let seen = cgroup.controllers.join(" ");
     if missing.is_empty() {
-        Outcome::pass(needed.join(", ")).because(path, seen)
+        Outcome::pass(needed.join(", ")).with_evidence(path, seen)
     } else {
-        Outcome::warn(format!("missing: {}", missing.join(", "))).because(path, seen).remedy(
+        Outcome::warn(format!("missing: {}", missing.join(", "))).with_evidence(path, seen).remedy(
             "remove cgroup_disable= from the kernel command line, or use a kernel built with these controllers",
         )
     }
@@ -102,10 +104,10 @@ fn guest(input: &Input) -> Outcome {
     match input.facts.machine.hypervisor {
         None => Outcome::skip("it is unknown whether this host is a virtual machine"),
         Some(Hypervisor::None) => {
-            Outcome::pass("bare metal").because("/proc/cpuinfo flags", "no hypervisor")
+            Outcome::pass("bare metal").with_evidence("/proc/cpuinfo flags", "no hypervisor")
         }
         Some(other) => Outcome::warn(format!("this host is a virtual machine ({other:?})"))
-            .because("/proc/cpuinfo flags", "hypervisor")
+            .with_evidence("/proc/cpuinfo flags", "hypervisor")
             .remedy("sufficient for evaluation; use bare metal for production"),
     }
 }
@@ -122,10 +124,10 @@ fn cores(input: &Input) -> Outcome {
     let message = format!("{cores} cores");
     if cores < CORES {
         Outcome::warn(format!("{message}, below the production minimum of {CORES}"))
-            .because(path, message)
+            .with_evidence(path, message)
             .remedy("8 cores are sufficient for testing")
     } else {
-        Outcome::pass(&message).because(path, message)
+        Outcome::pass(&message).with_evidence(path, message)
     }
 }
 
@@ -140,10 +142,10 @@ fn memory(input: &Input) -> Outcome {
             total.human(),
             MEMORY.human()
         ))
-        .because(path, total)
+        .with_evidence(path, total)
         .remedy("32 GiB are sufficient for testing")
     } else {
-        Outcome::pass(total.human()).because(path, total)
+        Outcome::pass(total.human()).with_evidence(path, total)
     }
 }
 
@@ -153,13 +155,13 @@ fn storage(input: &Input) -> Outcome {
         Some((disks, size)) if size.0 < STORAGE.0 => {
             let found = if disks.is_empty() { "no local disk".to_owned() } else { disks.join(" ") };
             Outcome::warn(format!("{}, below the production minimum of 500 GB", size.human()))
-                .because("/sys/class/block/*/size", format!("{found}: {size}"))
+                .with_evidence("/sys/class/block/*/size", format!("{found}: {size}"))
                 .remedy(
                     "100 GB are sufficient for testing; volumes on network storage are not counted",
                 )
         }
         Some((disks, size)) => Outcome::pass(format!("{} on {} disks", size.human(), disks.len()))
-            .because("/sys/class/block/*/size", disks.join(" ")),
+            .with_evidence("/sys/class/block/*/size", disks.join(" ")),
     }
 }
 
@@ -172,7 +174,7 @@ fn machine_id(input: &Input) -> Outcome {
             "{} on {} has a MAC address of this host: is it a clone with the same machine id?",
             neighbour.address, neighbour.link
         ))
-        .because("/proc/net/arp", format!("{} {}", neighbour.address, neighbour.mac))
+        .with_evidence("/proc/net/arp", format!("{} {}", neighbour.address, neighbour.mac))
         .remedy(renew);
     }
     let Some(id) = &identity.machine_id else {
@@ -183,30 +185,30 @@ fn machine_id(input: &Input) -> Outcome {
         return Outcome::warn(
             "the machine id is malformed: systemd generates a new one at every boot",
         )
-        .because("/etc/machine-id", id)
+        .with_evidence("/etc/machine-id", id)
         .remedy(renew);
     }
     if let Some(other) = identity.dbus_machine_id.as_ref().filter(|other| *other != id) {
         return Outcome::warn("D-Bus has another machine id for this host")
-            .because("/etc/machine-id", id)
-            .because("/var/lib/dbus/machine-id", other)
+            .with_evidence("/etc/machine-id", id)
+            .with_evidence("/var/lib/dbus/machine-id", other)
             .remedy("ln -sf /etc/machine-id /var/lib/dbus/machine-id");
     }
     let override_ = input.facts.kernel.parameter("systemd.machine_id").last();
     if let Some(given) = override_.filter(|given| *given != "firmware" && given != id) {
         return Outcome::warn("the kernel command line sets another machine id")
-            .because("/proc/cmdline systemd.machine_id", given)
-            .because("/etc/machine-id", id)
+            .with_evidence("/proc/cmdline systemd.machine_id", given)
+            .with_evidence("/etc/machine-id", id)
             .remedy("remove systemd.machine_id= if it comes from the image");
     }
     if identity.journals.len() > 1 || identity.journals.iter().any(|journal| journal != id) {
         let journals: Vec<&str> = identity.journals.iter().map(String::as_str).collect();
         return Outcome::warn("the journal has entries of other machine ids: the disk comes from another host, or from an image that was booted")
-            .because("/etc/machine-id", id)
-            .because("/var/log/journal", journals.join(" "))
+            .with_evidence("/etc/machine-id", id)
+            .with_evidence("/var/log/journal", journals.join(" "))
             .remedy("make sure that no other host of that image has the old id; then remove the old journals");
     }
-    Outcome::pass("all copies agree").because("/etc/machine-id", id)
+    Outcome::pass("all copies agree").with_evidence("/etc/machine-id", id)
 }
 
 /// UUIDs that many boards of one model share.
@@ -223,10 +225,10 @@ fn product_uuid(input: &Input) -> Outcome {
         None => Outcome::skip("the firmware has no UUID, or only root may read it"),
         Some(uuid) if PLACEHOLDERS.contains(&uuid.to_lowercase().as_str()) => {
             Outcome::warn("the UUID of the firmware is a placeholder that other boards share")
-                .because(path, uuid)
+                .with_evidence(path, uuid)
                 .remedy("set it with the tool of the board's manufacturer (AMIDEEFIx64 /SU auto on AMI firmware)")
         }
-        Some(uuid) => Outcome::pass("not a known placeholder").because(path, uuid),
+        Some(uuid) => Outcome::pass("not a known placeholder").with_evidence(path, uuid),
     }
 }
 

@@ -86,7 +86,7 @@ fn remove(input: &Input, file: &str) -> String {
 
 /// Returns the outcome of a fault that prevents the kubelet from starting. The outcome is only a warning if no kubelet
 /// runs, because the command line of its next start is then not certain.
-fn will_not_start(input: &Input, fault: &str) -> Outcome {
+fn start_failure(input: &Input, fault: &str) -> Outcome {
     if input.facts.kubelet.pid.is_some() {
         Outcome::fail(format!("the kubelet will not start again: {fault}"))
     } else {
@@ -95,7 +95,7 @@ fn will_not_start(input: &Input, fault: &str) -> Outcome {
 }
 
 /// Returns the outcome of a check that is skipped, because the kubelet's configuration is unknown.
-fn no_config(input: &Input) -> Outcome {
+fn skip_without_config(input: &Input) -> Outcome {
     let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, why)| why.clone());
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
@@ -104,7 +104,7 @@ fn no_config(input: &Input) -> Outcome {
 /// check.
 fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
-        None => Err(no_config(input)),
+        None => Err(skip_without_config(input)),
         Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
             "the configuration has values that the kubelet does not know, see kubelet.config",
         )),
@@ -120,7 +120,7 @@ fn config(input: &Input) -> Outcome {
         let broken = *reason == UnknownReason::Malformed
             || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
         return if broken {
-            will_not_start(input, why).because("kubelet configuration", why).remedy(format!(
+            start_failure(input, why).with_evidence("kubelet configuration", why).remedy(format!(
                 "correct the file, then: systemctl restart {}; journalctl -u {0} -n 20",
                 kubelet.unit
             ))
@@ -128,14 +128,14 @@ fn config(input: &Input) -> Outcome {
             Outcome::skip(why.clone())
         };
     }
-    let Some(config) = &kubelet.config else { return no_config(input) };
+    let Some(config) = &kubelet.config else { return skip_without_config(input) };
     let sources = kubelet.sources.join(", ");
     if config.invalid.is_empty() {
         return Outcome::pass("the kubelet knows every value that VMs depend on")
-            .because(sources, "read");
+            .with_evidence(sources, "read");
     }
     let faults: Vec<&str> = config.invalid.values().map(String::as_str).collect();
-    will_not_start(input, &faults.join("; ")).because(sources, faults.join("; ")).remedy(
+    start_failure(input, &faults.join("; ")).with_evidence(sources, faults.join("; ")).remedy(
         "correct the value; valid are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
          restricted, single-numa-node; topologyManagerScope container, pod; memoryManagerPolicy None, Static",
     )
@@ -146,7 +146,7 @@ fn started_with(input: &Input) -> Outcome {
     let sources = kubelet.sources.join(", ");
     let (message, evidence) = match &kubelet.started_with {
         StartedWith::NotRunning => return Outcome::skip("no kubelet is running"),
-        _ if kubelet.config.is_none() => return no_config(input),
+        _ if kubelet.config.is_none() => return skip_without_config(input),
         StartedWith::Unknown(why) => (
             "the configuration that the kubelet was started with is unknown".to_owned(),
             why.clone(),
@@ -154,7 +154,7 @@ fn started_with(input: &Input) -> Outcome {
         StartedWith::Known(_) => match kubelet.pending_restart() {
             fields if fields.is_empty() => {
                 return Outcome::pass("the kubelet runs with the configuration in its files")
-                    .because(sources, "unchanged since it started");
+                    .with_evidence(sources, "unchanged since it started");
             }
             fields => {
                 let fields = fields.join(", ");
@@ -164,18 +164,18 @@ fn started_with(input: &Input) -> Outcome {
     };
     let remedy = next_start(input.facts)
         .map_or_else(|| format!("systemctl restart {}", kubelet.unit), |refused| refused.steps);
-    Outcome::warn(message).because(sources, evidence).remedy(remedy)
+    Outcome::warn(message).with_evidence(sources, evidence).remedy(remedy)
 }
 
 /// Returns the outcome of a check whose checkpoint could not be read. A damaged checkpoint prevents the kubelet from
 /// starting; without a readable checkpoint, the check is skipped.
-fn no_checkpoint(input: &Input, name: &str) -> Outcome {
+fn unreadable_checkpoint(input: &Input, name: &str) -> Outcome {
     let file = format!("{}/{name}", input.facts.kubelet.folder);
     match input.facts.kubelet.state_faults.get(name) {
         None => Outcome::skip(format!("{file} does not exist")),
         Some((UnknownReason::Malformed, why)) => {
-            will_not_start(input, &format!("its checkpoint is damaged: {why}"))
-                .because(&file, why)
+            start_failure(input, &format!("its checkpoint is damaged: {why}"))
+                .with_evidence(&file, why)
                 .remedy(remove(input, &file))
         }
         Some((_, why)) => Outcome::skip(why.clone()),
@@ -186,7 +186,7 @@ fn cpu_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/cpu_manager_state", kubelet.folder);
     let Some(state) = &kubelet.cpu_state else {
-        return no_checkpoint(input, "cpu_manager_state");
+        return unreadable_checkpoint(input, "cpu_manager_state");
     };
     let config = match valid_config(input) {
         Ok(config) => config,
@@ -198,10 +198,10 @@ fn cpu_state(input: &Input) -> Outcome {
     }
     match cpu_state_fault(state, config, online) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
-            .because(file, &state.default_cpu_set),
-        Some(fault) => will_not_start(input, &fault)
-            .because(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
-            .because("/sys/devices/system/cpu/online", online)
+            .with_evidence(file, &state.default_cpu_set),
+        Some(fault) => start_failure(input, &fault)
+            .with_evidence(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
+            .with_evidence("/sys/devices/system/cpu/online", online)
             .remedy(remove(input, &file)),
     }
 }
@@ -210,7 +210,7 @@ fn memory_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/memory_manager_state", kubelet.folder);
     let Some(state) = &kubelet.memory_state else {
-        return no_checkpoint(input, "memory_manager_state");
+        return unreadable_checkpoint(input, "memory_manager_state");
     };
     let config = match valid_config(input) {
         Ok(config) => config,
@@ -218,9 +218,9 @@ fn memory_state(input: &Input) -> Outcome {
     };
     match memory_state_fault(state, config, &input.facts.zones) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
-            .because(file, format!("{} zones", state.machine_state.len())),
-        Some(fault) => will_not_start(input, &fault)
-            .because(
+            .with_evidence(file, format!("{} zones", state.machine_state.len())),
+        Some(fault) => start_failure(input, &fault)
+            .with_evidence(
                 &file,
                 format!("policy {}, {} zones", state.policy_name, state.machine_state.len()),
             )
@@ -240,17 +240,17 @@ fn reserved(input: &Input) -> Outcome {
             Outcome::fail(format!(
                 "reserved CPUs {missing} are not online: the kubelet will not start"
             ))
-            .because("reservedSystemCPUs", reserved)
-            .because("/sys/devices/system/cpu/online", online)
+            .with_evidence("reservedSystemCPUs", reserved)
+            .with_evidence("/sys/devices/system/cpu/online", online)
             .remedy(format!("reservedSystemCPUs: \"{}\"", reserved.intersection(online)))
         }
         Some(reserved) if !online.is_empty() && online.is_subset(reserved) => {
             Outcome::fail("every CPU is reserved; no CPU is left for VMs")
-                .because("reservedSystemCPUs", reserved)
+                .with_evidence("reservedSystemCPUs", reserved)
                 .remedy("reserve one or two cores per zone")
         }
         Some(reserved) => {
-            Outcome::pass(format!("CPUs {reserved}")).because("reservedSystemCPUs", reserved)
+            Outcome::pass(format!("CPUs {reserved}")).with_evidence("reservedSystemCPUs", reserved)
         }
         None if config.cpu_manager_policy != "static" => {
             Outcome::skip("no CPU is reserved by list, and cpuManagerPolicy none does not need it")
@@ -258,11 +258,11 @@ fn reserved(input: &Input) -> Outcome {
         None if config.reserves_cpu_by_amount => Outcome::warn(
             "CPUs are reserved by amount: the kubelet chooses them and does not publish which",
         )
-        .because("kubeReserved, systemReserved", "cpu by amount")
+        .with_evidence("kubeReserved, systemReserved", "cpu by amount")
         .remedy("list them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),
         None => Outcome::fail("the static policy has no reserved CPUs: the kubelet will not start")
-            .because("cpuManagerPolicy", "static")
-            .because("reservedSystemCPUs", "")
+            .with_evidence("cpuManagerPolicy", "static")
+            .with_evidence("reservedSystemCPUs", "")
             .remedy("set reservedSystemCPUs in the kubelet's configuration"),
     }
 }
@@ -278,11 +278,11 @@ fn reserved_memory(input: &Input) -> Outcome {
     let zones = &input.facts.zones;
     let strange = config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
     if let Some(id) = strange {
-        return will_not_start(
+        return start_failure(
             input,
             &format!("reservedMemory names zone {id}, which this host does not have"),
         )
-        .because("reservedMemory numaNode", id)
+        .with_evidence("reservedMemory numaNode", id)
         .remedy("name the zones of `berth-agent report` in reservedMemory");
     }
     let Some(needed) = config.node_reserved_memory(input.facts.memory.total) else {
@@ -292,14 +292,14 @@ fn reserved_memory(input: &Input) -> Outcome {
     let sum = Bytes(amounts.fold(0, |sum, amount| sum.saturating_add(amount.0)));
     let evidence = |outcome: Outcome| {
         outcome
-            .because("reservedMemory", sum)
-            .because("kubeReserved + systemReserved + evictionHard memory.available", needed)
+            .with_evidence("reservedMemory", sum)
+            .with_evidence("kubeReserved + systemReserved + evictionHard memory.available", needed)
     };
     if sum == needed {
         return evidence(Outcome::pass(format!("{sum}")));
     }
     let share = Bytes(needed.0 / zones.len().max(1) as u64);
-    evidence(will_not_start(
+    evidence(start_failure(
         input,
         &format!("reservedMemory adds up to {sum}, but {needed} is reserved for the system"),
     ))
@@ -333,9 +333,9 @@ fn policies(input: &Input) -> Outcome {
         } else {
             "pinned VMs get exclusive CPUs; their memory may come from other zones (memoryManagerPolicy None)"
         };
-        return Outcome::pass(memory).because(source, said);
+        return Outcome::pass(memory).with_evidence(source, said);
     };
-    Outcome::warn(message).because(source, said).remedy(
+    Outcome::warn(message).with_evidence(source, said).remedy(
         "cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, reservedSystemCPUs: \"...\" in \
          the kubelet's configuration; they take effect on a drained node after removing cpu_manager_state",
     )
@@ -354,16 +354,16 @@ fn zone_limit(input: &Input) -> Outcome {
     let limit = option.and_then(|value| value.parse().ok()).unwrap_or(ZONES);
     let policy = &config.topology_manager_policy;
     if count > limit && policy != "none" {
-        will_not_start(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))
-            .because("/sys/devices/system/node", format!("{count} nodes"))
-            .because("topologyManagerPolicy", policy)
+        start_failure(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))
+            .with_evidence("/sys/devices/system/node", format!("{count} nodes"))
+            .with_evidence("topologyManagerPolicy", policy)
             .remedy(format!(
                 "topologyManagerPolicyOptions: {{max-allowable-numa-nodes: \"{count}\"}} in the kubelet's \
                  configuration, or fewer nodes per socket (NPS) in the firmware setup"
             ))
     } else {
         Outcome::pass(format!("{count} of at most {limit} zones"))
-            .because("/sys/devices/system/node", format!("{count} nodes"))
+            .with_evidence("/sys/devices/system/node", format!("{count} nodes"))
     }
 }
 
@@ -372,10 +372,12 @@ fn swap(input: &Input) -> Outcome {
         return Outcome::skip("swap or the kubelet's configuration is unknown");
     };
     let evidence = |outcome: Outcome| {
-        outcome.because("/proc/meminfo SwapTotal", swap).because("failSwapOn", config.fail_swap_on)
+        outcome
+            .with_evidence("/proc/meminfo SwapTotal", swap)
+            .with_evidence("failSwapOn", config.fail_swap_on)
     };
     if swap.0 > 0 && config.fail_swap_on {
-        evidence(will_not_start(input, "swap is on, and failSwapOn is true"))
+        evidence(start_failure(input, "swap is on, and failSwapOn is true"))
             .remedy("swapoff -a and remove swap from /etc/fstab, or failSwapOn: false")
     } else {
         evidence(Outcome::pass("swap and failSwapOn do not conflict"))

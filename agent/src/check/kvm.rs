@@ -101,12 +101,12 @@ const FIRMWARE: &str =
 fn hardware(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
     let guest = !matches!(input.facts.machine.hypervisor, None | Some(Hypervisor::None));
-    let flag = |outcome: Outcome, value: &str| outcome.because("/proc/cpuinfo flags", value);
+    let flag = |outcome: Outcome, value: &str| outcome.with_evidence("/proc/cpuinfo flags", value);
     match (evidence.cpu_flag, input.facts.kvm.state) {
         (_, Some(KvmState::DisabledInFirmware)) => {
             let outcome = Outcome::fail("the CPU supports it, but it is disabled in the firmware");
             let outcome = match evidence.cpuid {
-                Some(true) => outcome.because("CPUID", "VMX or SVM supported"),
+                Some(true) => outcome.with_evidence("CPUID", "VMX or SVM supported"),
                 _ => outcome,
             };
             let seen = if evidence.cpu_flag == Some(true) { "vmx or svm" } else { "neither vmx nor svm" };
@@ -146,30 +146,30 @@ fn device(input: &Input) -> Outcome {
         Some(Device::Absent) => match input.facts.kvm.state {
             Some(KvmState::NoCpuSupport) => {
                 Outcome::fail("/dev/kvm cannot exist without hardware virtualisation")
-                    .because("/dev/kvm", "absent")
+                    .with_evidence("/dev/kvm", "absent")
                     .remedy("see kvm.hardware")
             }
             Some(KvmState::DisabledInFirmware) => {
                 Outcome::fail("KVM found virtualisation disabled and created no device")
-                    .because("/dev/kvm", "absent")
+                    .with_evidence("/dev/kvm", "absent")
                     .remedy(FIRMWARE)
             }
             Some(KvmState::ModuleNotLoaded) => not_loaded(input),
             _ => Outcome::warn("the kernel has KVM, but its device node is not visible here")
-                .because("/dev/kvm", "absent")
-                .because("/sys/devices/virtual/misc/kvm", "present")
+                .with_evidence("/dev/kvm", "absent")
+                .with_evidence("/sys/devices/virtual/misc/kvm", "present")
                 .remedy(
                     "run berth-agent on the host itself, or give the container the device /dev/kvm",
                 ),
         },
-        Some(_) => Outcome::pass("present").because("/dev/kvm", "present"),
+        Some(_) => Outcome::pass("present").with_evidence("/dev/kvm", "present"),
     }
 }
 
 fn not_loaded(input: &Input) -> Outcome {
     let module = input.facts.kvm_evidence.module.unwrap_or("kvm");
     Outcome::fail(format!("the module {module} is not loaded"))
-        .because(format!("/sys/module/{module}"), "absent")
+        .with_evidence(format!("/sys/module/{module}"), "absent")
         .remedy(format!(
             "modprobe {module} && echo {module} > /etc/modules-load.d/kvm.conf   # if modprobe says \
              \"Operation not supported\", enable virtualisation in the firmware setup"
@@ -179,19 +179,19 @@ fn not_loaded(input: &Input) -> Outcome {
 fn access(input: &Input) -> Outcome {
     match &input.facts.kvm_evidence.device {
         None => Outcome::skip("a captured tree has no devices to open"),
-        Some(Device::Opened(_)) => Outcome::pass("it can be opened for reading and writing").because("/dev/kvm", "opened"),
+        Some(Device::Opened(_)) => Outcome::pass("it can be opened for reading and writing").with_evidence("/dev/kvm", "opened"),
         Some(Device::NoPermission) if input.root => Outcome::fail("even root cannot open it")
-            .because("/dev/kvm", "EACCES")
+            .with_evidence("/dev/kvm", "EACCES")
             .remedy("a security module (SELinux, AppArmor) refuses: ausearch -m avc -c berth-agent; dmesg | grep -i denied"),
         Some(Device::NoPermission) => {
             Outcome::warn("this user cannot open it; root and KubeVirt can")
-                .because("/dev/kvm", "EACCES")
+                .with_evidence("/dev/kvm", "EACCES")
                 .remedy("sudo berth-agent check kvm   # or, to run VMs as this user: usermod -aG kvm $USER")
         }
         Some(Device::Forbidden) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
-            .because("/dev/kvm", "EPERM")
+            .with_evidence("/dev/kvm", "EPERM")
             .remedy("run berth-agent on the host itself"),
-        Some(Device::Broken(what)) => Outcome::fail(format!("opening it failed: {what}")).because("/dev/kvm", what),
+        Some(Device::Broken(what)) => Outcome::fail(format!("opening it failed: {what}")).with_evidence("/dev/kvm", what),
         Some(Device::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
     }
 }
@@ -202,10 +202,10 @@ fn vm(input: &Input) -> Outcome {
     };
     let version = probe.api_version.map_or_else(|| "none".to_owned(), |v| v.to_string());
     match &probe.failure {
-        None => Outcome::pass("a VM was created and destroyed").because("KVM_GET_API_VERSION", version),
+        None => Outcome::pass("a VM was created and destroyed").with_evidence("KVM_GET_API_VERSION", version),
         Some(failure) => Outcome::fail("/dev/kvm can be opened, but no VM can be created")
-            .because("KVM_GET_API_VERSION", version)
-            .because("/dev/kvm", failure)
+            .with_evidence("KVM_GET_API_VERSION", version)
+            .with_evidence("/dev/kvm", failure)
             .remedy("dmesg | grep -i kvm   # another hypervisor (VirtualBox, VMware) may use the CPU: stop it"),
     }
 }
@@ -220,7 +220,7 @@ fn vcpu_limit(input: &Input) -> Outcome {
     } else {
         Outcome::pass(message)
     };
-    outcome.because("KVM_CAP_MAX_VCPUS", limit)
+    outcome.with_evidence("KVM_CAP_MAX_VCPUS", limit)
 }
 
 fn nested(input: &Input) -> Outcome {
@@ -229,9 +229,9 @@ fn nested(input: &Input) -> Outcome {
         (Some(on), Some(module)) => {
             let path = format!("/sys/module/{module}/parameters/nested");
             if on {
-                Outcome::pass("guests can run VMs").because(path, "on")
+                Outcome::pass("guests can run VMs").with_evidence(path, "on")
             } else {
-                Outcome::warn("guests cannot run VMs").because(path, "off").remedy(format!(
+                Outcome::warn("guests cannot run VMs").with_evidence(path, "off").remedy(format!(
                     "echo 'options {module} nested=1' > /etc/modprobe.d/kvm-nested.conf, then reload {module} \
                      with no VM running; not needed unless a tenant runs VMs in guests"
                 ))
@@ -247,10 +247,10 @@ fn second_level_translation(input: &Input) -> Outcome {
             let name = if module == "kvm_amd" { "npt" } else { "ept" };
             let path = format!("/sys/module/{module}/parameters/{name}");
             if on {
-                Outcome::pass("in use").because(path, "on")
+                Outcome::pass("in use").with_evidence(path, "on")
             } else {
                 Outcome::warn("not in use; memory-intensive VMs will be very slow")
-                    .because(path, "off")
+                    .with_evidence(path, "off")
                     .remedy(format!(
                         "remove {name}=0 from /etc/modprobe.d and the kernel command line"
                     ))
@@ -263,12 +263,12 @@ fn second_level_translation(input: &Input) -> Outcome {
 fn helper(name: &str, path: &str, module: &str, there: Option<bool>, needed: bool) -> Outcome {
     let remedy = format!("modprobe {module} && echo {module} > /etc/modules-load.d/{module}.conf");
     match there {
-        Some(true) => Outcome::pass("present").because(path, "present"),
+        Some(true) => Outcome::pass("present").with_evidence(path, "present"),
         Some(false) if needed => {
-            Outcome::fail(format!("{name} is missing")).because(path, "absent").remedy(remedy)
+            Outcome::fail(format!("{name} is missing")).with_evidence(path, "absent").remedy(remedy)
         }
         Some(false) => {
-            Outcome::warn(format!("{name} is missing")).because(path, "absent").remedy(remedy)
+            Outcome::warn(format!("{name} is missing")).with_evidence(path, "absent").remedy(remedy)
         }
         None => Outcome::skip(format!("{path} is not visible here; it may exist on the host")),
     }
@@ -289,7 +289,7 @@ fn confidential(input: &Input) -> Outcome {
         Some(kinds) => {
             let kinds: Vec<String> = kinds.iter().filter_map(word).collect();
             Outcome::pass(kinds.join(", "))
-                .because("/sys/module/kvm_*/parameters", kinds.join(", "))
+                .with_evidence("/sys/module/kvm_*/parameters", kinds.join(", "))
         }
     }
 }

@@ -46,7 +46,7 @@ fn uplink(input: &Input) -> Outcome {
             Outcome::skip("no network link was found")
         } else {
             Outcome::warn("no physical link and no bond in this network namespace")
-                .because("/sys/class/net", "virtual links only")
+                .with_evidence("/sys/class/net", "virtual links only")
                 .remedy("run berth-agent in the host's network namespace (hostNetwork: true)")
         };
     }
@@ -65,10 +65,10 @@ fn uplink(input: &Input) -> Outcome {
             Outcome::fail("no uplink is up")
         };
         return outcome
-            .because(format!("/sys/class/net/{name}/operstate"), "not up")
+            .with_evidence(format!("/sys/class/net/{name}/operstate"), "not up")
             .remedy(format!("ip link set {name} up; check cable and switch port"));
     }
-    Outcome::pass(up.join(", ")).because(format!("/sys/class/net/{}/operstate", up[0]), "up")
+    Outcome::pass(up.join(", ")).with_evidence(format!("/sys/class/net/{}/operstate", up[0]), "up")
 }
 
 fn mtu(input: &Input) -> Outcome {
@@ -83,7 +83,7 @@ fn mtu(input: &Input) -> Outcome {
     let path = |link: &Link| format!("/sys/class/net/{}/mtu", link.name);
     if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET) {
         return Outcome::warn(format!("the MTU of {} is {mtu}, less than {ETHERNET}", link.name))
-            .because(path(link), mtu)
+            .with_evidence(path(link), mtu)
             .remedy(format!(
                 "ip link set {} mtu {ETHERNET}, if the network supports it",
                 link.name
@@ -100,14 +100,14 @@ fn mtu(input: &Input) -> Outcome {
                 "{} and {} are ports of one link but have different MTUs",
                 link.name, other.name
             ))
-            .because(path(link), mtu)
-            .because(path(other), other_mtu)
+            .with_evidence(path(link), mtu)
+            .with_evidence(path(other), other_mtu)
             .remedy("set the MTU on the bond; its ports follow");
         }
     }
     let mut outcome = Outcome::pass("1500 or more");
     for (link, mtu) in known.iter().take(8) {
-        outcome = outcome.because(path(link), mtu);
+        outcome = outcome.with_evidence(path(link), mtu);
     }
     outcome
 }
@@ -125,7 +125,7 @@ fn driver(input: &Input) -> Outcome {
         .find(|link| link.driver.as_deref().is_some_and(|driver| EMULATED.contains(&driver)))
     {
         return Outcome::warn(format!("{} is an emulated card", emulated.name))
-            .because(
+            .with_evidence(
                 format!("/sys/class/net/{}/device/driver", emulated.name),
                 emulated.driver.clone().unwrap_or_default(),
             )
@@ -140,8 +140,8 @@ fn driver(input: &Input) -> Outcome {
     {
         let id = format!("{:04x}:{:04x}", device.vendor.unwrap_or(0), device.device.unwrap_or(0));
         return Outcome::warn(format!("network card {} has no driver", device.address))
-            .because(path(device.address), "none")
-            .because("PCI id", id)
+            .with_evidence(path(device.address), "none")
+            .with_evidence("PCI id", id)
             .remedy(format!(
                 "lspci -nnk -s {}   # shows the module; load it or install its firmware",
                 device.address
@@ -155,5 +155,6 @@ fn driver(input: &Input) -> Outcome {
     if drivers.is_empty() {
         return Outcome::skip("the captured tree does not show which drivers are bound");
     }
-    Outcome::pass(drivers.join(", ")).because("/sys/class/net/*/device/driver", drivers.join(", "))
+    Outcome::pass(drivers.join(", "))
+        .with_evidence("/sys/class/net/*/device/driver", drivers.join(", "))
 }

@@ -79,7 +79,7 @@ fn balance(input: &Input) -> Outcome {
                 zone.id,
                 folder(size)
             );
-            outcome = outcome.because(path, pages(zone, size));
+            outcome = outcome.with_evidence(path, pages(zone, size));
         }
         outcome
     };
@@ -144,8 +144,8 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
                     "zone {}: the kubelet counts {kubelet} free pages of {}, the kernel has {free}",
                     zone.id, pool.size
                 ))
-                .because(path, free)
-                .because(&file, format!("{} free in hugepages-{}", Bytes(table.free), pool.size))
+                .with_evidence(path, free)
+                .with_evidence(&file, format!("{} free in hugepages-{}", Bytes(table.free), pool.size))
                 .remedy("grep -l hugetlbfs /proc/[0-9]*/numa_maps; grep -s huge /proc/[0-9]*/numa_maps   # finds the processes that use them");
             }
         }
@@ -154,7 +154,7 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
         return Outcome::skip("the Memory Manager's checkpoint has no huge pages");
     }
     Outcome::pass("the kernel has at least as many free pages as the kubelet counts")
-        .because(file, format!("{compared} pools compared"))
+        .with_evidence(file, format!("{compared} pools compared"))
 }
 
 fn swap_and_ksm(input: &Input) -> Outcome {
@@ -165,8 +165,8 @@ fn swap_and_ksm(input: &Input) -> Outcome {
     };
     let evidence = |outcome: Outcome| {
         outcome
-            .because("/proc/meminfo SwapTotal", swap)
-            .because("/sys/kernel/mm/ksm/run", u8::from(running))
+            .with_evidence("/proc/meminfo SwapTotal", swap)
+            .with_evidence("/sys/kernel/mm/ksm/run", u8::from(running))
     };
     if swap.0 > 0 && running {
         let remedy = if memory.zram == Some(true) {
@@ -192,10 +192,11 @@ fn owner(input: &Input) -> Outcome {
     let steering: Vec<KsmOwner> =
         candidates.iter().copied().filter(|c| *c != KsmOwner::KubeVirt || running).collect();
     let names: Vec<String> = steering.iter().map(|owner| format!("{owner:?}")).collect();
-    let evidence = |outcome: Outcome| outcome.because("/sys/kernel/mm/ksm/run", u8::from(running));
+    let evidence =
+        |outcome: Outcome| outcome.with_evidence("/sys/kernel/mm/ksm/run", u8::from(running));
     match (steering.len(), ksm.owner) {
         (2.., _) => evidence(Outcome::warn(format!("{} may all control it", names.join(" and "))))
-            .because("/proc/*/comm", names.join(", "))
+            .with_evidence("/proc/*/comm", names.join(", "))
             .remedy(
                 "keep one of them: systemctl disable --now ksmtuned, or remove ksmConfiguration from the KubeVirt \
                  object, or ksm from the InfraNode",
@@ -231,7 +232,7 @@ fn advisor(input: &Input) -> Outcome {
         KsmAdvisor::ScanTime => Outcome::pass("the kernel controls the scan rate"),
         KsmAdvisor::None => Outcome::pass("not in use"),
     };
-    outcome.because("/sys/kernel/mm/ksm/advisor_mode", format!("{advisor:?}"))
+    outcome.with_evidence("/sys/kernel/mm/ksm/advisor_mode", format!("{advisor:?}"))
 }
 
 #[cfg(test)]

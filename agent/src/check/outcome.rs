@@ -66,7 +66,7 @@ impl Outcome {
 
     /// Adds a piece of evidence.
     #[must_use]
-    pub fn because(mut self, path: impl Into<String>, value: impl ToString) -> Self {
+    pub fn with_evidence(mut self, path: impl Into<String>, value: impl ToString) -> Self {
         let value = value.to_string();
         let value = if value.is_empty() { "(empty)".to_owned() } else { value };
         self.evidence.push(Evidence { path: path.into(), value });

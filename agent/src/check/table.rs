@@ -46,9 +46,9 @@ pub fn render(findings: &Findings, style: Style) -> String {
 fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     let outcome = &finding.outcome;
     let word = match outcome.status {
-        Status::Pass => style.good("PASS"),
+        Status::Pass => style.format_success("PASS"),
         Status::Warn => style.warning("WARN"),
-        Status::Fail => style.bad("FAIL"),
+        Status::Fail => style.format_failure("FAIL"),
         Status::Skip => "SKIP".to_owned(),
     };
     let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE - ID);

@@ -53,7 +53,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-fn ours<'a>(input: &'a Input) -> Vec<&'a Link> {
+fn created_links<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.all.iter().filter(|link| link.is_ours()).collect()
 }
 
@@ -61,7 +61,7 @@ const NONE: &str = "this host has no tenant networks";
 
 /// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the
 /// tenant.
-fn shared<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
+fn shared_bridges<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
     let is_shared = |link: &&&Link| {
         let alias = link.alias.as_deref().unwrap_or_default();
         link.kind == LinkKind::Bridge && !alias.contains('/')
@@ -70,17 +70,17 @@ fn shared<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
 }
 
 fn isolation(input: &Input) -> Outcome {
-    let ours = ours(input);
+    let ours = created_links(input);
     if ours.is_empty() {
         return Outcome::skip(NONE);
     }
-    for bridge in shared(&ours) {
+    for bridge in shared_bridges(&ours) {
         if bridge.vlan_filtering == Some(false) {
             return Outcome::fail(format!(
                 "{} does not filter VLANs: all tenants on it are in one network",
                 bridge.name
             ))
-            .because(format!("/sys/class/net/{}/bridge/vlan_filtering", bridge.name), 0)
+            .with_evidence(format!("/sys/class/net/{}/bridge/vlan_filtering", bridge.name), 0)
             .remedy("berth-agent apply sets it again; find the program that changed it");
         }
         for port in input.facts.links.ports(&bridge.name).filter(|port| !port.is_uplink()) {
@@ -89,7 +89,7 @@ fn isolation(input: &Input) -> Outcome {
             if default || vlans.pvid.is_none() {
                 let what = if default { "is in VLAN 1" } else { "is in no VLAN" };
                 return Outcome::warn(format!("{} on {} {what}", port.name, bridge.name))
-                    .because(format!("bridge vlan show dev {}", port.name), &vlans.all)
+                    .with_evidence(format!("bridge vlan show dev {}", port.name), &vlans.all)
                     .remedy(
                         "its NetworkAttachmentDefinition needs `vlan` and `preserveDefaultVlan: false`; restart the VM",
                     );
@@ -105,7 +105,7 @@ fn isolation(input: &Input) -> Outcome {
             "{} has an IP address, so its tenant can reach the host",
             link.name
         ))
-        .because(format!("ip address show {}", link.name), addresses.join(", "))
+        .with_evidence(format!("ip address show {}", link.name), addresses.join(", "))
         .remedy(format!("ip address flush dev {}; find the program that added it", link.name));
     }
     Outcome::pass(format!("{} links of tenant networks", ours.len()))
@@ -123,7 +123,7 @@ fn uplink_of<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
 }
 
 fn uplink(input: &Input) -> Outcome {
-    let ours = ours(input);
+    let ours = created_links(input);
     let bridges: Vec<&&Link> = ours.iter().filter(|link| link.kind == LinkKind::Bridge).collect();
     if bridges.is_empty() {
         return Outcome::skip(NONE);
@@ -133,7 +133,7 @@ fn uplink(input: &Input) -> Outcome {
         let name = &uplink.name;
         if uplink.has_no_carrier() {
             return Outcome::fail(format!("{name}, the uplink of {}, is down", bridge.name))
-                .because(format!("/sys/class/net/{name}/operstate"), "down")
+                .with_evidence(format!("/sys/class/net/{name}/operstate"), "down")
                 .remedy(format!("ip link set {name} up; check cable and switch port"));
         }
         if let (Some(most), Some(mtu)) = (uplink.mtu, bridge.mtu)
@@ -143,8 +143,8 @@ fn uplink(input: &Input) -> Outcome {
                 "the MTU of {name} is {most}, and the MTU of {} is {mtu}",
                 bridge.name
             ))
-            .because(format!("/sys/class/net/{name}/mtu"), most)
-            .because(format!("/sys/class/net/{}/mtu", bridge.name), mtu)
+            .with_evidence(format!("/sys/class/net/{name}/mtu"), most)
+            .with_evidence(format!("/sys/class/net/{}/mtu", bridge.name), mtu)
             .remedy(format!("ip link set {name} mtu {mtu}, if the network supports it"));
         }
         let carried = uplink.vlans.clone().unwrap_or_default().all;
@@ -156,8 +156,8 @@ fn uplink(input: &Input) -> Outcome {
             let missing = vlans.all.difference(&carried);
             if !missing.is_empty() {
                 return Outcome::warn(format!("{} is in VLAN {missing}, which {name} does not carry", port.name))
-                    .because(format!("bridge vlan show dev {}", port.name), &vlans.all)
-                    .because(format!("bridge vlan show dev {name}"), &carried)
+                    .with_evidence(format!("bridge vlan show dev {}", port.name), &vlans.all)
+                    .with_evidence(format!("bridge vlan show dev {name}"), &carried)
                     .remedy("add the tenant to spec.tenantNetworks, or start the VM on a host that carries it");
             }
         }
@@ -167,8 +167,8 @@ fn uplink(input: &Input) -> Outcome {
 
 fn captured_vlans(input: &Input) -> Outcome {
     let links = &input.facts.links;
-    let ours = ours(input);
-    let shared = shared(&ours);
+    let ours = created_links(input);
+    let shared = shared_bridges(&ours);
     if shared.is_empty() {
         return Outcome::skip("this host has no VLAN-aware bridge of Berth");
     }
@@ -182,11 +182,11 @@ fn captured_vlans(input: &Input) -> Outcome {
                         "{} receives all frames of VLAN {id} in place of {}",
                         thief.name, bridge.name
                     ))
-                    .because(
+                    .with_evidence(
                         format!("ip -d link show {}", thief.name),
                         format!("VLAN {id} of {}", port.name),
                     )
-                    .because(format!("bridge vlan show dev {}", port.name), id)
+                    .with_evidence(format!("bridge vlan show dev {}", port.name), id)
                     .remedy(format!(
                         "ip link delete {}, or give the tenant another VLAN",
                         thief.name
@@ -200,7 +200,7 @@ fn captured_vlans(input: &Input) -> Outcome {
 
 fn manager(input: &Input) -> Outcome {
     let links = &input.facts.links;
-    let ours = ours(input);
+    let ours = created_links(input);
     if ours.is_empty() {
         return Outcome::skip(NONE);
     }
@@ -240,14 +240,14 @@ fn manager(input: &Input) -> Outcome {
         ),
     };
     Outcome::warn(format!("{} manages {}", manager.name(), link.name))
-        .because(path, "managed")
+        .with_evidence(path, "managed")
         .remedy(remedy)
 }
 
 fn bpdu_filter(input: &Input) -> Outcome {
     let links = &input.facts.links;
     let bridges: Vec<&Link> =
-        ours(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
+        created_links(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
     if bridges.is_empty() {
         return Outcome::skip(NONE);
     }
@@ -262,17 +262,17 @@ fn bpdu_filter(input: &Input) -> Outcome {
         }
         BridgeFilter::Absent => {
             return Outcome::warn("BPDUs and discovery frames of guests reach the switch")
-                .because(path, "absent")
+                .with_evidence(path, "absent")
                 .remedy(remedy);
         }
         BridgeFilter::There(table) => table,
     };
     let uplinks = filter::uplinks(links, &input.facts.ledger);
-    if *table != filter::table(&filter::made_filter(uplinks)) {
+    if *table != filter::table(&filter::new_filter_record(uplinks)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",
         )
-        .because(path, "changed")
+        .with_evidence(path, "changed")
         .remedy(remedy);
     }
     // A bridge with STP handles BPDUs from its ports before any nftables rule applies
@@ -283,25 +283,25 @@ fn bpdu_filter(input: &Input) -> Outcome {
             "STP is on for {}, so a guest can become the root bridge",
             bridge.name
         ))
-        .because(format!("/sys/class/net/{}/bridge/stp_state", bridge.name), 1)
+        .with_evidence(format!("/sys/class/net/{}/bridge/stp_state", bridge.name), 1)
         .remedy("remove `stp: true` from the network; a bridge with one uplink has no loop");
     }
-    Outcome::pass("BPDUs, discovery and similar frames are dropped").because(path, "in place")
+    Outcome::pass("BPDUs, discovery and similar frames are dropped").with_evidence(path, "in place")
 }
 
 fn netfilter(input: &Input) -> Outcome {
-    if ours(input).is_empty() {
+    if created_links(input).is_empty() {
         return Outcome::skip(NONE);
     }
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     match input.facts.links.conflicting_settings.bridge_calls_iptables {
         Some(true) => Outcome::warn("FORWARD rules of iptables apply to frames between VMs")
-            .because(path, 1)
+            .with_evidence(path, 1)
             .remedy(
                 "iptables -I FORWARD -m physdev --physdev-is-bridged -j ACCEPT (and ip6tables), or sysctl \
                  net.bridge.bridge-nf-call-iptables=0 if no program on this host needs it",
             ),
-        Some(false) => Outcome::pass("iptables does not apply to bridged frames").because(path, 0),
-        None => Outcome::pass("br_netfilter is not loaded").because(path, "absent"),
+        Some(false) => Outcome::pass("iptables does not apply to bridged frames").with_evidence(path, 0),
+        None => Outcome::pass("br_netfilter is not loaded").with_evidence(path, "absent"),
     }
 }

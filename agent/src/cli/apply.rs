@@ -11,7 +11,7 @@ use crate::apply::{self, ApplyContext, Converged, Outcome, converge, links};
 use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
 use crate::observe;
-use crate::plan::{self, table::counted};
+use crate::plan::{self, table::count_with_noun};
 use crate::state_folder::{FOLDER, LAST_MANIFEST_FILE, LOCK, save_ledger};
 use berth_host_facts::ledger::KUBELET;
 use berth_host_facts::root::Root;
@@ -60,7 +60,7 @@ pub(super) struct RevertArguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
-    let (root, _lock, mut facts) = begin()?;
+    let (root, _lock, mut facts) = open_host()?;
     delete_rollback_ledger(&root, &mut facts)?;
     let shape = observe::settings(&root, &facts);
     let input = plan::Input {
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
-    let (root, _lock, facts) = begin()?;
+    let (root, _lock, facts) = open_host()?;
     // With this file, an agent that starts before the API server answers would apply the saved desired state again.
     if root.exists(LAST_MANIFEST_FILE) {
         root.remove(LAST_MANIFEST_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
@@ -110,7 +110,7 @@ fn delete_rollback_ledger(root: &Root, facts: &mut HostFacts) -> Result<(), Fail
 
 /// Opens the host for changes: requires root, acquires the lock, rolls back a change that is still on trial, and reads
 /// the facts of the host.
-fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
+fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable_failure(
             "only root can change the host; `berth-agent plan` needs no root",
@@ -183,10 +183,10 @@ fn finish(
 
 fn render(outcome: &Outcome, style: Style) -> String {
     let word = match outcome.result {
-        ChangeResult::Done => style.good("Done   "),
+        ChangeResult::Done => style.format_success("Done   "),
         ChangeResult::Partial => style.warning("Partial"),
         ChangeResult::Blocked => style.warning("Blocked"),
-        ChangeResult::Failed => style.bad("Failed "),
+        ChangeResult::Failed => style.format_failure("Failed "),
     };
     let mut out = String::new();
     let mut label = format!("{word}  ");
@@ -224,7 +224,7 @@ fn summary(converged: &Converged, success: &str) -> String {
         line(&mut out, "note: ", &printable(note));
     }
     if let Some(advice) = &converged.plan.kubelet {
-        let fields = counted(advice.differences.len(), "field");
+        let fields = count_with_noun(advice.differences.len(), "field");
         line(
             &mut out,
             "note: ",

@@ -29,7 +29,7 @@ use berth_runtime::cli::{Failure, PROBLEMS, print};
 )]
 pub(super) struct Arguments {
     /// Checks or groups of checks to run (default: all)
-    #[arg(value_name = "ID", value_parser = names(), hide_possible_values = true)]
+    #[arg(value_name = "ID", value_parser = check_name_parser(), hide_possible_values = true)]
     ids: Vec<String>,
     #[command(flatten)]
     host: HostArguments,
@@ -50,7 +50,7 @@ enum Output {
 }
 
 /// Returns the ids of all checks and their groups, for shell completion.
-fn names() -> PossibleValuesParser {
+fn check_name_parser() -> PossibleValuesParser {
     let ids: Vec<&'static str> = check::all().iter().map(|check| check.id).collect();
     let groups: BTreeSet<&'static str> = ids.iter().filter_map(|id| id.split('.').next()).collect();
     PossibleValuesParser::new(groups.into_iter().chain(ids))

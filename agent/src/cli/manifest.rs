@@ -58,7 +58,7 @@ impl ManifestArguments {
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)
-            .map_err(|fault| bad(&format!("{}: {fault}", self.filename.display())))?;
+            .map_err(|fault| bad_input(&format!("{}: {fault}", self.filename.display())))?;
         if !self.only.is_empty() {
             let parts: Vec<Part> = self.only.iter().map(|only| only.part()).collect();
             manifest.restrict_to(&parts);
@@ -78,18 +78,18 @@ fn read_text(path: &Path) -> Result<String, Failure> {
     if path == Path::new("-") {
         let mut text = String::new();
         let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
-        return read.map(|_| text).map_err(|error| bad(&format!("standard input: {error}")));
+        return read.map(|_| text).map_err(|error| bad_input(&format!("standard input: {error}")));
     }
-    let absolute =
-        std::path::absolute(path).map_err(|error| bad(&format!("{}: {error}", path.display())))?;
+    let absolute = std::path::absolute(path)
+        .map_err(|error| bad_input(&format!("{}: {error}", path.display())))?;
     let Some(absolute) = absolute.to_str() else {
-        return Err(bad(&format!("{}: the path is not UTF-8", path.display())));
+        return Err(bad_input(&format!("{}: the path is not UTF-8", path.display())));
     };
     let read =
         Root::live().map_err(anyhow::Error::from).and_then(|root| Ok(root.read_large(absolute)?));
-    read.map_err(|error| bad(&error.to_string()))
+    read.map_err(|error| bad_input(&error.to_string()))
 }
 
-pub(super) fn bad(message: &str) -> Failure {
+pub(super) fn bad_input(message: &str) -> Failure {
     Failure { code: BAD_INPUT, error: anyhow::anyhow!("{message}") }
 }

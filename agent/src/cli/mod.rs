@@ -105,12 +105,12 @@ pub fn main() -> ExitCode {
         Command::Man { markdown: false } => {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
-        Command::TrialGuard { root } => Root::live_below(&root)
+        Command::TrialGuard { root } => Root::live_mounted_at(&root)
             .map(|root| links::trial::guard_main(&root))
             .map_err(Failure::from)
             .map(|()| ExitCode::SUCCESS),
     };
-    berth_runtime::cli::end("berth-agent", result)
+    berth_runtime::cli::report_result("berth-agent", result)
 }
 
 /// Returns the manual page in troff, generated from the texts of `--help`.

@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Output::Table => plan::table::render(&plan, Style::for_stdout()),
         Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
     })?;
-    Ok(ExitCode::from(match (plan.faults.is_empty(), plan.blocked()) {
+    Ok(ExitCode::from(match (plan.faults.is_empty(), plan.blocked_changes()) {
         (false, _) => BAD_INPUT,
         (true, 0) => 0,
         (true, _) => PROBLEMS,

@@ -8,7 +8,7 @@ use berth_runtime::log::{self, LogFormat};
 use clap::ValueHint;
 
 use super::apply;
-use super::manifest::bad;
+use super::manifest::bad_input;
 use crate::cluster;
 use crate::daemon::{self, Listen, Settings, Source};
 use crate::host_write::{HostWrite as _, LockError};
@@ -63,7 +63,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "host_root", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
     /// Address of the HTTP server: a loopback ADDRESS:PORT or unix:/PATH; may be repeated
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = Listen::on_this_host)]
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = Listen::parse_loopback)]
     listen: Vec<Listen>,
     /// Seconds between cycles of the timer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let source = match &arguments.standalone {
         Some(manifest) => Source::File(
             std::path::absolute(manifest)
-                .map_err(|error| bad(&format!("{}: {error}", manifest.display())))?,
+                .map_err(|error| bad_input(&format!("{}: {error}", manifest.display())))?,
         ),
         None => Source::Cluster(cluster::Settings {
             kubeconfig: arguments.kubeconfig.clone(),
@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let root = match &arguments.root {
         Some(tree) => Root::open(tree),
-        None => Root::live_below(&arguments.host_root),
+        None => Root::live_mounted_at(&arguments.host_root),
     };
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         Some(apply::lock(&root)?)
     };
-    log::begin(arguments.log_format);
+    log::init_logging(arguments.log_format);
     let settings = Settings {
         source,
         observe: arguments.observe,

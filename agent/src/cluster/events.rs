@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::settings::Settings;
 use super::store::{Observed, Store};
-use berth_runtime::events::LONGEST;
+use berth_runtime::events::MAX_NOTE_BYTES;
 use berth_runtime::token_bucket::TokenBucket;
 
 /// Event about the results of one cycle.
@@ -33,7 +33,7 @@ impl CycleEvent {
     #[must_use]
     pub fn note(&self) -> String {
         // The last 24 bytes are reserved for the number of the sentences that do not fit.
-        let room = LONGEST - 24;
+        let room = MAX_NOTE_BYTES - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
             let sentence: String =
@@ -131,9 +131,9 @@ mod tests {
             "add VLAN 0 to bond0 on br-tenant é; add VLAN 1 to bond0 on br-tenant é"
         );
         let many = event(4000).note();
-        assert!(many.len() <= LONGEST && many.ends_with(" more"), "{many}");
+        assert!(many.len() <= MAX_NOTE_BYTES && many.ends_with(" more"), "{many}");
         let long =
             CycleEvent { reason: EventReason::ChangeFailed, sentences: vec!["é".repeat(2000); 3] };
-        assert!(long.note().len() <= LONGEST);
+        assert!(long.note().len() <= MAX_NOTE_BYTES);
     }
 }

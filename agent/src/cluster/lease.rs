@@ -15,7 +15,7 @@ use super::objects::owner_reference;
 use super::settings::Settings;
 use super::store::{Observed, Store};
 use berth_runtime::backoff::{jittered, jittered_at_least};
-use berth_runtime::call::within;
+use berth_runtime::call::with_timeout;
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
 const RENEWAL: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub(super) async fn renew(
                 "renewTime": format!("{:.6}", Timestamp::now()),
             },
         });
-        match within(leases.patch(name, &params, &Patch::Apply(&lease))).await {
+        match with_timeout(leases.patch(name, &params, &Patch::Apply(&lease))).await {
             Ok(_) => {
                 last_error.clear();
                 tokio::time::sleep(jittered(RENEWAL)).await;

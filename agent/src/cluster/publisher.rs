@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{AGENT, CONTROLLER_STATUS, CREATED_BY};
+use berth_api::names::{AGENT, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY};
 use berth_api::{InfraNode, LinkName};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
@@ -16,7 +16,7 @@ use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_host_facts::kubelet::MemoryManagerState;
 use berth_runtime::backoff::RetryBackoff;
-use berth_runtime::call::{CallError, within};
+use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::refusal::{Refusals, conflicts, remove};
 
 /// Result of a cycle, to be published.
@@ -25,7 +25,7 @@ pub struct Report {
     /// The host as an InfraNode, including the status.
     pub node: InfraNode,
     /// Generation of the InfraNode that the cycle applied.
-    pub acted_on: Option<Generation>,
+    pub applied_generation: Option<Generation>,
     /// Bridges that VMs can be attached to, by network; `None` if the links are unknown.
     pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// True if pods run that a scheduler may have placed by a label, so that labels must not change.
@@ -84,7 +84,7 @@ pub(super) async fn publish(
         empties_are_nulls: false,
         dropped: BTreeMap::new(),
     };
-    let mut backoff = RetryBackoff::up_to(MAX_BACKOFF);
+    let mut backoff = RetryBackoff::with_limit(MAX_BACKOFF);
     let mut last = BTreeSet::new();
     loop {
         store.changed.notified().await;
@@ -151,7 +151,7 @@ impl Publisher {
         }))
         .map_err(|error| CallError::Kube(Box::new(kube::Error::SerdeError(error))))?;
         let params = PostParams { field_manager: Some(AGENT.to_owned()), ..PostParams::default() };
-        match within(self.objects.infra_nodes.create(&params, &object)).await {
+        match with_timeout(self.objects.infra_nodes.create(&params, &object)).await {
             Err(error) if error.code() == Some(409) => Ok(()),
             other => other
                 .map(|_| tracing::info!(kind = "InfraNode", name = %name, "created the object")),
@@ -164,7 +164,7 @@ impl Publisher {
         object: &ObservedInfraNode,
     ) -> Result<(), CallError> {
         let desired = self.store.desired().and_then(|desired| desired.generation);
-        if report.acted_on.is_none() && desired.is_some() {
+        if report.applied_generation.is_none() && desired.is_some() {
             // The report is about the spec that was saved on disk; the next cycle reports on the spec of the API
             // server.
             return Ok(());
@@ -181,7 +181,7 @@ impl Publisher {
             body
         };
         let mut body = prune(as_value(report.node.status.as_ref()));
-        if report.acted_on.as_ref().is_some_and(|of| of.uid != object.uid) {
+        if report.applied_generation.as_ref().is_some_and(|of| of.uid != object.uid) {
             without_generation(&mut body);
         }
         let there = prune(as_value(object.status.as_ref()));
@@ -198,12 +198,12 @@ impl Publisher {
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&apply);
         let api = &self.objects.infra_nodes;
-        let mut written = within(api.patch_status(&name, &params, &patch)).await;
+        let mut written = with_timeout(api.patch_status(&name, &params, &patch)).await;
         // The controller sets conditions of an agent that is unresponsive. This agent is responsive, so it takes
         // ownership of these conditions by force.
-        let by_controller = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
+        let by_controller = |_: &str, manager: &str| manager == CONTROLLER_STATUS_FIELD_MANAGER;
         if written.as_ref().is_err_and(|error| all_conflicts(error, by_controller)) {
-            written = within(api.patch_status(&name, &params.force(), &patch)).await;
+            written = with_timeout(api.patch_status(&name, &params.force(), &patch)).await;
         }
         // The agent's body contains no nulls, so the server converted empty strings to nulls.
         let found_null = |error: &CallError| error.is_invalid("\"null\"");
@@ -275,13 +275,13 @@ impl Publisher {
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
-        let mut written = within(api.patch_status(&name, &params, &patch)).await;
+        let mut written = with_timeout(api.patch_status(&name, &params, &patch)).await;
         // Fields that `is_kubelet_reset` accepts are needed by no other manager, so the agent takes ownership of them
         // again.
         let is_kubelet_reset =
             |path: &str, manager: &str| node.published.is_kubelet_reset(path, manager);
         if written.as_ref().is_err_and(|error| all_conflicts(error, is_kubelet_reset)) {
-            written = within(api.patch_status(&name, &params.force(), &patch)).await;
+            written = with_timeout(api.patch_status(&name, &params.force(), &patch)).await;
         }
         let written: TrimmedNode = match record_refusals(
             &mut self.refused_node,
@@ -362,7 +362,9 @@ fn record_refusals<T>(
         Ok(written) => Ok(Some(written)),
         Err(error) => {
             let conflict = error.status().filter(|status| status.code == 409);
-            let Some(fields) = conflict.and_then(|status| refusals.note(status, &may_take)) else {
+            let Some(fields) =
+                conflict.and_then(|status| refusals.record_conflict(status, &may_take))
+            else {
                 return Err(error);
             };
             tracing::warn!(kind, name, %fields, "other managers own these fields, leaving them out");

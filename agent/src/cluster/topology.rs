@@ -22,7 +22,7 @@ use super::publisher::Report;
 use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
 use berth_runtime::backoff::RetryBackoff;
-use berth_runtime::call::{CallError, within};
+use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::refusal::FIELD_MANAGER_CONFLICT;
 
 /// Debounce: all changes within this time are one write.
@@ -74,7 +74,7 @@ pub(super) fn publish(
 
 impl Publisher {
     async fn run(mut self) {
-        let mut backoff = RetryBackoff::up_to(MAX_BACKOFF);
+        let mut backoff = RetryBackoff::with_limit(MAX_BACKOFF);
         loop {
             self.store.topology.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
@@ -115,7 +115,7 @@ impl Publisher {
             self.last_reason.clear();
             return Ok(());
         }
-        let current = within(self.api.get_opt(&self.node)).await?;
+        let current = with_timeout(self.api.get_opt(&self.node)).await?;
         if let Some(current) = &current {
             let managers = managers(&current.metadata);
             let others: Vec<&str> =
@@ -138,7 +138,7 @@ impl Publisher {
         let uid = current.as_ref().and_then(|current| current.metadata.uid.as_deref());
         let body = desired.1.apply(&self.node, &desired.0, uid);
         let params = PatchParams::apply(AGENT);
-        match within(self.api.patch(&self.node, &params, &Patch::Apply(&body))).await {
+        match with_timeout(self.api.patch(&self.node, &params, &Patch::Apply(&body))).await {
             Ok(_) => {
                 if current.is_none() {
                     tracing::info!(kind = KIND, name = %self.node, "created the object");

@@ -56,9 +56,9 @@ struct Scan {
 const REMOVAL_TIME_LIMITS: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(10));
 /// Pause between cycles while links remain to be removed.
-const PAUSE: Duration = Duration::from_millis(50);
+const REMOVAL_INTERVAL: Duration = Duration::from_millis(50);
 /// Shortest time until a retry.
-const SHORTEST_RETRY: Duration = Duration::from_secs(1);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn new(
@@ -87,13 +87,17 @@ impl Worker {
     }
 
     /// Returns the time until the next cycle of the timer.
-    pub(super) fn next_in(&self, interval: Duration, since_full: Duration) -> Duration {
+    pub(super) fn time_until_next_cycle(
+        &self,
+        interval: Duration,
+        since_full: Duration,
+    ) -> Duration {
         if self.scan.unfinished {
-            return PAUSE;
+            return REMOVAL_INTERVAL;
         }
-        let interval = interval.saturating_sub(since_full).max(PAUSE);
-        let retry = self.retries.next_in(Instant::now());
-        retry.map_or(interval, |retry| retry.max(SHORTEST_RETRY).min(interval))
+        let interval = interval.saturating_sub(since_full).max(REMOVAL_INTERVAL);
+        let retry = self.retries.time_until_retry(Instant::now());
+        retry.map_or(interval, |retry| retry.max(MIN_RETRY_INTERVAL).min(interval))
     }
 
     /// Runs one cycle.
@@ -101,7 +105,7 @@ impl Worker {
         let span = tracing::info_span!("cycle", ?trigger, generation = tracing::field::Empty);
         let _entered = span.enter();
         let begin = Instant::now();
-        self.state.begin();
+        self.state.mark_cycle_started();
         match trigger {
             // The event may have removed the cause of a failure, so failed changes are retried at once.
             Trigger::Capacity | Trigger::Manifest | Trigger::Start => self.retries.reset(),
@@ -124,7 +128,7 @@ impl Worker {
             converged = merge_links(full, converged);
         }
         self.retries.record(&converged, begin);
-        converged.plan.fail(self.retries.link_failures());
+        converged.plan.mark_tenants_failed(self.retries.link_failures());
         if let Some(devices) = &self.scan.devices {
             converged.facts.adopt_devices(devices);
         }
@@ -136,7 +140,7 @@ impl Worker {
             usage: processes::own_resource_usage(&self.root),
         });
         self.scan.full = Some(Converged { outcomes: Vec::new(), ..converged });
-        self.state.end();
+        self.state.mark_cycle_ended();
     }
 
     /// Converges the whole host, or only its links.
@@ -158,7 +162,7 @@ impl Worker {
                 self.scan.took.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
             );
         let context = if self.settings.observe { context.dry_run() } else { context };
-        let postponed = self.retries.postponed(begin);
+        let postponed = self.retries.waiting_attempts(begin);
         let took = Cell::new(Duration::ZERO);
         let timed = |read: &dyn Fn() -> (HostFacts, HostSettings)| {
             let begin = Instant::now();
@@ -206,7 +210,7 @@ impl Worker {
             &ObserveOptions { kvm: first, ..ObserveOptions::default() },
         );
         if let Some(before) = &self.scan.devices {
-            facts.adopt_kvm(before);
+            facts.copy_kvm_from(before);
         }
         self.scan.devices = Some(facts);
         self.state.progress();
@@ -223,7 +227,7 @@ impl Worker {
             self.read_devices();
             another = candidate.node_mismatch(self.node_name().as_deref());
         }
-        candidate.accept(another)
+        candidate.into_desired(another)
     }
 
     fn node_name(&self) -> Option<String> {

@@ -92,7 +92,7 @@ impl Candidate {
 
     /// Returns the desired state. `another` is the fault of a manifest for another node; with this fault, returns the
     /// empty desired state.
-    pub(super) fn accept(self, another: Option<Fault>) -> Desired {
+    pub(super) fn into_desired(self, another: Option<Fault>) -> Desired {
         match another {
             Some(fault) => Desired::invalid(&self.place, fault, self.generation),
             None => Desired {

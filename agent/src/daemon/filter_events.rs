@@ -11,8 +11,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::link_events::{PAUSE, WatchedLinks};
 use super::trigger::Trigger;
-use berth_host_facts::netlink::parts;
-use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
+use berth_host_facts::netlink::split_messages;
+use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, is_about_table};
 
 /// Size of the receive buffer. When kube-proxy writes thousands of rules, the kernel sends some MiB
 /// at once.
@@ -33,7 +33,9 @@ pub(super) async fn watch(watched_links: Arc<Mutex<WatchedLinks>>, events: Sende
     };
     loop {
         let matters = match socket.recv_from_full().await {
-            Ok((datagram, _)) => parts(&datagram).any(|message| concerns(message, TABLE)),
+            Ok((datagram, _)) => {
+                split_messages(&datagram).any(|message| is_about_table(message, TABLE))
+            }
             // The socket overflowed, and events were lost, so the table is read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;

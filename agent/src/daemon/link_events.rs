@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
 use berth_host_facts::links::Links;
-use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, parts};
+use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, split_messages};
 
 /// Links whose events start a cycle.
 #[derive(Debug, Default)]
@@ -126,7 +126,8 @@ pub(super) async fn watch(
         let matters = match socket.recv_from_full().await {
             Ok((datagram, _)) => {
                 let watched_links = watched_links.lock().unwrap_or_else(PoisonError::into_inner);
-                parts(&datagram).any(|message| concerns(message, &watched_links))
+                split_messages(&datagram)
+                    .any(|message| is_about_watched_link(message, &watched_links))
             }
             // The socket overflowed, and events were lost, so all links must be read.
             Err(_) => {
@@ -141,7 +142,7 @@ pub(super) async fn watch(
 }
 
 /// Returns true if a message of the kernel is about a selected link.
-pub(super) fn concerns(message: &[u8], watched_links: &WatchedLinks) -> bool {
+pub(super) fn is_about_watched_link(message: &[u8], watched_links: &WatchedLinks) -> bool {
     let Some(kind) = kind(message) else { return false };
     let known = link_number(message).is_some_and(|index| watched_links.indexes.contains(&index));
     if known || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
@@ -205,14 +206,14 @@ mod tests {
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"bond0\0")]), true),
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"veth1\0")]), false),
         ] {
-            assert_eq!(concerns(&event, &watched_links), expected, "{event:?}");
+            assert_eq!(is_about_watched_link(&event, &watched_links), expected, "{event:?}");
         }
     }
 
     proptest! {
         #[test]
         fn random_bytes_are_not_relevant(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            prop_assert!(!concerns(&bytes, &WatchedLinks::default()));
+            prop_assert!(!is_about_watched_link(&bytes, &WatchedLinks::default()));
         }
     }
 }

@@ -141,11 +141,11 @@ impl Metrics {
         plan: &Plan,
         faults: usize,
     ) {
-        self.faults.set(number(faults as u64));
-        let blocked = plan.blocked();
-        self.waiting.get_or_create(&Kind { kind: "blocked" }).set(number(blocked as u64));
+        self.faults.set(saturating_i64(faults as u64));
+        let blocked = plan.blocked_changes();
+        self.waiting.get_or_create(&Kind { kind: "blocked" }).set(saturating_i64(blocked as u64));
         let possible = plan.changes.len() - blocked;
-        self.waiting.get_or_create(&Kind { kind: "possible" }).set(number(possible as u64));
+        self.waiting.get_or_create(&Kind { kind: "possible" }).set(saturating_i64(possible as u64));
         for zone in &facts.zones {
             for pool in &zone.hugepages {
                 let states =
@@ -153,7 +153,7 @@ impl Metrics {
                 for (state, count) in states {
                     let Some(count) = count else { continue };
                     let label = Pool { zone: zone.id, size: pool.size.to_string(), state };
-                    self.hugepages.get_or_create(&label).set(number(count));
+                    self.hugepages.get_or_create(&label).set(saturating_i64(count));
                 }
             }
         }
@@ -170,7 +170,7 @@ impl Metrics {
             ("skipped", ksm.pages_skipped),
         ] {
             if let Some(value) = value {
-                self.ksm.get_or_create(&Kind { kind }).set(number(value));
+                self.ksm.get_or_create(&Kind { kind }).set(saturating_i64(value));
             }
         }
         self.ksm_running.set((ksm.run == Some(1)).into());
@@ -215,6 +215,6 @@ impl Metrics {
     }
 }
 
-fn number(count: u64) -> i64 {
+fn saturating_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -82,7 +82,8 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
         Source::File(manifest) => Some(manifest.as_path()),
         Source::Cluster(_) => None,
     };
-    let _watches = watch::begin(&root, manifest, Arc::clone(&watched_links), sender.clone())?;
+    let _watches =
+        watch::start_watches(&root, manifest, Arc::clone(&watched_links), sender.clone())?;
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
@@ -120,7 +121,7 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
         if trigger != Trigger::Links {
             last_full = Instant::now();
         }
-        let next = worker.next_in(settings.interval, last_full.elapsed());
+        let next = worker.time_until_next_cycle(settings.interval, last_full.elapsed());
         let next = Instant::now() + next;
         trigger = tokio::select! {
             () = sleep_until(next) => Trigger::Timer,
@@ -179,7 +180,7 @@ pub fn is_relevant(uevent: &[u8]) -> bool {
 /// Returns true if a netlink message is about the link with this index or name.
 #[must_use]
 pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
-    link_events::concerns(message, &link_events::WatchedLinks::single(index, name))
+    link_events::is_about_watched_link(message, &link_events::WatchedLinks::single(index, name))
 }
 
 /// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, which includes the work

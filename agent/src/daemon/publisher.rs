@@ -149,7 +149,7 @@ impl Inner {
         let mut node = InfraNode::new(&cycle.node, desired.spec.clone());
         node.status = Some(status);
         self.node = Some(node);
-        self.acted_on.clone_from(&desired.generation);
+        self.applied_generation.clone_from(&desired.generation);
         // While the desired state is unknown, a bridge that is missing may be desired.
         let unparsed = desired.waiting.is_some()
             || faults.iter().any(|fault| fault.concerns_part(Part::Networks));

@@ -45,14 +45,14 @@ impl RetryTracker {
     }
 
     /// Returns the attempts whose next retry is in the future.
-    pub(super) fn postponed(&self, now: Instant) -> BTreeSet<AttemptId> {
+    pub(super) fn waiting_attempts(&self, now: Instant) -> BTreeSet<AttemptId> {
         let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next > now);
         postponed.map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for
     /// the timer.
-    pub(super) fn next_in(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn time_until_retry(&self, now: Instant) -> Option<Duration> {
         let next = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
         next.map(|next| next.saturating_duration_since(now)).min()
     }
@@ -95,16 +95,16 @@ mod tests {
         let attempt = Attempt { next: now + BACKOFF.0, backoff: BACKOFF.0 };
         let mut retries =
             RetryTracker { attempts: [(id.clone(), attempt)].into(), ..RetryTracker::default() };
-        assert_eq!(retries.next_in(now), Some(BACKOFF.0));
-        assert!(retries.postponed(now).contains(&id));
-        assert!(retries.postponed(now + BACKOFF.0).is_empty(), "the retry is due");
+        assert_eq!(retries.time_until_retry(now), Some(BACKOFF.0));
+        assert!(retries.waiting_attempts(now).contains(&id));
+        assert!(retries.waiting_attempts(now + BACKOFF.0).is_empty(), "the retry is due");
         // A link event does not affect this attempt.
         retries.retry_links_soon(now);
-        assert_eq!(retries.next_in(now), Some(BACKOFF.0));
+        assert_eq!(retries.time_until_retry(now), Some(BACKOFF.0));
         retries.link_failures.insert(id.change.clone(), String::new());
         retries.retry_links_soon(now);
-        assert_eq!(retries.next_in(now), Some(RETRY_LINKS));
+        assert_eq!(retries.time_until_retry(now), Some(RETRY_LINKS));
         retries.reset();
-        assert_eq!(retries.next_in(now), None);
+        assert_eq!(retries.time_until_retry(now), None);
     }
 }

@@ -14,14 +14,18 @@ impl Site for State {
 }
 
 fn healthz(state: &State) -> Page {
-    if state.is_alive() { Page::fine() } else { Page::unavailable("the reconcile loop is stuck") }
+    if state.is_alive() {
+        Page::healthy_page()
+    } else {
+        Page::unavailable("the reconcile loop is stuck")
+    }
 }
 
 fn readyz(state: &State) -> Page {
     let inner = state.lock();
     match (&inner.waiting, inner.ready) {
         (Some(why), _) => Page::unavailable(why),
-        (None, true) => Page::fine(),
+        (None, true) => Page::healthy_page(),
         (None, false) => Page::unavailable("the first cycle has not finished"),
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Inner {
     /// The host as an InfraNode with its status.
     pub(super) node: Option<InfraNode>,
     /// Generation of the InfraNode that the last cycle applied.
-    pub(super) acted_on: Option<Generation>,
+    pub(super) applied_generation: Option<Generation>,
     /// Existing bridges by network; `None` if the links are unknown.
     pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// True if pods run that a scheduler may have placed because of a label of the Node.
@@ -65,7 +65,7 @@ impl State {
             waiting: None,
             faults: Vec::new(),
             node: None,
-            acted_on: None,
+            applied_generation: None,
             bridges: None,
             labels_in_use: true,
             memory: None,
@@ -81,13 +81,13 @@ impl State {
     }
 
     /// Marks the start of a cycle.
-    pub(super) fn begin(&self) {
+    pub(super) fn mark_cycle_started(&self) {
         self.lock().busy = true;
         self.progress();
     }
 
     /// Marks the end of a cycle.
-    pub(super) fn end(&self) {
+    pub(super) fn mark_cycle_ended(&self) {
         self.lock().busy = false;
         self.progress();
     }
@@ -103,7 +103,7 @@ impl State {
         let node = inner.node.clone()?;
         Some(Report {
             node,
-            acted_on: inner.acted_on.clone(),
+            applied_generation: inner.applied_generation.clone(),
             bridges: inner.bridges.clone(),
             labels_in_use: inner.labels_in_use,
             memory: inner.memory.clone(),

@@ -32,13 +32,13 @@ impl Drop for Watches {
 /// Multicast group of the kernel's own uevents; the next group contains those of udev.
 const KERNEL: u32 = 1;
 /// Pause after an error of the socket.
-const PAUSE: Duration = Duration::from_secs(5);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Starts all watches.
 ///
 /// If inotify cannot watch the manifest's folder. If netlink sockets are unavailable, only the timer starts cycles
 /// instead of the kernel's events.
-pub(super) fn begin(
+pub(super) fn start_watches(
     root: &Root,
     manifest: Option<&Path>,
     watched_links: Arc<Mutex<WatchedLinks>>,
@@ -116,7 +116,7 @@ async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
             Ok((message, _)) => trigger(&message),
             // The socket overflowed (ENOBUFS) and events were lost, so all devices are read.
             Err(_) => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
                 Some(Trigger::Devices)
             }
         };

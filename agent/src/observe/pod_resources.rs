@@ -20,7 +20,7 @@ use v1::pod_resources_lister_client::PodResourcesListerClient;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limit of a response in bytes, the same as in the kubelet's own clients.
-const LARGEST: usize = 16 << 20;
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 /// Lists the resources that the kubelet has allocated; `Ok(None)` if the kubelet has no such
 /// socket.
@@ -34,16 +34,17 @@ pub(super) fn list(root: &Root) -> Result<Option<Listed>, PodResourcesError> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(call)?;
-    let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, ask(&socket)).await });
+    let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, query(&socket)).await });
     asked.map_err(|_| PodResourcesError::Timeout(TIMEOUT.as_secs()))?.map(Some)
 }
 
-async fn ask(socket: &Path) -> Result<Listed, PodResourcesError> {
+async fn query(socket: &Path) -> Result<Listed, PodResourcesError> {
     let address = format!("unix://{}", socket.display());
     let endpoint = Endpoint::from_shared(address).map_err(call)?;
     let channel =
         endpoint.connect().await.map_err(|error| PodResourcesError::Call(text::chain(&error)))?;
-    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LARGEST);
+    let mut client =
+        PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
     let listed = client.list(ListPodResourcesRequest {}).await.map_err(call)?;
     let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
         Ok(answer) => Some(answer.into_inner()),
@@ -79,7 +80,7 @@ mod tests {
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::spawn(move || listener.incoming().flatten().for_each(kubelet));
-        list(&Root::live_below(host.path()).unwrap())
+        list(&Root::live_mounted_at(host.path()).unwrap())
     }
 
     #[test]
@@ -101,12 +102,12 @@ mod tests {
     #[test]
     fn a_host_without_a_kubelet_is_not_an_error() {
         let host = tempfile::tempdir().unwrap();
-        assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
+        assert_eq!(list(&Root::live_mounted_at(host.path()).unwrap()), Ok(None));
         // The socket file exists, but no process listens.
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&socket).unwrap());
-        let left = list(&Root::live_below(host.path()).unwrap());
+        let left = list(&Root::live_mounted_at(host.path()).unwrap());
         assert!(left.is_err_and(|why| why.to_string().contains("refused")));
     }
 }

@@ -98,8 +98,8 @@ impl Change {
         };
         Self {
             id: ChangeId::Setting(setting),
-            was: step.was.shown(),
-            will_be: step.will_be.shown(),
+            was: step.was.to_display_text(),
+            will_be: step.will_be.to_display_text(),
             why: target.why,
             drift: false,
             disruption,
@@ -111,11 +111,11 @@ impl Change {
     }
 
     /// Returns a blocked change of a setting that this host does not have.
-    pub(super) fn impossible(setting: Setting, target: &Target, why: String) -> Self {
+    pub(super) fn unsupported_setting(setting: Setting, target: &Target, why: String) -> Self {
         Self {
             id: ChangeId::Setting(setting),
             was: "none".to_owned(),
-            will_be: target.value.shown(),
+            will_be: target.value.to_display_text(),
             why: target.why,
             drift: false,
             disruption: Disruption::None,
@@ -192,7 +192,7 @@ impl Change {
 
     /// Returns the change as text for an operator: a sentence for links, both values for settings.
     #[must_use]
-    pub fn sentence(&self) -> String {
+    pub fn description(&self) -> String {
         match self.action {
             Action::Links(_) => self.id.to_string(),
             _ => format!("{}: {} -> {}", self.id, self.was, self.will_be),

@@ -23,7 +23,7 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     };
     let found = match (reserved.cores_per_zone, &reserved.cpus) {
         (Some(cores), None) => per_zone(input, cores),
-        (None, Some(cpus)) => by_name(&input.facts.topology, cpus),
+        (None, Some(cpus)) => named_reserved_cpus(&input.facts.topology, cpus),
         (both, cpus) => {
             let shown = format!("coresPerZone: {both:?}, cpus: {cpus:?}");
             let message = "exactly one of coresPerZone and cpus must be set";
@@ -89,7 +89,7 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     Ok(reserved)
 }
 
-fn by_name(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
+fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
     let fault = |message: String| Err(Fault::new("spec.cpu.reserved.cpus", cpus, message));
     if cpus.is_empty() {
         return fault("is empty; the host itself needs CPUs".to_owned());

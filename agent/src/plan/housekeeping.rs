@@ -6,7 +6,7 @@ use super::change::{self, Action, Change, ChangeReason, Disruption, Step};
 use super::current::current;
 use super::id::ChangeId;
 use super::input::Input;
-use super::plain::plain;
+use super::plain::plan_single_value;
 use super::target::{Target, Targets};
 use berth_host_facts::setting::{Setting, Unit, Value};
 
@@ -76,9 +76,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();
     let absent = "this kernel has no such setting, or it cannot be read";
     let effect = "work that is bound to no CPU moves there";
-    changes.extend(plain(input, targets, Setting::WorkqueueCpus, absent, effect));
+    changes.extend(plan_single_value(input, targets, Setting::WorkqueueCpus, absent, effect));
     let effect = "where interrupts go that drivers request from now on";
-    changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, absent, effect));
+    changes.extend(plan_single_value(input, targets, Setting::DefaultIrqAffinity, absent, effect));
     changes.extend(interrupts(input, targets, ChangeReason::Spec));
     changes.extend(interrupts(input, targets, ChangeReason::Restore));
     changes
@@ -91,11 +91,11 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     if version.is_some_and(|version| version != 2) {
         let why = "systemd restricts CPUs of units only with control groups of version 2; boot with \
                    systemd.unified_cgroup_hierarchy=1";
-        return Some(Change::impossible(setting, target, why.to_owned()));
+        return Some(Change::unsupported_setting(setting, target, why.to_owned()));
     }
     let Some(was) = current(input, setting) else {
         let why = "this host has no such unit, or systemd does not answer".to_owned();
-        return Some(Change::impossible(setting, target, why));
+        return Some(Change::unsupported_setting(setting, target, why));
     };
     if was == target.value {
         return None;
@@ -141,10 +141,10 @@ fn interrupts(input: Input, targets: &Targets, why: ChangeReason) -> Option<Chan
     let first = steps.first()?;
     let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
     let will_be = match why {
-        ChangeReason::Spec => first.will_be.shown(),
+        ChangeReason::Spec => first.will_be.to_display_text(),
         ChangeReason::Restore => "the original CPUs".to_owned(),
     };
-    let mut were: Vec<String> = steps.iter().map(|step| step.was.shown()).collect();
+    let mut were: Vec<String> = steps.iter().map(|step| step.was.to_display_text()).collect();
     were.sort_unstable();
     were.dedup();
     let was = if were.len() == 1 { were.concat() } else { "various CPUs".to_owned() };

@@ -41,7 +41,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             targets.faults.push(fault);
             continue;
         }
-        for (zone, count) in shares(input.facts, spec) {
+        for (zone, count) in pages_by_zone(input.facts, spec) {
             desired.insert((spec.size, zone), (index, count));
         }
     }
@@ -72,8 +72,8 @@ fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fa
         return Some(path.child("zone").fault(id, message));
     }
     let missing =
-        shares(facts, spec).iter().any(|(zone, _)| pool(facts, *zone, spec.size).is_none());
-    if missing || shares(facts, spec).is_empty() {
+        pages_by_zone(facts, spec).iter().any(|(zone, _)| pool(facts, *zone, spec.size).is_none());
+    if missing || pages_by_zone(facts, spec).is_empty() {
         let pools = facts.zones.iter().flat_map(|zone| &zone.hugepages);
         let mut sizes: Vec<PageSize> = pools.map(|pool| pool.size).collect();
         sizes.sort_unstable();
@@ -88,7 +88,7 @@ fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fa
 
 /// Returns the number of pages of each zone: all pages in the zone that the spec names, otherwise an
 /// even share for each zone with CPUs. The remainder goes to the zones with the lowest numbers.
-fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
+fn pages_by_zone(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
     if let Some(zone) = spec.zone {
         return vec![(zone, spec.count)];
     }
@@ -136,10 +136,10 @@ fn check_zone_memory(
     }
 }
 
-/// Returns the changes: first the pools that shrink, because a smaller pool frees memory; then the pools that grow, the
+/// Returns the changes: first the pools that shrink, because a shrink_pool pool frees memory; then the pools that grow, the
 /// largest page size first, because the largest pages need the longest contiguous free memory.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
-    let mut spare = spare(input);
+    let mut spare = pages_above_limits(input);
     let mut room = input.shape.room.clone();
     let mut changes = Vec::new();
     let mut grow = Vec::new();
@@ -148,15 +148,15 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let Setting::Hugepages { zone, size } = *setting else { continue };
         let Some(Value::Number(now)) = current(input, *setting) else {
             let why = "this host has no such pool".to_owned();
-            changes.push(Change::impossible(*setting, target, why));
+            changes.push(Change::unsupported_setting(*setting, target, why));
             continue;
         };
-        let (target, fixed) = possible(input, (zone, size), now, target);
+        let (target, fixed) = allowed_target(input, (zone, size), now, target);
         let Value::Number(desired) = target.value else { continue };
         if desired == now {
             stale = stale.or_else(|| conflicting_checkpoint(input, (zone, size), now));
         } else if desired < now {
-            let mut change = smaller(input, *setting, (zone, size), now, &target);
+            let mut change = shrink_pool(input, *setting, (zone, size), now, &target);
             change.removes.extend(conflicting_checkpoint(input, (zone, size), desired));
             let spare = spare.entry(size).or_default();
             let promised = (now - desired > *spare).then(|| {
@@ -176,7 +176,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     grow.sort_by_key(|(size, ..)| std::cmp::Reverse(*size));
     for (size, setting, zone, now, target, fixed) in grow {
         let room = room.get_mut(&zone);
-        let change = larger(input, setting, (zone, size), room.as_deref(), now, &target);
+        let change = grow_pool(input, setting, (zone, size), room.as_deref(), now, &target);
         let mut change = change.blocked_by(fixed);
         if let [step] = change.steps()
             && let Value::Number(pages) = step.will_be
@@ -198,14 +198,14 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
 /// Returns the target that the kubelet allows for a pool, and the reason if the desired target is blocked. If the pages
 /// were changed under a running kubelet, or by a reboot, the target is the number that the kubelet has counted, because
 /// otherwise the kubelet would not start again.
-fn possible(
+fn allowed_target(
     input: Input,
     (zone, size): (u32, PageSize),
     now: u64,
     target: &Target,
 ) -> (Target, Option<String>) {
     let is = |pages: u64| target.value == Value::Number(pages);
-    match kubelet::counted(input, zone, size) {
+    match kubelet::memory_manager_claim(input, zone, size) {
         PoolClaim::Fixed(Some(pages), _) if pages != now && !is(pages) => {
             (Target { value: Value::Number(pages), why: ChangeReason::Spec }, None)
         }
@@ -223,7 +223,7 @@ fn conflicting_checkpoint(
     (zone, size): (u32, PageSize),
     will_be: u64,
 ) -> Option<String> {
-    match kubelet::counted(input, zone, size) {
+    match kubelet::memory_manager_claim(input, zone, size) {
         PoolClaim::Removable(pages, file) if pages != Some(will_be) => Some(file),
         _ => None,
     }
@@ -231,7 +231,7 @@ fn conflicting_checkpoint(
 
 /// Returns the number of pages of each size that remain when the limits of all pods are subtracted. A kubelet that
 /// finds fewer pages at its start than the limits of running pods refuses these pods.
-fn spare(input: Input) -> BTreeMap<PageSize, u64> {
+fn pages_above_limits(input: Input) -> BTreeMap<PageSize, u64> {
     let pools = input.facts.memory.hugepages.iter();
     let promised = &input.shape.pods.hugepages;
     pools
@@ -239,7 +239,7 @@ fn spare(input: Input) -> BTreeMap<PageSize, u64> {
         .collect()
 }
 
-fn smaller(
+fn shrink_pool(
     input: Input,
     setting: Setting,
     (zone, size): (u32, PageSize),
@@ -247,11 +247,11 @@ fn smaller(
     target: &Target,
 ) -> Change {
     let Value::Number(desired) = target.value else {
-        return Change::impossible(setting, target, String::new());
+        return Change::unsupported_setting(setting, target, String::new());
     };
     let freed = Bytes((now - desired).saturating_mul(size.bytes()));
     let effect = format!("gives {} of zone {zone} back to the host", freed.human());
-    let used = used(input.facts, zone, size);
+    let used = used_pages(input.facts, zone, size);
     let blocked = (desired < used).then(|| {
         format!(
             "{used} of the {now} pages are in use or reserved for pods; move those VMs away first"
@@ -261,7 +261,7 @@ fn smaller(
         .blocked_by(blocked)
 }
 
-fn larger(
+fn grow_pool(
     input: Input,
     setting: Setting,
     (zone, size): (u32, PageSize),
@@ -270,7 +270,7 @@ fn larger(
     target: &Target,
 ) -> Change {
     let Value::Number(desired) = target.value else {
-        return Change::impossible(setting, target, String::new());
+        return Change::unsupported_setting(setting, target, String::new());
     };
     let taken = Bytes((desired - now).saturating_mul(size.bytes()));
     let effect = format!("takes {} of memory from zone {zone}", taken.human());
@@ -303,7 +303,7 @@ fn larger(
 }
 
 /// Returns the number of pages of a zone that are in use or reserved.
-fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
+fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
     let here = pool(facts, zone, size).map_or(0, in_use);
     // The kernel reserves pages for the whole host. Reserved pages that the free pages of other zones do not cover must

@@ -19,7 +19,7 @@ use super::target::{Target, Targets};
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
 /// Percentage of available memory above which ksmd stops.
-const STOP: u64 = 25;
+const STOP_PERCENT: u64 = 25;
 /// Levels of scanning: if less than this percentage of memory is available, ksmd scans this number of
 /// pages at each wake-up (every 20 ms by default). The numbers are 5,000 to 62,500 pages a second, the
 /// range of ksmtuned's defaults.
@@ -56,7 +56,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             }
             Some(1)
         }
-        (KsmMode::Auto, false) => auto(input, &mut pages),
+        (KsmMode::Auto, false) => desired_run_state(input, &mut pages),
         (KsmMode::On, _) => Some(1),
         _ => Some(0),
     };
@@ -79,7 +79,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
 
 /// Mode Auto on a kernel without an advisor: returns 1 if ksmd should run and 0 if it should stop,
 /// and sets `pages`. Returns `None` if ksmd stays as it is.
-fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
+fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     let (Some(available), Some(total)) = (input.shape.available, input.facts.memory.total) else {
         return None;
     };
@@ -90,7 +90,7 @@ fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     };
     let runs = number(KsmSetting::Run) == Some(1);
     let start = SCAN_LEVELS[SCAN_LEVELS.len() - 1].0;
-    if percent > STOP || (percent >= start && !runs) {
+    if percent > STOP_PERCENT || (percent >= start && !runs) {
         return Some(0);
     }
     let level = |percent: u64| {
@@ -122,7 +122,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let Some(was) = now(setting) else {
             let why = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
             return (target.why == ChangeReason::Spec)
-                .then(|| Change::impossible(setting_, target, why));
+                .then(|| Change::unsupported_setting(setting_, target, why));
         };
         // When the advisor is turned off, the kernel resets pages_to_scan, whatever its current
         // value is.
@@ -139,7 +139,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
         {
-            step.disturbs = disturbed(setting)
+            step.disturbs = dependent_settings(setting)
                 .iter()
                 .filter_map(|other| Some((Setting::Ksm(*other), now(*other)?)))
                 .collect();
@@ -164,7 +164,7 @@ fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
 
 /// Returns the other settings that change with this setting, because the kernel or the steps of the change also set
 /// them.
-const fn disturbed(setting: KsmSetting) -> &'static [KsmSetting] {
+const fn dependent_settings(setting: KsmSetting) -> &'static [KsmSetting] {
     match setting {
         KsmSetting::AdvisorMode => &[KsmSetting::PagesToScan],
         KsmSetting::MergeAcrossNodes => &[KsmSetting::Run],
@@ -178,15 +178,16 @@ fn effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, St
             Disruption::Low,
             "ksmd takes CPU time; merged pages are copied when written".to_owned(),
         ),
-        (KsmSetting::Run, Value::Number(2)) => {
-            (Disruption::High, format!("all merged pages are unmerged: {}", merged(input).human()))
-        }
+        (KsmSetting::Run, Value::Number(2)) => (
+            Disruption::High,
+            format!("all merged pages are unmerged: {}", memory_to_unmerge(input).human()),
+        ),
         (KsmSetting::Run, _) => (Disruption::None, "merged pages stay merged".to_owned()),
         (KsmSetting::MergeAcrossNodes, _) => (
             Disruption::High,
             format!(
                 "all merged pages are unmerged first, which needs {} of memory",
-                merged(input).human()
+                memory_to_unmerge(input).human()
             ),
         ),
         _ => (Disruption::None, String::new()),
@@ -194,12 +195,12 @@ fn effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, St
 }
 
 /// Returns the memory that the merged pages take when they are unmerged.
-fn merged(input: Input) -> Bytes {
+fn memory_to_unmerge(input: Input) -> Bytes {
     Bytes(input.facts.ksm.pages_sharing.unwrap_or(0).saturating_mul(4096))
 }
 
 fn insufficient_memory(input: Input) -> Option<String> {
-    let (needed, available) = (merged(input), input.shape.available?);
+    let (needed, available) = (memory_to_unmerge(input), input.shape.available?);
     let keep = host_memory_reserve(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(keep)).then(|| {
         format!(

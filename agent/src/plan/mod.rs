@@ -35,7 +35,7 @@ pub use id::{AttemptId, ChangeId};
 pub use input::Input;
 pub use model::Plan;
 pub use network::state::NetworkState;
-use target::{Target, Targets, freeze, part};
+use target::{Target, Targets, collect_or_freeze, part_of_setting};
 
 /// Makes the plan.
 #[must_use]
@@ -43,10 +43,10 @@ pub fn plan(input: Input) -> Plan {
     let mut targets = Targets::default();
     thp::targets(input, &mut targets);
     let mut frozen = input.unparsed.parts.clone();
-    freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
-    freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
+    collect_or_freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
+    collect_or_freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
     let mut reserved = None;
-    freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
+    collect_or_freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
         reserved = cpu::reserved(input, t);
         if let Some(reserved) = &reserved {
             housekeeping::targets(input, reserved, t);
@@ -54,7 +54,7 @@ pub fn plan(input: Input) -> Plan {
     });
     let mut forget = Vec::new();
     for (setting, entry) in &input.facts.ledger.entries {
-        if targets.values.contains_key(setting) || frozen.contains(&part(*setting)) {
+        if targets.values.contains_key(setting) || frozen.contains(&part_of_setting(*setting)) {
             continue;
         }
         let gone =

@@ -75,7 +75,7 @@ impl Plan {
     }
 
     /// Marks the tenants of changes that were tried and are still pending as failed, with the reason.
-    pub fn fail(&mut self, tried: &BTreeMap<ChangeId, String>) {
+    pub fn mark_tenants_failed(&mut self, tried: &BTreeMap<ChangeId, String>) {
         self.unfiltered = None;
         for change in &self.changes {
             let (Some(work), Some(why)) = (change.links(), tried.get(&change.id)) else {
@@ -97,7 +97,7 @@ impl Plan {
 
     /// Returns the number of blocked changes.
     #[must_use]
-    pub fn blocked(&self) -> usize {
+    pub fn blocked_changes(&self) -> usize {
         self.changes.iter().filter(|change| change.blocked.is_some()).count()
     }
 }

@@ -7,7 +7,7 @@ use super::target::Targets;
 use berth_host_facts::setting::Setting;
 
 /// Returns the change of a setting that consists of one value.
-pub(super) fn plain(
+pub(super) fn plan_single_value(
     input: Input,
     targets: &Targets,
     setting: Setting,
@@ -16,7 +16,7 @@ pub(super) fn plain(
 ) -> Option<Change> {
     let target = targets.get(setting)?;
     let Some(was) = current(input, setting) else {
-        return Some(Change::impossible(setting, target, absent.to_owned()));
+        return Some(Change::unsupported_setting(setting, target, absent.to_owned()));
     };
     (was != target.value).then(|| {
         let change = Change::for_setting(setting, was, target, Disruption::Low, effect.to_owned());

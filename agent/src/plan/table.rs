@@ -24,19 +24,19 @@ pub fn render(plan: &Plan, style: Style) -> String {
     if let Some(advice) = &plan.kubelet {
         kubelet(&mut out, advice, style);
     }
-    let blocked = plan.blocked();
+    let blocked = plan.blocked_changes();
     let possible = plan.changes.len() - blocked;
     let sum = match (possible, blocked) {
         (0, 0) => "nothing to do: the host matches the spec".to_owned(),
-        (n, 0) => counted(n, "change"),
-        (n, blocked) => format!("{}, {blocked} blocked", counted(n, "change")),
+        (n, 0) => count_with_noun(n, "change"),
+        (n, blocked) => format!("{}, {blocked} blocked", count_with_noun(n, "change")),
     };
     line(&mut out, &sum, "");
     out
 }
 
 /// Returns a count with its noun: `1 change`, `2 changes`.
-pub(crate) fn counted(n: usize, word: &str) -> String {
+pub(crate) fn count_with_noun(n: usize, word: &str) -> String {
     format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
@@ -44,13 +44,13 @@ pub(crate) fn counted(n: usize, word: &str) -> String {
 /// reason if it is blocked.
 fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
-        style.bad("x")
+        style.format_failure("x")
     } else if change.why == ChangeReason::Restore {
         style.warning("<")
     } else {
-        style.good("~")
+        style.format_success("~")
     };
-    let words = printable(&change.sentence());
+    let words = printable(&change.description());
     let mut label = format!("{sign} ");
     for part in wrap(&words, WIDTH - 2) {
         line(out, &label, &part);

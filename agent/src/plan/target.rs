@@ -47,7 +47,7 @@ impl Targets {
 
 /// Adds the targets of a part of the spec. If the part has a fault, adds it to `frozen`, so that the part is not
 /// changed.
-pub(super) fn freeze(
+pub(super) fn collect_or_freeze(
     frozen: &mut BTreeSet<Part>,
     part: Part,
     targets: &mut Targets,
@@ -61,7 +61,7 @@ pub(super) fn freeze(
 }
 
 /// Returns the part of the spec that a setting belongs to.
-pub(super) const fn part(setting: Setting) -> Part {
+pub(super) const fn part_of_setting(setting: Setting) -> Part {
     match setting {
         Setting::Hugepages { .. } => Part::Hugepages,
         Setting::TransparentHugepages => Part::TransparentHugepages,

@@ -4,24 +4,24 @@ use berth_api::infra_node::TransparentHugepages;
 
 use super::change::Change;
 use super::input::Input;
-use super::plain::plain;
+use super::plain::plan_single_value;
 use super::target::Targets;
 use berth_host_facts::setting::{Setting, Value};
 
 /// Adds the target of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
-        targets.set_target(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));
+        targets.set_target(Setting::TransparentHugepages, Value::Word(mode_name(mode).to_owned()));
     }
 }
 
 pub(super) fn change(input: Input, targets: &Targets) -> Option<Change> {
     let absent = "this kernel has no transparent huge pages";
     let effect = "applies to memory that programs allocate from now on";
-    plain(input, targets, Setting::TransparentHugepages, absent, effect)
+    plan_single_value(input, targets, Setting::TransparentHugepages, absent, effect)
 }
 
-const fn word(mode: TransparentHugepages) -> &'static str {
+const fn mode_name(mode: TransparentHugepages) -> &'static str {
     match mode {
         TransparentHugepages::Always => "always",
         TransparentHugepages::Madvise => "madvise",

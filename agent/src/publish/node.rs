@@ -66,7 +66,7 @@ impl PublishedNode {
             allocatable,
             owned: ours
                 .filter_map(|entry| entry.fields_v1.as_ref())
-                .flat_map(|fields| owned(&fields.0))
+                .flat_map(|fields| owned_fields(&fields.0))
                 .collect(),
         }
     }
@@ -98,7 +98,7 @@ fn is_ours(entry: &ManagedFieldsEntry) -> bool {
 }
 
 /// Returns the fields of an entry of `managedFields` that the agent may write.
-fn owned(fields: &Value) -> BTreeSet<Field> {
+fn owned_fields(fields: &Value) -> BTreeSet<Field> {
     let keys = |path: &str| {
         let keys = fields.pointer(path).and_then(Value::as_object).into_iter().flatten();
         keys.map(|(key, _)| key.clone()).collect::<Vec<_>>()

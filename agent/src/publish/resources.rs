@@ -29,7 +29,7 @@ pub fn resources(
     bridges: Option<&BTreeMap<String, Vec<LinkName>>>,
 ) -> Resources {
     let mut all = Resources::default();
-    match pinnable(status) {
+    match count_pinnable_cpus(status) {
         None => all.unknown.push(resource::PINNABLE_CPUS),
         Some(0) => {}
         Some(count) => {
@@ -67,7 +67,7 @@ fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
 
 /// Returns the number of CPUs that can be pinned on the host; `None` if the number is unknown for
 /// any zone.
-fn pinnable(status: &InfraNodeStatus) -> Option<usize> {
+fn count_pinnable_cpus(status: &InfraNodeStatus) -> Option<usize> {
     if status.zones.is_empty() {
         return None;
     }

@@ -46,7 +46,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
             }
         }
     }
-    for (uid, listed) in listed(facts) {
+    for (uid, listed) in listed_pods(facts) {
         let pod = pods.entry(uid.to_owned()).or_default();
         for container in &listed.containers {
             pod.add_listed_container(facts, container);
@@ -58,12 +58,12 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
         }
     }
     let allocation = |(uid, pod): (String, Pod)| pod.allocation(facts, uid);
-    pods.into_iter().map(allocation).filter(has_something).collect()
+    pods.into_iter().map(allocation).filter(has_resources).collect()
 }
 
 /// Returns the pods that the PodResources API lists, by UID. Pods that ended are left out: the API may still list them,
 /// but they have no control group.
-fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
+fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .allocated
         .names
@@ -77,7 +77,7 @@ fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
         .collect()
 }
 
-const fn has_something(allocation: &Allocation) -> bool {
+const fn has_resources(allocation: &Allocation) -> bool {
     allocation.cpus.is_some()
         || !allocation.hugepages.is_empty()
         || !allocation.devices.is_empty()

@@ -24,7 +24,7 @@ const INDENT: usize = 11;
 pub fn render(report: &Report, links: &Links, style: Style) -> String {
     let status = &report.status;
     let mut out = String::new();
-    head(&mut out, report.name(), status, style);
+    write_heading(&mut out, report.name(), status, style);
     group(&mut out, style, "CPU", cpu(&status.capabilities));
     group(&mut out, style, "KVM", kvm(status));
     group(&mut out, style, "Memory", memory(&status.capabilities));
@@ -41,7 +41,7 @@ pub fn render(report: &Report, links: &Links, style: Style) -> String {
     out
 }
 
-fn head(out: &mut String, name: &str, status: &InfraNodeStatus, style: Style) {
+fn write_heading(out: &mut String, name: &str, status: &InfraNodeStatus, style: Style) {
     let machine = &status.capabilities.machine;
     let hardware: Vec<&str> =
         [&machine.vendor, &machine.product].into_iter().flatten().map(String::as_str).collect();
@@ -101,7 +101,7 @@ fn kvm(status: &InfraNodeStatus) -> Vec<String> {
     let state = match kvm.state {
         Some(KvmState::Ready) => "Ready".to_owned(),
         Some(state) => format!("{} (see berth-agent check)", api_name(&state)),
-        None => unknown_word(&status.unknown, "capabilities.kvm.state"),
+        None => format_unknown(&status.unknown, "capabilities.kvm.state"),
     };
     let first = [
         Some(state),
@@ -347,7 +347,7 @@ fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     }
 }
 
-fn unknown_word(unknown: &[Unknown], path: &str) -> String {
+fn format_unknown(unknown: &[Unknown], path: &str) -> String {
     let fact = unknown.iter().find(|fact| fact.path == path);
     fact.map_or_else(
         || "unknown".to_owned(),

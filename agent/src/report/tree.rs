@@ -11,7 +11,7 @@ use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Largest number of links shown below a link; a host may have thousands of tenants.
-const SHOWN: usize = 12;
+const MAX_CHILDREN: usize = 12;
 /// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 /// Smallest number of columns for the text of a link.
@@ -37,11 +37,11 @@ pub fn render(links: &Links, style: Style) -> String {
         master.is_some_and(|master| master.kind == LinkKind::Bond)
     };
     for link in links.uplinks().filter(|link| !in_bond(link)) {
-        tree.branch(link, "", "");
+        tree.render_branch(link, "", "");
     }
     for link in links.all.iter().filter(stacks) {
         if link.parent.is_none() && !tree.shown.contains(&link.name) && link.master.is_none() {
-            tree.branch(link, "", "");
+            tree.render_branch(link, "", "");
         }
     }
     tree.out
@@ -55,8 +55,8 @@ struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Renders a link and all links above it.
-    fn branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
-        let words = printable(&self.words(link));
+    fn render_branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
+        let words = printable(&self.link_description(link));
         let mut label = format!("  {indent}{sign}");
         let width = WIDTH.saturating_sub(label.chars().count()).max(MIN_TEXT_WIDTH);
         for part in wrap(&words, width) {
@@ -80,15 +80,15 @@ impl<'a> Tree<'a> {
         above.extend(master.filter(|master| master.kind == LinkKind::Bridge));
         let mut once = BTreeSet::new();
         above.retain(|next| !self.shown.contains(&next.name) && once.insert(&next.name));
-        let more = above.len().saturating_sub(SHOWN);
-        let last = above.len().min(SHOWN);
-        let hidden: Vec<&Link> = above.iter().skip(SHOWN).copied().collect();
+        let more = above.len().saturating_sub(MAX_CHILDREN);
+        let last = above.len().min(MAX_CHILDREN);
+        let hidden: Vec<&Link> = above.iter().skip(MAX_CHILDREN).copied().collect();
         for link in hidden {
-            self.hide(link);
+            self.mark_as_shown(link);
         }
-        for (index, next) in above.into_iter().take(SHOWN).enumerate() {
+        for (index, next) in above.into_iter().take(MAX_CHILDREN).enumerate() {
             let is_last = index + 1 == last && more == 0;
-            self.branch(next, if is_last { "└─ " } else { "├─ " }, &indent);
+            self.render_branch(next, if is_last { "└─ " } else { "├─ " }, &indent);
         }
         if more > 0 {
             line(&mut self.out, &format!("  {indent}└─ "), &format!("and {more} more"));
@@ -96,13 +96,13 @@ impl<'a> Tree<'a> {
     }
 
     /// Marks a link that is not rendered, and its bridge, as shown, so that neither becomes a root of the tree.
-    fn hide(&mut self, link: &'a Link) {
+    fn mark_as_shown(&mut self, link: &'a Link) {
         self.shown.insert(&link.name);
         self.shown.extend(link.master.as_ref());
     }
 
     /// Returns the text of a link: its name, kind, state and properties.
-    fn words(&self, link: &Link) -> String {
+    fn link_description(&self, link: &Link) -> String {
         let kind = match link.kind {
             LinkKind::Physical => "physical".to_owned(),
             LinkKind::VirtualFunction => "virtual function".to_owned(),

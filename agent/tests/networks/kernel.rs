@@ -80,7 +80,7 @@ impl Kernel for Model {
         Ok(answers)
     }
 
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
+    fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let up = |op: &&LinkOp| step(&mut self.links, &LinkOp::Up(op.link().clone()));
         Ok(ops.iter().map(up).collect())
     }
@@ -102,7 +102,7 @@ impl Kernel for Model {
         Ok(self.links.clone())
     }
 
-    fn nearby(&mut self, _: &LinkName) -> io::Result<Links> {
+    fn stacked_links(&mut self, _: &LinkName) -> io::Result<Links> {
         self.links()
     }
 

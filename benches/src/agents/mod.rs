@@ -144,7 +144,7 @@ fn measure(args: &Args) -> Result<Measured> {
 }
 
 fn servers(plane: &ControlPlane) -> Result<Vec<Taken>> {
-    let (server, etcd) = plane.processes();
+    let (server, etcd) = plane.server_process_ids();
     Ok(vec![Taken::by(server.context("kube-apiserver is gone")?)?, Taken::by(etcd)?])
 }
 

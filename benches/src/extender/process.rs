@@ -39,7 +39,7 @@ impl Extender {
         let port = free_port()?;
         let listen = format!("--extender-listen=127.0.0.1:{port}");
         let lease = format!("--scheduler-lease={lease}");
-        let controller = Controller::of(program, plane, name, None, &[&listen, &lease])?;
+        let controller = Controller::start_program(program, plane, name, None, &[&listen, &lease])?;
         Ok(Self { controller, name: name.to_owned(), port })
     }
 

@@ -52,8 +52,13 @@ impl Controller {
         name: &str,
     ) -> Result<Self> {
         let resync = format!("--resync={}", resync.as_secs());
-        let mut this =
-            Self(controller::Controller::of(program, plane, name, None, &[resync.as_str()])?);
+        let mut this = Self(controller::Controller::start_program(
+            program,
+            plane,
+            name,
+            None,
+            &[resync.as_str()],
+        )?);
         let begin = Instant::now();
         while this.number("berth_controller_leader").unwrap_or_default() < 1.0 {
             if let Some(status) = this.0.running.process.try_wait()? {

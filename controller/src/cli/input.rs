@@ -15,26 +15,30 @@ use crate::fleet::{Found, stream};
 use berth_api::Problem;
 
 /// Maximum size of an input file or of standard input, in bytes. A fleet of 50,000 VMs is smaller.
-const MOST: u64 = 1 << 30;
+const MAX_INPUT_BYTES: u64 = 1 << 30;
 
 /// Calls `make` for all objects of a file, of all files in a folder and its subfolders, or of standard input (path
 /// `-`). Adds invalid content to `problems`.
 ///
 /// # Errors
 /// Returns an error if the path cannot be read.
-pub(super) fn each<T: Send>(
+pub(super) fn for_each_input_object<T: Send>(
     path: &Path,
     problems: &mut Vec<Problem>,
     make: impl Fn(Found) -> T + Sync,
 ) -> Result<Vec<T>, Failure> {
     if path == Path::new("-") {
         let mut text = String::new();
-        std::io::stdin().lock().take(MOST).read_to_string(&mut text).context("standard input")?;
-        return Ok(stream::each("standard input", &text, problems, make));
+        std::io::stdin()
+            .lock()
+            .take(MAX_INPUT_BYTES)
+            .read_to_string(&mut text)
+            .context("standard input")?;
+        return Ok(stream::for_each_object("standard input", &text, problems, make));
     }
     let mut files = Vec::new();
     if path.is_dir() {
-        below(path, &mut files)?;
+        collect_files(path, &mut files)?;
         if files.is_empty() {
             let error = anyhow::anyhow!("{}: no .yaml, .yml or .json below it", path.display());
             return Err(Failure { code: BAD_INPUT, error });
@@ -46,14 +50,14 @@ pub(super) fn each<T: Send>(
     for file in files {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(&file).with_context(|| name.clone())?;
-        all.extend(stream::each(&name, &text, problems, &make));
+        all.extend(stream::for_each_object(&name, &text, problems, &make));
     }
     Ok(all)
 }
 
 /// Collects the files in a folder and its subfolders, sorted by name. Hidden entries are skipped. A symbolic link to
 /// a folder is not followed, because it may form a cycle.
-fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut entries = Vec::new();
     for entry in read {
@@ -69,7 +73,7 @@ fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
             continue;
         }
         if is_folder {
-            below(&path, files)?;
+            collect_files(&path, files)?;
         } else if ["yaml", "yml", "json"].contains(&ending) {
             files.push(path);
         }

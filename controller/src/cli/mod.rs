@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
     };
-    berth_runtime::cli::end("berth-controller", result)
+    berth_runtime::cli::report_result("berth-controller", result)
 }
 
 fn crds() -> Result<ExitCode, Failure> {

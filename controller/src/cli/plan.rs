@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         items.extend(live::items(kubeconfig, &mut problems)?);
     }
     for path in &arguments.filename {
-        items.extend(input::each(path, &mut problems, Item::from_found)?);
+        items.extend(input::for_each_input_object(path, &mut problems, Item::from_found)?);
     }
     let fleet = Fleet::from_items(items, problems);
     let plan = plan::plan(&fleet, &Options { drain: arguments.drain.clone(), add });

@@ -56,7 +56,7 @@ enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (mut problems, mut found) = (Vec::new(), Vec::new());
     for path in &arguments.filename {
-        found.extend(input::each(path, &mut problems, |found| found)?);
+        found.extend(input::for_each_input_object(path, &mut problems, |found| found)?);
     }
     let RenderInput { deployments, around, mut problems } = RenderInput::new(found, problems);
     let fail = |error: anyhow::Error| Err(Failure { code: BAD_INPUT, error });

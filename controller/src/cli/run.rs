@@ -75,7 +75,7 @@ impl FromStr for Extender {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let listen = (text != "none").then(|| Listen::on_this_host(text)).transpose();
+        let listen = (text != "none").then(|| Listen::parse_loopback(text)).transpose();
         listen.map(Self).map_err(|why| format!("{why}; or none"))
     }
 }
@@ -101,7 +101,7 @@ impl FromStr for SchedulerLease {
 }
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    log::begin(arguments.log_format);
+    log::init_logging(arguments.log_format);
     let extender = arguments.extender_listen.0.map(|listen| run::extender::Settings {
         listen,
         lease: arguments.scheduler_lease.0,

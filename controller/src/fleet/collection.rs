@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::{HostProfile, InfraNode, VlanClaim};
 use k8s_openapi::api::core::v1;
 
-use super::kinds::{self, text};
+use super::kinds::{self, string_at};
 use super::machine::FleetMachine;
 use super::object::{Item, Object, problem};
 use super::planned::{Created, Tenant};
@@ -116,10 +116,10 @@ impl Fleet {
             Object::Other(object) => {
                 let of_machines = self.around.add(&object);
                 if !self.objects.add(&object).map_err(problem)? && !of_machines {
-                    let group = kinds::group(text(&object, "/apiVersion"));
+                    let group = kinds::group(string_at(&object, "/apiVersion"));
                     *self
                         .ignored
-                        .entry(kinds::named(text(&object, "/kind"), group))
+                        .entry(kinds::format_kind(string_at(&object, "/kind"), group))
                         .or_default() += 1;
                 }
                 None

@@ -11,7 +11,7 @@ use berth_kubevirt_render::launcher::Machine;
 use berth_kubevirt_render::machines::{RenderOptions, render};
 
 /// Maximum number of replicas; a larger number is treated as a typing error.
-const MOST: u32 = 100_000;
+const MAX_REPLICAS: u32 = 100_000;
 
 impl Fleet {
     /// Adds the missing machines of each MachineDeployment, rendered as the controller renders them in a cluster.
@@ -23,15 +23,17 @@ impl Fleet {
             }
         }
         for deployment in std::mem::take(&mut self.deployments) {
-            let called = deployment.called();
+            let called = deployment.qualified_name();
             let name = deployment.metadata.name.clone();
             let replicas = deployment.spec.replicas.unwrap_or(1);
-            let Some(wanted) = u32::try_from(replicas).ok().filter(|wanted| *wanted <= MOST) else {
+            let Some(wanted) =
+                u32::try_from(replicas).ok().filter(|wanted| *wanted <= MAX_REPLICAS)
+            else {
                 let problem = Problem::new(
                     &called,
                     "spec.replicas",
                     replicas,
-                    format!("must be from 0 to {MOST}"),
+                    format!("must be from 0 to {MAX_REPLICAS}"),
                 );
                 self.problems.push(problem.into_fatal("left out"));
                 continue;

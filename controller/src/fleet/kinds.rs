@@ -9,7 +9,7 @@ use berth_kubevirt_render::machines::{GROUP, KIND};
 /// Kinds that placement reads, with their groups; the name of the core group is empty. Dumps of clusters also contain
 /// kinds of the same names in the groups of other projects (Longhorn has a Node, Cluster API has a
 /// MachineDeployment).
-const READ: [(&str, &str); 23] = [
+const KINDS: [(&str, &str); 23] = [
     ("InfraNode", BERTH),
     ("HostProfile", BERTH),
     ("TenantCluster", BERTH),
@@ -67,7 +67,7 @@ const CORE: [&str; 23] = [
 
 /// Groups of Kubernetes whose names contain no dot. All other group names contain a dot, because the group of a
 /// CustomResourceDefinition must be a domain name.
-const BARE: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
+const DOTLESS_GROUPS: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
 
 /// Returns the group of an `apiVersion`; empty for the core group.
 pub(super) fn group(version: &str) -> &str {
@@ -75,12 +75,12 @@ pub(super) fn group(version: &str) -> &str {
 }
 
 /// Formats a kind with its group, as `kubectl api-resources` does: `kind.group`.
-pub(super) fn named(kind: &str, group: &str) -> String {
+pub(super) fn format_kind(kind: &str, group: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
 /// Returns the string at a JSON pointer; an empty string if there is none.
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(super) fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -89,10 +89,10 @@ pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 /// # Errors
 /// Returns an error with the object and the field if the object must be left out because of a mistake.
 pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
-    let kind = text(object, "/kind");
+    let kind = string_at(object, "/kind");
     let object_of = || {
         let (namespace, name) =
-            (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+            (string_at(object, "/metadata/namespace"), string_at(object, "/metadata/name"));
         let called =
             if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
         format!("{place}: {kind} {called}").trim_end().to_owned()
@@ -107,7 +107,7 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
             return wrong("apiVersion", &other.to_string(), "is not a string".to_owned());
         }
     };
-    let mut expected = READ.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
+    let mut expected = KINDS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
     let expected = expected.next().map_or_else(String::new, |group| match group {
         "" => " (of this kind: v1)".to_owned(),
         group => format!(" (of this kind: of group {group})"),
@@ -117,13 +117,13 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
     }
     let group = group(version);
     let parts = version.split('/').count();
-    let is_bare = !group.is_empty() && !group.contains('.') && !BARE.contains(&group);
+    let is_bare = !group.is_empty() && !group.contains('.') && !DOTLESS_GROUPS.contains(&group);
     if parts > 2 || version.split('/').any(str::is_empty) || is_bare {
         return wrong("apiVersion", version, format!("is not a group and version{expected}"));
     }
     let is_known = match group {
         "" => CORE.contains(&kind),
-        BERTH => READ.contains(&(kind, BERTH)),
+        BERTH => KINDS.contains(&(kind, BERTH)),
         _ => true,
     };
     if !is_known {
@@ -187,7 +187,7 @@ mod tests {
         ] {
             check("f", &json!({"kind": kind, "apiVersion": version})).unwrap();
         }
-        assert_eq!(named("Node", group("longhorn.io/v1")), "Node.longhorn.io");
-        assert_eq!(named("Service", group("v1")), "Service");
+        assert_eq!(format_kind("Node", group("longhorn.io/v1")), "Node.longhorn.io");
+        assert_eq!(format_kind("Service", group("v1")), "Service");
     }
 }

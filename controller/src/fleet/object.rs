@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::kinds::text;
+use super::kinds::string_at;
 use super::machine::FleetMachine;
 use super::stream::Found;
 use berth_api::Problem;
@@ -42,26 +42,26 @@ impl Item {
     #[must_use]
     pub fn from_found(found: Found) -> Self {
         let Found { place, object } = found;
-        Self { object: typed(&place, object), place }
+        Self { object: parse_object(&place, object), place }
     }
 }
 
-fn typed(place: &str, object: Value) -> Result<Object, Problem> {
+fn parse_object(place: &str, object: Value) -> Result<Object, Problem> {
     super::kinds::check(place, &object)?;
-    let kind = text(&object, "/kind");
-    let group = text(&object, "/apiVersion").split('/').next().unwrap_or_default();
+    let kind = string_at(&object, "/kind");
+    let group = string_at(&object, "/apiVersion").split('/').next().unwrap_or_default();
     match (kind, group) {
         ("InfraNode", "berth.dev") => {
             let node: InfraNode = read(kind, place, &object)?;
-            Ok(Object::InfraNode(named(kind, place, &object)?, Box::new(node)))
+            Ok(Object::InfraNode(required_name(kind, place, &object)?, Box::new(node)))
         }
         ("HostProfile", "berth.dev") => {
             let profile: HostProfile = read(kind, place, &object)?;
-            Ok(Object::HostProfile(named(kind, place, &object)?, Box::new(profile)))
+            Ok(Object::HostProfile(required_name(kind, place, &object)?, Box::new(profile)))
         }
         ("TenantCluster", "berth.dev") => {
             let tenant: TenantCluster = read(kind, place, &object)?;
-            Ok(Object::Tenant(named(kind, place, &object)?, Box::new(tenant)))
+            Ok(Object::Tenant(required_name(kind, place, &object)?, Box::new(tenant)))
         }
         ("InfraConfig", "berth.dev") => Ok(Object::Config(Box::new(read(kind, place, &object)?))),
         ("VlanClaim", "berth.dev") => Ok(Object::Claim(Box::new(read(kind, place, &object)?))),
@@ -70,11 +70,11 @@ fn typed(place: &str, object: Value) -> Result<Object, Problem> {
         }
         ("Node", "v1") => {
             let node: v1::Node = read(kind, place, &object)?;
-            Ok(Object::Node(named(kind, place, &object)?, Box::new(node)))
+            Ok(Object::Node(required_name(kind, place, &object)?, Box::new(node)))
         }
         ("Pod", "v1") => {
             let pod: v1::Pod = read(kind, place, &object)?;
-            Ok(Object::Pod(named(kind, place, &object)?, Box::new(pod)))
+            Ok(Object::Pod(required_name(kind, place, &object)?, Box::new(pod)))
         }
         ("VirtualMachine", "kubevirt.io") => machine("VirtualMachine", object),
         ("VirtualMachineInstance", "kubevirt.io") => machine("VirtualMachineInstance", object),
@@ -95,7 +95,7 @@ fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
         .pointer(template)
         .and_then(|meta| meta.get("annotations")?.get(CLASS_LABEL)?.as_str());
     let is_on = kind == "VirtualMachineInstance"
-        || (text(&object, "/spec/runStrategy") != "Halted"
+        || (string_at(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
     let host = object.pointer("/status/nodeName").and_then(Value::as_str);
     Ok(Object::Machine(Box::new(FleetMachine {
@@ -111,8 +111,8 @@ pub(super) fn problem(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal("left out")
 }
 
-fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
-    let name = text(object, "/metadata/name");
+fn required_name(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
+    let name = string_at(object, "/metadata/name");
     if name.is_empty() {
         let problem = Problem::new(format!("{kind} in {place}"), "metadata.name", "", "is missing");
         return Err(problem.into_fatal("left out"));
@@ -129,7 +129,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 ) -> Result<T, Problem> {
     T::deserialize(object).or_else(|_| {
         serde_path_to_error::deserialize(object).map_err(|error| {
-            let name = text(object, "/metadata/name");
+            let name = string_at(object, "/metadata/name");
             let called = if name.is_empty() {
                 format!("{kind} in {place}")
             } else {

@@ -18,7 +18,7 @@ pub struct Found {
 
 /// Calls `make` for each object of a text, and for each item of a list. Documents are parsed on all cores, and
 /// `make` runs on the same cores.
-pub fn each<T: Send>(
+pub fn for_each_object<T: Send>(
     source: &str,
     text: &str,
     problems: &mut Vec<Problem>,
@@ -39,7 +39,7 @@ pub fn each<T: Send>(
                 }
             }
         }
-        return made(found, make);
+        return map_objects(found, make);
     }
     let documents: Vec<(usize, &str)> = documents(text).into_iter().enumerate().collect();
     let read = parallel::map(documents, |(at, document)| {
@@ -56,23 +56,26 @@ pub fn each<T: Send>(
         }
         // The items of a long list, such as a list of all VMs, are converted after this closure, on all cores instead
         // of the current core only.
-        let (few, many) =
-            if found.len() < MANY { (found, Vec::new()) } else { (Vec::new(), found) };
+        let (few, many) = if found.len() < PARALLEL_THRESHOLD {
+            (found, Vec::new())
+        } else {
+            (Vec::new(), found)
+        };
         (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
     });
     let mut all = Vec::with_capacity(read.len());
     for (few, many, wrong) in read {
         all.extend(few);
-        all.extend(made(many, &make));
+        all.extend(map_objects(many, &make));
         problems.extend(wrong);
     }
     all
 }
 
 /// Number of items of a list from which the items are converted on all cores.
-const MANY: usize = 256;
+const PARALLEL_THRESHOLD: usize = 256;
 
-fn made<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
+fn map_objects<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
     parallel::map(found, make)
 }
 
@@ -81,12 +84,12 @@ fn is_empty(line: &str) -> bool {
 }
 
 fn has_documents(text: &str) -> bool {
-    text.lines().any(is_marker)
+    text.lines().any(is_document_start)
 }
 
 /// Returns true if a line starts with the marker that begins a YAML document (YAML 1.2, 9.1.2). Lines inside a
 /// document cannot begin in this way, not even in a block scalar.
-fn is_marker(line: &str) -> bool {
+fn is_document_start(line: &str) -> bool {
     line.strip_prefix("---")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
 }
@@ -97,7 +100,7 @@ fn documents(text: &str) -> Vec<&str> {
     let (mut begin, mut at) = (0, 0);
     for line in text.split_inclusive('\n') {
         let bare = line.trim_end_matches(['\n', '\r']);
-        if is_marker(bare) || bare.trim_end() == "..." {
+        if is_document_start(bare) || bare.trim_end() == "..." {
             documents.extend(text.get(begin..at));
             begin = at + MARKER;
         }
@@ -126,8 +129,9 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
             found.push(Found { place: place.to_owned(), object: value });
         } else if !value.is_null() {
             let message = "an object with apiVersion, kind and metadata was expected";
-            problems
-                .push(Problem::new(place, "kind", shown(&value), message).into_fatal("left out"));
+            problems.push(
+                Problem::new(place, "kind", kind_or_value(&value), message).into_fatal("left out"),
+            );
         }
         return;
     };
@@ -153,7 +157,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
     }
 }
 
-fn shown(value: &Value) -> String {
+fn kind_or_value(value: &Value) -> String {
     value.get("kind").map_or_else(|| value.to_string(), Value::to_string)
 }
 
@@ -165,7 +169,7 @@ mod tests {
 
     fn names(text: &str) -> (Vec<String>, usize) {
         let mut problems = Vec::new();
-        let found = each("f", text, &mut problems, |found| found);
+        let found = for_each_object("f", text, &mut problems, |found| found);
         let name = |found: &Found| {
             format!("{}/{}", found.object["kind"].as_str().unwrap_or("?"), found.object["n"])
         };
@@ -195,7 +199,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics_on_any_text(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
-            each("f", &text, &mut Vec::new(), drop);
+            for_each_object("f", &text, &mut Vec::new(), drop);
         }
     }
 }

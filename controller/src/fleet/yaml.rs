@@ -44,7 +44,7 @@ fn parser_options(document: &str) -> Options {
 }
 
 /// Maximum nesting depth of the fast path; it is less than the library's limit.
-const DEPTH: usize = 60;
+const MAX_DEPTH: usize = 60;
 
 struct FastParser<'t> {
     parser: Parser<'t, StrInput<'t>>,
@@ -70,11 +70,11 @@ impl<'t> FastParser<'t> {
     }
 
     fn value(&mut self, event: Event<'t>, depth: usize) -> Option<Value> {
-        if depth > DEPTH {
+        if depth > MAX_DEPTH {
             return None;
         }
         match event {
-            Event::Scalar(text, ScalarStyle::Plain, 0, None) => plain(&text),
+            Event::Scalar(text, ScalarStyle::Plain, 0, None) => parse_plain_scalar(&text),
             Event::Scalar(text, _, 0, None) => Some(Value::String(text.into_owned())),
             Event::SequenceStart(_, 0, None) => {
                 let mut all = Vec::new();
@@ -90,10 +90,12 @@ impl<'t> FastParser<'t> {
                 loop {
                     let key = match self.next()? {
                         Event::MappingEnd => return Some(Value::Object(all)),
-                        Event::Scalar(text, ScalarStyle::Plain, 0, None) => match plain(&text)? {
-                            Value::String(_) if text != "<<" => text.into_owned(),
-                            _ => return None,
-                        },
+                        Event::Scalar(text, ScalarStyle::Plain, 0, None) => {
+                            match parse_plain_scalar(&text)? {
+                                Value::String(_) if text != "<<" => text.into_owned(),
+                                _ => return None,
+                            }
+                        }
                         Event::Scalar(text, _, 0, None) => text.into_owned(),
                         _ => return None,
                     };
@@ -110,10 +112,11 @@ impl<'t> FastParser<'t> {
 }
 
 /// Unquoted words that some versions of YAML do not treat as strings. They end the fast path.
-const WORDS: [&str; 10] = ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
+const AMBIGUOUS_WORDS: [&str; 10] =
+    ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
 
 /// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2); `None` if its type is ambiguous.
-fn plain(text: &str) -> Option<Value> {
+fn parse_plain_scalar(text: &str) -> Option<Value> {
     let is_word = |word: &&str| text.eq_ignore_ascii_case(word);
     let only =
         |bytes: &[u8]| text.bytes().all(|byte| byte.is_ascii_digit() || bytes.contains(&byte));
@@ -134,7 +137,7 @@ fn plain(text: &str) -> Option<Value> {
             _ => {
                 let is_usual = first.is_ascii_alphabetic() || first == b'/';
                 let is_bool = ["true", "false"].iter().any(is_word);
-                is_usual && !is_bool && !WORDS.iter().any(is_word)
+                is_usual && !is_bool && !AMBIGUOUS_WORDS.iter().any(is_word)
             }
         }
     };

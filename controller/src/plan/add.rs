@@ -31,7 +31,9 @@ impl FromStr for Add {
         let (number, rest) = text.split_at(digits);
         let name = rest.trim_start().strip_prefix(['x', '×']).map(str::trim);
         match (number.parse::<u32>(), name) {
-            (Ok(count), Some(name)) if count > 0 && count <= MOST && !name.is_empty() => {
+            (Ok(count), Some(name))
+                if count > 0 && count <= MAX_ADDED_HOSTS && !name.is_empty() =>
+            {
                 Ok(Self { count: Some(count), name: name.to_owned() })
             }
             _ if digits > 0 && name.is_some() => Err(wrong()),
@@ -42,7 +44,7 @@ impl FromStr for Add {
 }
 
 /// Maximum number of additional hosts.
-pub(super) const MOST: u32 = 4096;
+pub(super) const MAX_ADDED_HOSTS: u32 = 4096;
 
 /// A fixed number of additional hosts.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +54,7 @@ pub(super) struct Fixed<'a> {
 }
 
 impl Add {
-    pub(super) fn fixed(&self) -> Option<Fixed<'_>> {
+    pub(super) fn with_count(&self) -> Option<Fixed<'_>> {
         Some(Fixed { count: self.count?, name: &self.name })
     }
 }
@@ -60,12 +62,12 @@ impl Add {
 impl Fixed<'_> {
     /// Returns the host to copy: the host with this name, or the host with the most CPU threads that the HostProfile
     /// with this name selects.
-    pub(super) fn like<'f>(&self, fleet: &'f Fleet) -> Option<&'f InfraNode> {
-        like(fleet, self.name)
+    pub(super) fn template_host<'f>(&self, fleet: &'f Fleet) -> Option<&'f InfraNode> {
+        template_host(fleet, self.name)
     }
 }
 
-pub(super) fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
+pub(super) fn template_host<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
     if let Some(host) = fleet.infra_nodes.get(name) {
         return Some(host);
     }

@@ -45,7 +45,7 @@ fn invalid_object_problem(invalid: Invalid) -> Problem {
 
 /// Returns the labels that VMs select and that only KubeVirt's node labeller sets. Hosts without a Node are assumed
 /// to have these labels.
-fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
+fn assumed_labels<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
     let by_labeller = |key: &&String| {
         key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(".node.kubevirt.io"))
     };
@@ -69,7 +69,7 @@ impl Simulation {
         for (name, labels) in &fleet.objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
-        simulation.assumed = assumed(launchers.iter().flatten());
+        simulation.assumed = assumed_labels(launchers.iter().flatten());
         let hosts = parallel::map(fleet.infra_nodes.iter(), |(name, infra)| {
             let node = fleet.nodes.get(name);
             let mut problems = Vec::new();
@@ -138,7 +138,7 @@ impl Simulation {
 
     /// Adds copies of a host to the engine, without pods.
     fn add_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
-        let Some(like) = more.like(fleet) else { return };
+        let Some(like) = more.template_host(fleet) else { return };
         let node = like.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
         for number in 1..=more.count {
             let name = format!("{}-{number}", more.name);
@@ -261,7 +261,7 @@ impl Simulation {
         let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
         let mut pod = launcher.pod.clone();
         pod.uid.clone_from(&name);
-        let needs = self.needs(machine, &launcher);
+        let needs = self.compute_needs(machine, &launcher);
         let parts = PodSpecParts {
             namespace: &launcher.namespace,
             labels: Some(&launcher.labels),
@@ -291,7 +291,7 @@ impl Simulation {
         }
     }
 
-    fn needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> Needs {
+    fn compute_needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> Needs {
         let guest = Guest {
             memory: launcher.guest_memory,
             is_dedicated: launcher.is_dedicated,

@@ -41,7 +41,7 @@ impl Drain {
 }
 
 /// Moves the VMs of a host to other hosts in the simulation, and returns the result of the drain check.
-pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
+pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
     let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };
     drain.is_known = true;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::add::{Add, Fixed, MOST, like};
+use super::add::{Add, Fixed, MAX_ADDED_HOSTS, template_host};
 use super::build::Simulation;
 use crate::fleet::Fleet;
 
@@ -20,17 +20,17 @@ pub struct Added {
     pub enough: Option<u32>,
 }
 
-pub(super) fn answer(fleet: &Fleet, add: &Add, vms: usize) -> Added {
-    let found = like(fleet, &add.name);
+pub(super) fn simulate_addition(fleet: &Fleet, add: &Add, vms: usize) -> Added {
+    let found = template_host(fleet, &add.name);
     let name = found.and_then(|host| host.metadata.name.clone());
     let count = if found.is_some() { add.count.unwrap_or_default() } else { 0 };
-    let enough = found.and_then(|_| enough(fleet, &add.name, vms));
+    let enough = found.and_then(|_| required_hosts(fleet, &add.name, vms));
     Added { like: name, count, enough }
 }
 
 /// Returns the smallest number of copies of the host `name` with which all VMs fit, by doubling and bisection. This
 /// is correct because, except for spread constraints, additional hosts never reduce the number of VMs that fit.
-fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
+fn required_hosts(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     let left = |count: u32| {
         let mut simulation = Simulation::build(fleet, (count > 0).then_some(Fixed { count, name }));
         let pending = std::mem::take(&mut simulation.pending);
@@ -40,7 +40,7 @@ fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
         return Some(0);
     }
     // At most as many hosts as VMs are tried, because each VM uses at most one host.
-    let vms = u32::try_from(vms).unwrap_or(MOST).clamp(1, MOST);
+    let vms = u32::try_from(vms).unwrap_or(MAX_ADDED_HOSTS).clamp(1, MAX_ADDED_HOSTS);
     let (mut low, mut high) = (0, 1);
     while left(high) > 0 {
         if high >= vms {

@@ -30,7 +30,7 @@ use crate::fleet::Fleet;
 /// Computes the placement of all pending VMs.
 #[must_use]
 pub fn plan(fleet: &Fleet, options: &Options) -> Plan {
-    let mut simulation = Simulation::build(fleet, options.add.as_ref().and_then(Add::fixed));
+    let mut simulation = Simulation::build(fleet, options.add.as_ref().and_then(Add::with_count));
     let mut plan = Plan {
         running: simulation.running,
         off: simulation.off,
@@ -49,10 +49,11 @@ pub fn plan(fleet: &Fleet, options: &Options) -> Plan {
     }
     plan.unplaced = unplaced::explain_all(fleet, &simulation.engine, &left);
     if let Some(add) = &options.add {
-        plan.added = Some(enough::answer(fleet, add, plan.placed.len() + plan.unplaced.len()));
+        plan.added =
+            Some(enough::simulate_addition(fleet, add, plan.placed.len() + plan.unplaced.len()));
     }
     if let Some(host) = &options.drain {
-        plan.drain = Some(drain::answer(fleet, &mut simulation, host));
+        plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host));
     }
     plan.hosts = usage::all(&simulation.engine);
     plan.problems = std::mem::take(&mut simulation.problems);

@@ -16,9 +16,9 @@ use super::usage::{HostUsage, Part};
 use crate::fleet::{Created, Tenant};
 
 const WIDTH: usize = 80;
-const BAR: usize = 20;
+const BAR_WIDTH: usize = 20;
 /// Maximum number of lines of each list, unless the user requests all lines.
-const MANY: usize = 40;
+const MAX_LINES: usize = 40;
 
 /// Formats the plan as text. If `all` is true, every host and VM is listed.
 #[must_use]
@@ -31,10 +31,10 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
         refused(&mut out, unplaced, style, "does not fit");
     }
     if let Some(drain) = &plan.drain {
-        drained(&mut out, drain, style);
+        write_drain(&mut out, drain, style);
     }
     if let Some(added) = &plan.added {
-        more(&mut out, added, style);
+        write_added(&mut out, added, style);
     }
     if !plan.problems.is_empty() {
         heading(&mut out, style, "Problems");
@@ -96,7 +96,7 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     for part in wrap(&title, WIDTH) {
         line(out, &style.title(&part), "");
     }
-    let shown = if all { plan.hosts.len() } else { plan.hosts.len().min(MANY) };
+    let shown = if all { plan.hosts.len() } else { plan.hosts.len().min(MAX_LINES) };
     let width =
         plan.hosts.iter().take(shown).map(|host| host.name.chars().count()).max().unwrap_or(4);
     let width = width.clamp(4, 24);
@@ -106,7 +106,7 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
         line(out, &style.heading(head.trim_end()), "");
     }
     for host in plan.hosts.iter().take(shown) {
-        let mut name = short(&host.name, width);
+        let mut name = truncate(&host.name, width);
         for zone in &host.zones {
             let pages = match zone.hugepages {
                 Some(pages) if pages.total > 0 => part_of(pages, style, bytes),
@@ -134,10 +134,12 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
 /// Formats the used and the total amount of a resource with a bar, such as `#####----- 12/44`.
 fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     let filled =
-        part.used.min(part.total).saturating_mul(BAR as u64 / 2).div_ceil(part.total.max(1));
-    let filled = usize::try_from(filled).unwrap_or(BAR / 2);
-    let bar = format!("{}{}", "#".repeat(filled), "-".repeat((BAR / 2).saturating_sub(filled)));
-    let bar = if part.used >= part.total { style.warning(&bar) } else { style.good(&bar) };
+        part.used.min(part.total).saturating_mul(BAR_WIDTH as u64 / 2).div_ceil(part.total.max(1));
+    let filled = usize::try_from(filled).unwrap_or(BAR_WIDTH / 2);
+    let bar =
+        format!("{}{}", "#".repeat(filled), "-".repeat((BAR_WIDTH / 2).saturating_sub(filled)));
+    let bar =
+        if part.used >= part.total { style.warning(&bar) } else { style.format_success(&bar) };
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
@@ -160,7 +162,7 @@ fn bytes(count: u64) -> String {
     if count == 0 { "0".to_owned() } else { Bytes(count).human() }
 }
 
-fn short(text: &str, width: usize) -> String {
+fn truncate(text: &str, width: usize) -> String {
     let text = printable(text);
     if text.chars().count() <= width {
         return text;
@@ -216,7 +218,7 @@ fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
         _ => format!("{text}, {count} do not fit"),
     };
     heading(out, style, &text);
-    let shown = if all { plan.placed.len() } else { plan.placed.len().min(MANY) };
+    let shown = if all { plan.placed.len() } else { plan.placed.len().min(MAX_LINES) };
     if shown == 0 {
         return;
     }
@@ -249,10 +251,10 @@ fn placed_vm(out: &mut String, placed: &Placed) {
     };
     let text = format!(
         "  {:30} {:>5} {:>14}  {:16} {zones}",
-        short(&placed.vm, 30),
+        truncate(&placed.vm, 30),
         cpus(&placed.wants),
         memory,
-        short(&placed.host, 16)
+        truncate(&placed.host, 16)
     );
     line(out, &text, "");
 }
@@ -291,14 +293,14 @@ fn refused(out: &mut String, unplaced: &Unplaced, style: Style, what: &str) {
         } else {
             format!("{hosts}: {}. {}: {}", one.reason, one.example, one.detail)
         };
-        paragraph(out, "  ", &style.bad("x "), 2, &text);
+        paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     if !unplaced.remedy.is_empty() {
-        paragraph(out, "  ", &style.good("> "), 2, &unplaced.remedy);
+        paragraph(out, "  ", &style.format_success("> "), 2, &unplaced.remedy);
     }
 }
 
-fn drained(out: &mut String, drain: &Drain, style: Style) {
+fn write_drain(out: &mut String, drain: &Drain, style: Style) {
     let host = printable(&drain.host);
     if !drain.is_known {
         heading(out, style, &format!("there is no host {host}"));
@@ -322,14 +324,14 @@ fn drained(out: &mut String, drain: &Drain, style: Style) {
         let text = format!(
             "{name} has CPUs or pages there, and is missing from the input: it cannot be moved"
         );
-        paragraph(out, "  ", &style.bad("x "), 2, &text);
+        paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     for stuck in &drain.stuck {
         refused(out, stuck, style, "cannot leave");
     }
 }
 
-fn more(out: &mut String, added: &Added, style: Style) {
+fn write_added(out: &mut String, added: &Added, style: Style) {
     let Some(like) = &added.like else {
         heading(
             out,
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn styled_text_is_as_wide_as_plain_text() {
-        assert_eq!(columns(&Style::Coloured.good("abc")), 3);
+        assert_eq!(columns(&Style::Coloured.format_success("abc")), 3);
         assert_eq!(columns("made"), 4);
     }
 }

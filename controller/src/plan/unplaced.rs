@@ -66,7 +66,7 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
         let Some(reason) = engine.rejection_reasons(&vm.request, host).into_iter().next() else {
             continue;
         };
-        let short = reason.short().into_owned();
+        let short = reason.summary().into_owned();
         let entry = by_reason.entry(short).or_default();
         entry.0 += 1;
         let free = free_cpus(engine.state(host));
@@ -165,14 +165,14 @@ fn remedy(
     request: &Request,
     reasons: &[(Reason, rules::HostId, String)],
 ) -> String {
-    let Some(nearest) = reasons.iter().map(|(reason, ..)| reason.distance()).min() else {
+    let Some(nearest) = reasons.iter().map(|(reason, ..)| reason.report_rank()).min() else {
         return "there is no host: add InfraNodes to the input".to_owned();
     };
-    let near = || reasons.iter().filter(|(reason, ..)| reason.distance() == nearest);
+    let near = || reasons.iter().filter(|(reason, ..)| reason.report_rank() == nearest);
     let absent = near().find_map(|(reason, host, name)| match reason {
         Reason::Rule(rules::Reason::Resources { what, .. }) if what.contains('/') => {
             let has = engine.facts(*host)?.allocatable.extended.get(what).copied();
-            (has.unwrap_or_default() == 0).then(|| absent(what, name))
+            (has.unwrap_or_default() == 0).then(|| missing_resource_remedy(what, name))
         }
         _ => None,
     });
@@ -212,12 +212,12 @@ fn remedy(
         Reason::Stale(_) => format!("see why the agent of {name} does not report"),
         Reason::Unpredictable(_) => format!("see status.unknown of InfraNode {name}"),
         Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
-        Reason::Rule(rule) => by_rule(rule, name),
+        Reason::Rule(rule) => rule_remedy(rule, name),
         Reason::Kubelet(_) | Reason::Numa(_) | Reason::CpusInUse => String::new(),
     }
 }
 
-fn by_rule(rule: &rules::Reason, host: &str) -> String {
+fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
     match rule {
         rules::Reason::NodeSelector { wanted, .. } if wanted.contains("cpumanager=") => {
             format!(
@@ -253,7 +253,7 @@ fn by_rule(rule: &rules::Reason, host: &str) -> String {
 }
 
 /// Returns the remedy if the host lacks a resource.
-fn absent(what: &str, host: &str) -> String {
+fn missing_resource_remedy(what: &str, host: &str) -> String {
     match what.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
         None => format!(

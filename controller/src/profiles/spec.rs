@@ -90,7 +90,7 @@ fn profile_spec(
         {
             let (own, others) = resolved.tunnel_endpoints(&network.name, host);
             let Some(own) = own else {
-                incomplete.push(no_address(&network));
+                incomplete.push(missing_address_message(&network));
                 return None;
             };
             vxlan.local_address = own;
@@ -116,7 +116,7 @@ fn profile_spec(
     (serde_json::to_value(spec).unwrap_or_default(), scenarios)
 }
 
-fn no_address(network: &NetworkSpec) -> String {
+fn missing_address_message(network: &NetworkSpec) -> String {
     let configured = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
     let problem = match &network.uplink {
         Some(_) => "the uplink reports none of this address family",

@@ -64,7 +64,7 @@ mod tests {
         TenantCluster { status: Some(status), ..TenantCluster::new(name, spec) }
     }
 
-    fn on(tenants: Vec<TenantCluster>, labels: &[(&str, &str)]) -> Vec<String> {
+    fn tenant_names_on_host(tenants: Vec<TenantCluster>, labels: &[(&str, &str)]) -> Vec<String> {
         let labels = labels.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
         let networks = BTreeMap::from([
             ("trunk".to_owned(), NetworkScenario::VlanAwareBridge),
@@ -90,23 +90,26 @@ mod tests {
             tenant("far", "elsewhere", Some(5), None),
             TenantCluster::new("pod-network-only", TenantClusterSpec::default()),
         ];
-        assert_eq!(on(all, &[]), ["cluster-abc trunk 120", "cluster-xyz overlay 70000"]);
+        assert_eq!(
+            tenant_names_on_host(all, &[]),
+            ["cluster-abc trunk 120", "cluster-xyz overlay 70000"]
+        );
     }
 
     #[test]
     fn the_node_selector_is_applied() {
         let mut one = tenant("abc", "trunk", Some(120), None);
         one.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
-        assert!(on(vec![one.clone()], &[("rack", "2")]).is_empty());
-        assert_eq!(on(vec![one], &[("rack", "1")]).len(), 1);
+        assert!(tenant_names_on_host(vec![one.clone()], &[("rack", "2")]).is_empty());
+        assert_eq!(tenant_names_on_host(vec![one], &[("rack", "1")]).len(), 1);
     }
 
     #[test]
     fn a_deleted_tenant_keeps_its_network_until_its_machines_are_deleted() {
         let mut one = tenant("abc", "trunk", Some(120), None);
         one.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(on(vec![one.clone()], &[]).len(), 1);
+        assert_eq!(tenant_names_on_host(vec![one.clone()], &[]).len(), 1);
         one.status.as_mut().unwrap().vlan = None;
-        assert!(on(vec![one], &[]).is_empty());
+        assert!(tenant_names_on_host(vec![one], &[]).is_empty());
     }
 }

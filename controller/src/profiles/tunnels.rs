@@ -94,7 +94,7 @@ mod tests {
         .unwrap()
     }
 
-    fn found(network: &NetworkSpec, node: &Node, infra: &InfraNode) -> Option<String> {
+    fn address_text(network: &NetworkSpec, node: &Node, infra: &InfraNode) -> Option<String> {
         address(network, node, infra).map(|address| address.to_string())
     }
 
@@ -102,26 +102,35 @@ mod tests {
     fn an_unspecified_address_is_resolved_to_one_of_the_host() {
         let both = node(&["10.0.0.1", "fd00::1"]);
         let none = infra(None, &[]);
-        assert_eq!(found(&vxlan("10.9.9.9", None), &both, &none).unwrap(), "10.9.9.9");
-        assert_eq!(found(&vxlan("0.0.0.0", None), &both, &none).unwrap(), "10.0.0.1");
-        assert_eq!(found(&vxlan("::", None), &both, &none).unwrap(), "fd00::1");
-        assert_eq!(found(&vxlan("::", None), &node(&["10.0.0.1"]), &none), None);
+        assert_eq!(address_text(&vxlan("10.9.9.9", None), &both, &none).unwrap(), "10.9.9.9");
+        assert_eq!(address_text(&vxlan("0.0.0.0", None), &both, &none).unwrap(), "10.0.0.1");
+        assert_eq!(address_text(&vxlan("::", None), &both, &none).unwrap(), "fd00::1");
+        assert_eq!(address_text(&vxlan("::", None), &node(&["10.0.0.1"]), &none), None);
         let bond = infra(None, &["192.0.2.7/24", "fd00::7/64"]);
-        assert_eq!(found(&vxlan("0.0.0.0", Some("bond0")), &both, &bond).unwrap(), "192.0.2.7");
-        assert_eq!(found(&vxlan("0.0.0.0", Some("eth9")), &both, &bond), None);
+        assert_eq!(
+            address_text(&vxlan("0.0.0.0", Some("bond0")), &both, &bond).unwrap(),
+            "192.0.2.7"
+        );
+        assert_eq!(address_text(&vxlan("0.0.0.0", Some("eth9")), &both, &bond), None);
         let mut by_mac = vxlan("::", Some("x"));
         by_mac.uplink = serde_json::from_value(json!({"mac": "ac:1f:6b:8a:5f:c8"})).unwrap();
-        assert_eq!(found(&by_mac, &both, &bond).unwrap(), "fd00::7");
+        assert_eq!(address_text(&by_mac, &both, &bond).unwrap(), "fd00::7");
     }
 
     #[test]
     fn an_address_in_use_is_kept() {
         let open = vxlan("0.0.0.0", None);
         let two = node(&["10.0.0.1", "10.0.0.2"]);
-        assert_eq!(found(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
-        assert_eq!(found(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
+        assert_eq!(address_text(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
+        assert_eq!(address_text(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
         // The Node has not reported its address yet.
-        assert_eq!(found(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.3");
-        assert_eq!(found(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])), None);
+        assert_eq!(
+            address_text(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(),
+            "10.0.0.3"
+        );
+        assert_eq!(
+            address_text(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])),
+            None
+        );
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_api::names::{CONTROLLER, CONTROLLER_STATUS};
-use berth_runtime::call::{CallError, within};
+use berth_api::names::{CONTROLLER, CONTROLLER_STATUS_FIELD_MANAGER};
+use berth_runtime::call::{CallError, with_timeout};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
@@ -58,12 +58,12 @@ impl Target {
 
     /// Returns the target for an object that an apply creates if it does not exist.
     #[must_use]
-    pub fn named(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
+    pub fn new_target(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
         Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
     }
 
     /// Adds apiVersion, kind, name and UID of the target to the body of a write.
-    fn complete(&self, mut body: Value) -> Value {
+    fn add_identity(&self, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
             fields.insert("kind".to_owned(), self.resource.kind.clone().into());
@@ -105,7 +105,7 @@ impl Writer {
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
-        self.apply_status_as(CONTROLLER_STATUS, target, status).await
+        self.apply_status_as(CONTROLLER_STATUS_FIELD_MANAGER, target, status).await
     }
 
     /// Applies the status of an object as the field manager `manager`. `status` must contain all fields that this
@@ -141,12 +141,12 @@ impl Writer {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let patch = Patch::Apply(target.complete(body));
+        let patch = Patch::Apply(target.add_identity(body));
         let written = match part {
-            Part::Main => within(api.patch(&target.name, params, &patch)).await?,
-            Part::Status => within(api.patch_status(&target.name, params, &patch)).await?,
+            Part::Main => with_timeout(api.patch(&target.name, params, &patch)).await?,
+            Part::Status => with_timeout(api.patch_status(&target.name, params, &patch)).await?,
         };
-        self.metrics.wrote(&resource.kind);
+        self.metrics.count_write(&resource.kind);
         Ok(written)
     }
 }

@@ -153,7 +153,7 @@ impl Assignment {
         this
     }
 
-    pub(super) fn decided(&self, call: &'static str, result: &'static str, took: Duration) {
+    pub(super) fn record_decision(&self, call: &'static str, result: &'static str, took: Duration) {
         self.decisions.get_or_create(&DecisionLabels { call, result }).inc();
         self.seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
     }
@@ -174,7 +174,7 @@ impl Assignment {
     }
 
     /// Sets the time that it took to count all hosts or all pods after a list.
-    pub(super) fn counted(&self, kind: &'static str, took: Duration) {
+    pub(super) fn record_count_time(&self, kind: &'static str, took: Duration) {
         self.counting.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
 

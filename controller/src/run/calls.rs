@@ -1,7 +1,7 @@
 //! Parameters of requests, and conversion of their results, that several reconcilers share.
 
 use berth_api::names::CONTROLLER;
-pub(super) use berth_runtime::call::found;
+pub(super) use berth_runtime::call::none_if_not_found;
 use kube::api::{PatchParams, PostParams};
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.

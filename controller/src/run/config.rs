@@ -84,7 +84,7 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
         .writer
         .apply_status(&Target::from_object(config.as_ref()), body)
         .await
-        .map_err(Failed::to(what))?;
+        .map_err(Failed::with_request(what))?;
     if is_new && is_wrong {
         context.events.warn(config.as_ref(), reason.as_str(), &said.message).await;
     }

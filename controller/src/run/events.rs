@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_api::names::CONTROLLER;
-use berth_runtime::events::{LONGEST, publish};
+use berth_runtime::events::{MAX_NOTE_BYTES, publish};
 use berth_runtime::token_bucket::TokenBucket;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -19,7 +19,7 @@ const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 /// Emits Events, with a rate limit for each object.
 pub struct Events {
     recorder: Recorder,
-    paces: Mutex<HashMap<String, TokenBucket>>,
+    rate_limits: Mutex<HashMap<String, TokenBucket>>,
 }
 
 impl std::fmt::Debug for Events {
@@ -34,7 +34,7 @@ impl Events {
     pub fn new(client: Client, identity: &str) -> Self {
         let reporter =
             Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity.to_owned()) };
-        Self { recorder: Recorder::new(client, reporter), paces: Mutex::default() }
+        Self { recorder: Recorder::new(client, reporter), rate_limits: Mutex::default() }
     }
 
     /// Emits a warning Event about an object.
@@ -55,11 +55,11 @@ impl Events {
         reason: &str,
         note: &str,
     ) {
-        if !self.may(&reference) {
+        if !self.is_within_rate_limit(&reference) {
             return;
         }
         let mut note = berth_runtime::cli::text::printable(note);
-        while note.len() > LONGEST {
+        while note.len() > MAX_NOTE_BYTES {
             note.pop();
         }
         let event = Event {
@@ -74,15 +74,15 @@ impl Events {
         }
     }
 
-    fn may(&self, reference: &ObjectReference) -> bool {
-        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_within_rate_limit(&self, reference: &ObjectReference) -> bool {
+        let mut rate_limits = self.rate_limits.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         // All rate limits are reset when there are many, because limits of deleted objects are not removed otherwise.
-        if paces.len() > 10_000 {
-            paces.clear();
+        if rate_limits.len() > 10_000 {
+            rate_limits.clear();
         }
         let key = reference.uid.clone().unwrap_or_default();
-        paces
+        rate_limits
             .entry(key)
             .or_insert_with(|| TokenBucket::new(EVENT_RATE_LIMIT.0, EVENT_RATE_LIMIT.1))
             .take(now)

@@ -67,8 +67,8 @@ pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut chang
     let mut throttle = ReconcileThrottle::default();
     loop {
         let now = Instant::now();
-        throttle.take(now).iter().for_each(|host| queues.host(host));
-        let due = throttle.due(now);
+        throttle.take_due(now).iter().for_each(|host| queues.host(host));
+        let due = throttle.due_at(now);
         let handled = handle_next(&context, &queues, &mut changes, &mut throttle);
         let is_changed = match due {
             Some(due) => timeout_at(due, handled).await.unwrap_or_default(),
@@ -104,7 +104,7 @@ async fn handle_next(
                 // This controller's own writes are changes too; the throttle prevents them from causing another write
                 // immediately.
                 if let Some(after) = &after {
-                    throttle.note(after.name_any());
+                    throttle.add(after.name_any());
                 }
                 host_facts(before.as_deref()) != host_facts(after.as_deref())
             }
@@ -228,7 +228,7 @@ fn tenant_changed(
             selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
         };
         if before.is_some_and(selects) || after.is_some_and(selects) {
-            throttle.note(node.name_any());
+            throttle.add(node.name_any());
         }
     }
 }

@@ -209,7 +209,7 @@ async fn update_conditions(
         .writer
         .apply_status(&Target::from_object(infra_node), status)
         .await
-        .map_err(Failed::to(what))?;
+        .map_err(Failed::with_request(what))?;
     if unresponsive.is_some() {
         context.agent_leases.mark_reported(&infra_node.name_any());
     }
@@ -236,7 +236,7 @@ async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<
     let body = json!({"metadata": {"labels": wanted}});
     let written =
         context.writer.apply(&Target::from_object(node), body, FieldConflictPolicy::Lose).await;
-    written.map(drop).map_err(Failed::to(what))
+    written.map(drop).map_err(Failed::with_request(what))
 }
 
 async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(), Failed> {
@@ -247,7 +247,7 @@ async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(),
     let what = format!("HostProfile {}: status", profile.name_any());
     let target = Target::from_object(profile.as_ref());
     let body: Value = serde_json::to_value(&status).unwrap_or_default();
-    context.writer.apply_status(&target, body).await.map_err(Failed::to(what))?;
+    context.writer.apply_status(&target, body).await.map_err(Failed::with_request(what))?;
     let message = |status: &berth_api::HostProfileStatus| {
         let wrong = status.conditions.first().filter(|one| one.status == "False");
         wrong.map(|one| (one.reason.clone(), one.message.clone()))

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Condition;
-use berth_api::names::CONTROLLER_MALFORMED;
+use berth_api::names::MALFORMED_FIELD_MANAGER;
 use berth_api::names::condition::READY;
 use berth_api::{ConditionReason, EventReason};
-use berth_runtime::call::{CallError, within};
+use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
@@ -75,7 +75,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let Some(object) = within(api.get_opt(name)).await? else { return Ok(()) };
+    let Some(object) = with_timeout(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
     // The object was corrected in the meantime, so there is nothing to report.
     let Some(message) = (malformed.problem)(object.clone()) else { return Ok(()) };
@@ -99,11 +99,11 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         };
         let ready = condition(&said, &before, metadata.generation, &now());
         let namespace = metadata.namespace.as_deref();
-        let target = Target::named(resource.clone(), namespace, name);
+        let target = Target::new_target(resource.clone(), namespace, name);
         // The condition has a separate field manager, so that the apply does not remove the other fields of the
         // status.
         let body = json!({"conditions": [ready]});
-        context.writer.apply_status_as(CONTROLLER_MALFORMED, &target, body).await?;
+        context.writer.apply_status_as(MALFORMED_FIELD_MANAGER, &target, body).await?;
     }
     let reference = ObjectReference {
         api_version: Some(resource.api_version.clone()),

@@ -103,7 +103,7 @@ impl Metrics {
     }
 
     /// Counts a write of an object.
-    pub(super) fn wrote(&self, kind: &str) {
+    pub(super) fn count_write(&self, kind: &str) {
         self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
     }
 

@@ -89,7 +89,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     }
     let guard = LeaderGuard::default();
     let mut watch_tasks = JoinSet::new();
-    let guarded = client::guarded(client.clone(), guard.clone());
+    let guarded = client::with_leader_guard(client.clone(), guard.clone());
     let context =
         Arc::new(Context::start(settings, &guarded, &mut watch_tasks, &watches, &metrics));
     if let Some(settings) = &settings.extender {

@@ -26,7 +26,7 @@ pub enum Failed {
 
 impl Failed {
     /// Returns a function that adds the description of a request to its error.
-    pub fn to(what: impl Into<String>) -> impl FnOnce(CallError) -> Self {
+    pub fn with_request(what: impl Into<String>) -> impl FnOnce(CallError) -> Self {
         let what = what.into();
         move |error| Self::Call(what, error)
     }

@@ -39,9 +39,9 @@ impl Site for Pages {
     const PAGES: serve::Pages<Self> = &[
         ("/metrics", |pages| Page::metrics(pages.metrics.render())),
         // The program exits if any of its tasks ends, so a response proves that all tasks run.
-        ("/healthz", |_| Page::fine()),
+        ("/healthz", |_| Page::healthy_page()),
         ("/readyz", |pages| match pages.unready() {
-            None => Page::fine(),
+            None => Page::healthy_page(),
             Some(why) => Page::unavailable(&why),
         }),
     ];

@@ -19,20 +19,20 @@ pub(super) struct ReconcileThrottle {
 
 impl ReconcileThrottle {
     /// Adds an object that must be reconciled.
-    pub(super) fn note(&mut self, name: String) {
+    pub(super) fn add(&mut self, name: String) {
         self.names.insert(name);
     }
 
     /// Returns the time at which the objects are due: now, or one period after objects were last taken. `None` if
     /// there are no objects.
-    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         let next = self.last.and_then(|last| last.checked_add(PERIOD));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))
     }
 
     /// Removes and returns the objects if they are due now; otherwise returns no objects.
-    pub(super) fn take(&mut self, now: Instant) -> BTreeSet<String> {
-        if self.due(now).is_none_or(|due| due > now) {
+    pub(super) fn take_due(&mut self, now: Instant) -> BTreeSet<String> {
+        if self.due_at(now).is_none_or(|due| due > now) {
             return BTreeSet::new();
         }
         self.last = Some(now);
@@ -49,21 +49,21 @@ mod tests {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
         let mut burst = ReconcileThrottle::default();
-        assert_eq!(burst.due(begin), None);
-        burst.note("a".to_owned());
-        assert_eq!(burst.due(at(10)), Some(at(10)));
-        assert_eq!(burst.take(at(10)).len(), 1);
+        assert_eq!(burst.due_at(begin), None);
+        burst.add("a".to_owned());
+        assert_eq!(burst.due_at(at(10)), Some(at(10)));
+        assert_eq!(burst.take_due(at(10)).len(), 1);
         let mut last = Vec::new();
         for millis in (20..3_000).step_by(20) {
-            burst.note("a".to_owned());
-            if !burst.take(at(millis)).is_empty() {
+            burst.add("a".to_owned());
+            if !burst.take_due(at(millis)).is_empty() {
                 last.push(millis);
             }
         }
         assert_eq!(last, [1_020, 2_020]);
         // Objects that were added at the end of the burst are reconciled after the period, too.
-        assert_eq!(burst.due(at(2_990)), Some(at(3_020)));
-        assert_eq!(burst.take(at(3_020)).len(), 1);
-        assert_eq!(burst.due(at(9_000)), None);
+        assert_eq!(burst.due_at(at(2_990)), Some(at(3_020)));
+        assert_eq!(burst.take_due(at(3_020)).len(), 1);
+        assert_eq!(burst.due_at(at(9_000)), None);
     }
 }

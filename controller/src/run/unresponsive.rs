@@ -53,7 +53,7 @@ struct Renewal {
     /// `renewTime` of the Lease, as the agent wrote it.
     renewed: String,
     seen: Instant,
-    lasts: Duration,
+    lease_duration: Duration,
     /// True if the expiry has been reported in the conditions of the InfraNode.
     reported: bool,
 }
@@ -63,7 +63,7 @@ impl AgentLeases {
         self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn absent(&self) -> MutexGuard<'_, MissingLeases> {
+    fn missing_leases(&self) -> MutexGuard<'_, MissingLeases> {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +74,7 @@ impl AgentLeases {
             return (renewal.has_expired() && !renewal.reported)
                 .then(|| Unresponsive::Since(renewal.renewed.clone()));
         }
-        let absent = self.absent();
+        let absent = self.missing_leases();
         let has_expired =
             absent.since.get(node).is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT);
         (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
@@ -85,7 +85,7 @@ impl AgentLeases {
     pub(super) fn mark_reported(&self, node: &str) {
         match self.lock().get_mut(node) {
             Some(renewal) => renewal.reported = true,
-            None => drop(self.absent().reported.insert(node.to_owned())),
+            None => drop(self.missing_leases().reported.insert(node.to_owned())),
         }
     }
 
@@ -96,8 +96,14 @@ impl AgentLeases {
             u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
         let mut all = self.lock();
         let known = all.get(&lease.name_any()).filter(|known| known.renewed == renewed).cloned();
-        let new = Renewal { renewed, seen: Instant::now(), lasts: Duration::ZERO, reported: false };
-        let renewal = Renewal { lasts: Duration::from_secs(seconds), ..known.unwrap_or(new) };
+        let new = Renewal {
+            renewed,
+            seen: Instant::now(),
+            lease_duration: Duration::ZERO,
+            reported: false,
+        };
+        let renewal =
+            Renewal { lease_duration: Duration::from_secs(seconds), ..known.unwrap_or(new) };
         all.insert(lease.name_any(), renewal);
     }
 
@@ -114,7 +120,7 @@ impl AgentLeases {
             .filter(|(_, renewal)| renewal.has_expired())
             .map(|(name, _)| name.clone())
             .collect();
-        let mut absent = self.absent();
+        let mut absent = self.missing_leases();
         let without: BTreeSet<String> =
             reported.into_iter().filter(|name| !all.contains_key(name)).collect();
         absent.since.retain(|name, _| without.contains(name));
@@ -182,7 +188,7 @@ impl AgentLeases {
 
 impl Renewal {
     fn has_expired(&self) -> bool {
-        !self.lasts.is_zero() && self.seen.elapsed() >= self.lasts
+        !self.lease_duration.is_zero() && self.seen.elapsed() >= self.lease_duration
     }
 }
 
@@ -205,7 +211,7 @@ mod tests {
         );
         assert_eq!(leases.unreported_reason("a"), None);
         let long_ago = Instant::now().checked_sub(MISSING_LEASE_TIMEOUT).unwrap();
-        leases.absent().since.insert("a".to_owned(), long_ago);
+        leases.missing_leases().since.insert("a".to_owned(), long_ago);
         assert_eq!(leases.newly_unresponsive(&mut known, reported()), ["a"]);
         assert_eq!(
             (leases.unreported_reason("a"), leases.unreported_reason("b")),

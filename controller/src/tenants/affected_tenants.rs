@@ -30,7 +30,7 @@ impl AffectedTenants {
     /// Returns the tenants that are affected by the change of a host from `before` to `after`; `None` means that the
     /// host does not exist.
     #[must_use]
-    pub fn between(before: Option<&HostState>, after: Option<&HostState>) -> Self {
+    pub fn from_difference(before: Option<&HostState>, after: Option<&HostState>) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
         // Fields on which all tenants of the host depend. `unnamed` is among them, because it counts tenants without
         // their names.
@@ -47,7 +47,7 @@ impl AffectedTenants {
             return Self::All;
         }
         let all = before.desired.keys().chain(after.desired.keys());
-        let is_other = |tenant: &&String| part(before, tenant) != part(after, tenant);
+        let is_other = |tenant: &&String| tenant_part(before, tenant) != tenant_part(after, tenant);
         let tenants = all.filter(is_other).cloned().collect();
         let deleting = before.has_reported != after.has_reported
             || before.failed_removals != after.failed_removals;
@@ -68,7 +68,7 @@ impl AffectedTenants {
 }
 
 /// Returns the part of a host's state on which one tenant depends; `None` if the host is not to carry the tenant.
-fn part<'a>(
+fn tenant_part<'a>(
     host: &'a HostState,
     tenant: &str,
 ) -> Option<(&'a (String, NetworkId), bool, Option<&'a String>)> {
@@ -125,7 +125,7 @@ mod tests {
         let asked = host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed("cluster-x"));
         let asked = asked.with_previous(&first);
         assert_eq!(
-            AffectedTenants::between(Some(&first), Some(&asked)),
+            AffectedTenants::from_difference(Some(&first), Some(&asked)),
             some(&["cluster-b"], true)
         );
         assert_eq!(asked.not_ready_reason("cluster-a", "trunk", id), None);
@@ -136,7 +136,10 @@ mod tests {
         );
         let done = host(&[("cluster-a", 100), ("cluster-b", 101)], true, failed("cluster-x"));
         let done = done.with_previous(&asked);
-        assert_eq!(AffectedTenants::between(Some(&asked), Some(&done)), some(&["cluster-b"], true));
+        assert_eq!(
+            AffectedTenants::from_difference(Some(&asked), Some(&done)),
+            some(&["cluster-b"], true)
+        );
         assert_eq!(done.not_ready_reason("cluster-b", "trunk", new), None);
     }
 
@@ -148,7 +151,10 @@ mod tests {
         let gone = host(&[], false, json!([])).with_previous(&first);
         let back = host(&[("cluster-a", 100)], false, json!([])).with_previous(&gone);
         assert!(back.reported.is_empty());
-        assert_eq!(AffectedTenants::between(Some(&gone), Some(&back)), some(&["cluster-a"], false));
+        assert_eq!(
+            AffectedTenants::from_difference(Some(&gone), Some(&back)),
+            some(&["cluster-a"], false)
+        );
     }
 
     #[test]
@@ -156,12 +162,15 @@ mod tests {
         let first = host(&[("cluster-a", 100)], true, json!([]));
         let mut moved = first.clone();
         moved.labels = None;
-        assert_eq!(AffectedTenants::between(Some(&first), Some(&moved)), AffectedTenants::All);
-        assert_eq!(AffectedTenants::between(None, Some(&first)), AffectedTenants::All);
+        assert_eq!(
+            AffectedTenants::from_difference(Some(&first), Some(&moved)),
+            AffectedTenants::All
+        );
+        assert_eq!(AffectedTenants::from_difference(None, Some(&first)), AffectedTenants::All);
         let failing = host(&[("cluster-a", 100)], true, failed("cluster-a"));
         let named = host(&[("cluster-a", 100)], true, failed("cluster-x"));
         assert_eq!(
-            AffectedTenants::between(Some(&failing), Some(&named)),
+            AffectedTenants::from_difference(Some(&failing), Some(&named)),
             some(&["cluster-a"], false)
         );
     }

@@ -80,7 +80,7 @@ pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Ti
 /// Returns a fault if no number is free, or if the requested number is not free; the fault then names who uses the
 /// number.
 pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
-    if let Some(id) = held(request, known.claims) {
+    if let Some(id) = claimed_id(request, known.claims) {
         return match request.fixed {
             Some(fixed) if fixed != id => Err(Fault::new(
                 ConditionReason::NetworkIdImmutable,
@@ -126,7 +126,7 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
     let mut ids = before.into_iter().chain(preferred);
     match ids.find(|id| !taken.contains_key(id)) {
         Some(id) => Ok(Choice::Create(id)),
-        None => Err(exhausted(request, &pool, &taken, &contested)),
+        None => Err(exhausted_pool_fault(request, &pool, &taken, &contested)),
     }
 }
 
@@ -134,7 +134,7 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
 /// without seeing each other's. Then the number in the status has priority, and otherwise the lowest number, so that
 /// all controllers choose the same number.
 #[must_use]
-pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
+pub fn claimed_id(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let own = |claim: &VlanClaim| {
         claim.spec.tenant_uid == request.uid && claim.spec.network == request.network
     };
@@ -177,7 +177,7 @@ fn released_by_same_name<'a>(
             && quarantine_ends(claim, known.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
-    let elsewhere = on_other_networks(request, known);
+    let elsewhere = ids_on_shared_wire(request, known);
     all.filter(|(id, claim)| {
         id.is_vni() == request.by_vni
             && request.fixed.is_none_or(|fixed| fixed == *id)
@@ -211,7 +211,7 @@ impl IdInUse {
 }
 
 /// Returns the VLANs and VNIs of other tenants on other networks that may share a wire with this network.
-fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
+fn ids_on_shared_wire(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
     let mut all = BTreeMap::new();
     for claim in known.claims.iter().map(Arc::as_ref) {
         let VlanClaimSpec { network, tenant, tenant_uid, .. } = &claim.spec;
@@ -232,7 +232,7 @@ fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdI
         .iter()
         .map(|(id, name)| (*id, IdInUse::Foreign(format!("NetworkAttachmentDefinition {name}"))))
         .collect();
-    all.extend(on_other_networks(request, known));
+    all.extend(ids_on_shared_wire(request, known));
     for claim in known.claims.iter().map(Arc::as_ref) {
         let Some(id) =
             NetworkId::from_claim(claim).filter(|_| claim.spec.network == request.network)
@@ -254,7 +254,7 @@ fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdI
     all
 }
 
-fn exhausted(
+fn exhausted_pool_fault(
     request: Request<'_>,
     pool: &Pool,
     taken: &BTreeMap<NetworkId, IdInUse>,

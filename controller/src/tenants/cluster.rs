@@ -21,10 +21,10 @@ pub const SYSTEM: &str = "kube-system";
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
 /// Maximum number of entries of `except` in an `ipBlock`, for each address family.
-const MOST: usize = 256;
-/// Shortest prefix length to which networks are widened to get at most [`MOST`] networks: there are only 256 networks
+const MAX_EXCEPT_ENTRIES: usize = 256;
+/// Shortest prefix length to which networks are widened to get at most [`MAX_EXCEPT_ENTRIES`] networks: there are only 256 networks
 /// of this length.
-const LARGEST: u8 = 8;
+const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
 /// protocol assignments (RFC 6890; they include the metadata service of a cloud), and the metadata service of
@@ -151,7 +151,7 @@ impl ClusterFacts {
     /// Returns the networks that an isolated pod must not reach, as IPv4 and IPv6 networks, each aggregated and
     /// sorted.
     #[must_use]
-    pub fn excluded(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
+    pub fn excluded_networks(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
         let single =
             self.api_server.iter().flatten().chain(&self.nodes).map(|one| IpNet::from(*one));
         let all = NON_PUBLIC_RANGES.iter().filter_map(|one| one.parse::<IpNet>().ok());
@@ -171,16 +171,17 @@ impl ClusterFacts {
             };
             Ipv6Net::aggregate(&all.iter().filter_map(of).map(|net| net.trunc()).collect())
         };
-        (few(32, v4), few(128, v6))
+        (widen_to_limit(32, v4), widen_to_limit(128, v6))
     }
 }
 
-/// Returns at most [`MOST`] networks: those that `networks` returns for the longest prefix length with which there
-/// are so few. With thousands of Nodes with public addresses, the result includes neighbouring addresses, which are
+/// Returns at most [`MAX_EXCEPT_ENTRIES`] networks: those that `networks` returns for the longest prefix length with which there
+/// are so widen_to_limit. With thousands of Nodes with public addresses, the result includes neighbouring addresses, which are
 /// then excluded too: the policies allow less than necessary, never more.
-fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
-    let lengths = (LARGEST..=bits).rev();
-    let mut found = lengths.map(networks).find(|all| all.len() <= MOST).unwrap_or_default();
+fn widen_to_limit<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
+    let lengths = (MIN_PREFIX_LENGTH..=bits).rev();
+    let mut found =
+        lengths.map(networks).find(|all| all.len() <= MAX_EXCEPT_ENTRIES).unwrap_or_default();
     found.sort();
     found
 }

@@ -70,7 +70,7 @@ fn facts_of_a_typical_cluster() {
         texts(&facts.api_server.as_ref().unwrap().iter().collect::<Vec<_>>()),
         ["10.96.0.1", "203.0.113.5", "203.0.113.6"]
     );
-    let (v4, v6) = facts.excluded(&InfraConfigSpec::default());
+    let (v4, v6) = facts.excluded_networks(&InfraConfigSpec::default());
     assert_eq!(
         texts(&v4),
         [
@@ -89,7 +89,7 @@ fn facts_of_a_typical_cluster() {
     assert_eq!(texts(&v6), ["2001:db8:1::/64", "2001:db8:96::/108", "fc00::/7", "fe80::/10"]);
     let config: InfraConfigSpec =
         serde_json::from_value(json!({"clusterNetworks": ["203.0.113.7/24"]})).unwrap();
-    assert!(texts(&facts.excluded(&config).0).contains(&"203.0.113.0/24".to_owned()));
+    assert!(texts(&facts.excluded_networks(&config).0).contains(&"203.0.113.0/24".to_owned()));
 }
 
 #[test]
@@ -142,8 +142,12 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     };
     for count in [10, 100, 5000, 20_000] {
         let facts = many(count);
-        let (v4, v6) = facts.excluded(&InfraConfigSpec::default());
-        assert!(v4.len() <= MOST && v6.len() <= MOST, "{count}: {}", v4.len());
+        let (v4, v6) = facts.excluded_networks(&InfraConfigSpec::default());
+        assert!(
+            v4.len() <= MAX_EXCEPT_ENTRIES && v6.len() <= MAX_EXCEPT_ENTRIES,
+            "{count}: {}",
+            v4.len()
+        );
         for node in &facts.nodes {
             let IpAddr::V4(node) = node else { continue };
             assert!(v4.iter().any(|net| net.contains(node)), "{node}");
@@ -157,6 +161,6 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     let mut facts = many(0);
     facts.nodes =
         (0..4096_u32).map(|at| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at))).collect();
-    let (v4, _) = facts.excluded(&InfraConfigSpec::default());
+    let (v4, _) = facts.excluded_networks(&InfraConfigSpec::default());
     assert!(texts(&v4).contains(&"198.51.0.0/20".to_owned()), "{v4:?}");
 }

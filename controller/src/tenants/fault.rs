@@ -23,9 +23,9 @@ impl Fault {
 /// Joins the first four names of a list, and appends the number of the other names.
 #[must_use]
 pub fn join_names_limited(all: &[String]) -> String {
-    const NAMED: usize = 4;
-    let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(NAMED) {
+    const MAX_NAMES: usize = 4;
+    let named = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX_NAMES) {
         0 => named,
         more => format!("{named} and {more} more"),
     }

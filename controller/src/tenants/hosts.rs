@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use super::ids::NetworkId;
 
 /// Maximum number of hosts that the status of a tenant names: `maxItems` of `status.hosts.notReady` in the CRD.
-const NAMED: usize = 16;
+const MAX_NOT_READY: usize = 16;
 
 /// The part of a host's state on which tenants depend. It is derived once for all tenants when the InfraNode or the
 /// Node changes.
@@ -249,7 +249,7 @@ pub fn readiness(
         }
     }
     all.not_ready.sort_by(|one, other| one.name.cmp(&other.name));
-    all.not_ready.truncate(NAMED);
+    all.not_ready.truncate(MAX_NOT_READY);
     all
 }
 

@@ -49,7 +49,7 @@ pub struct Attachment<'a> {
 /// Returns the VLANs and VNIs that definitions in other namespaces use on a host network. Each has the name of the
 /// first such definition in alphabetical order.
 #[must_use]
-pub fn used<'a>(
+pub fn imported_ids<'a>(
     attachments: impl Iterator<Item = Attachment<'a>>,
     network: &HostNetwork,
     sriov_resource: Option<&str>,
@@ -129,7 +129,7 @@ mod tests {
             resource: Some("example.org/vfs"),
             config,
         };
-        used([attachment].into_iter(), network, Some("example.org/vfs"), "cluster-abc")
+        imported_ids([attachment].into_iter(), network, Some("example.org/vfs"), "cluster-abc")
             .into_iter()
             .map(|(id, name)| format!("{id} of {name}"))
             .collect()
@@ -167,6 +167,6 @@ mod tests {
             config: r#"{"type":"bridge","bridge":"br-trunk","vlan":120}"#,
         };
         let shared = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
-        assert!(used([attachment].into_iter(), &shared, None, "cluster-abc").is_empty());
+        assert!(imported_ids([attachment].into_iter(), &shared, None, "cluster-abc").is_empty());
     }
 }

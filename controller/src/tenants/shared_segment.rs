@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use super::ids::NetworkId;
 
 /// Maximum number of VLANs that one message names.
-const NAMED: usize = 8;
+const MAX_NAMED_VLANS: usize = 8;
 
 /// Returns true if two different networks may share a wire. The result is false only if the InfraConfig declares them
 /// in different segments.
@@ -158,8 +158,8 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
     if all.is_empty() {
         return all;
     }
-    let more = all.len().saturating_sub(NAMED);
-    all.truncate(NAMED);
+    let more = all.len().saturating_sub(MAX_NAMED_VLANS);
+    all.truncate(MAX_NAMED_VLANS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     vec![format!(
         "VlanClaims of networks that may share a wire: {}{more}; both keep it: name the networks in different segments if \
@@ -190,7 +190,7 @@ mod tests {
         Arc::new(id.claim(network, tenant, &format!("uid-{tenant}")))
     }
 
-    fn found(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
+    fn found_problems(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
         config_problems(config, &["a", "b", "c"].map(str::to_owned).into(), claims)
     }
 
@@ -212,14 +212,14 @@ mod tests {
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));
         assert!(may_share_segment(&both, "a", "b"));
-        assert!(found(&both, &[])[0].contains("network `b` is in segment east too"));
+        assert!(found_problems(&both, &[])[0].contains("network `b` is in segment east too"));
         let around = networks_sharing_wire(&declared, "b", ["c", "y", "b"].into_iter());
         assert_eq!(around.into_iter().collect::<Vec<_>>(), ["c", "y"]);
     }
 
     #[test]
     fn an_overlap_names_both_pools_and_the_vlans() {
-        let all = found(&two_pools(json!([])), &[]);
+        let all = found_problems(&two_pools(json!([])), &[]);
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(
             all[0].contains("vlanPools[a] and vlanPools[b] both have VLANs 150-199"),
@@ -230,7 +230,7 @@ mod tests {
             {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]},
             {"name": "3", "networks": ["c"]},
         ]));
-        assert_eq!(found(&apart, &[]), Vec::<String>::new());
+        assert_eq!(found_problems(&apart, &[]), Vec::<String>::new());
         assert!(contested_vlans(&apart, "b").is_empty());
         let contested = contested_vlans(&two_pools(json!([])), "b");
         assert_eq!(contested.len(), 51);
@@ -241,24 +241,24 @@ mod tests {
     fn claims_to_the_same_vlan_are_named() {
         let none = config(json!({}));
         let two = [claim("a", 120, "one"), claim("b", 120, "two"), claim("b", 121, "three")];
-        let all = found(&none, &two);
+        let all = found_problems(&none, &two);
         assert_eq!(all.len(), 1);
         assert!(
             all[0].contains("VLAN 120 is tenant one's on a and tenant two's on b; both keep it"),
             "{all:?}"
         );
         let same = [claim("a", 120, "one"), claim("b", 120, "one")];
-        assert!(found(&none, &same).is_empty(), "one tenant, so nothing is shared");
+        assert!(found_problems(&none, &same).is_empty(), "one tenant, so nothing is shared");
         let apart = config(json!({"segments": [
             {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]}]}));
-        assert!(found(&apart, &two).is_empty());
+        assert!(found_problems(&apart, &two).is_empty());
     }
 
     #[test]
     fn problems_of_segments_have_field_and_value() {
         let wrong = config(json!({"segments": [
             {"name": "x", "networks": ["a", "z"]}, {"name": "x", "networks": ["c"]}]}));
-        let all = found(&wrong, &[]);
+        let all = found_problems(&wrong, &[]);
         assert_eq!(
             all,
             [

@@ -1,6 +1,6 @@
 //! Status of a tenant: one condition for each part of the tenant, and the condition `Ready`.
 
-use berth_api::names::CONTROLLER_TENANTS;
+use berth_api::names::TENANTS_FIELD_MANAGER;
 use berth_api::{Condition, Time};
 use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
 use k8s_openapi::jiff::Timestamp;
@@ -245,7 +245,7 @@ pub fn apply(
     status: &TenantClusterStatus,
     only_if_unchanged: bool,
 ) -> Value {
-    debug_assert!(status.machines.is_none(), "{CONTROLLER_TENANTS} counts no machines");
+    debug_assert!(status.machines.is_none(), "{TENANTS_FIELD_MANAGER} counts no machines");
     let mut body = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},

@@ -49,7 +49,7 @@ fn instancetypes() -> Vec<Value> {
     for file in ["performance.yaml", "density.yaml"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         let mut problems = Vec::new();
-        all.extend(stream::each(file, &text, &mut problems, |found| found.object));
+        all.extend(stream::for_each_object(file, &text, &mut problems, |found| found.object));
         assert!(problems.is_empty(), "{problems:?}");
     }
     assert!(all.len() > 8, "{}", all.len());

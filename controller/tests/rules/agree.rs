@@ -28,7 +28,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
     for name in world.hosts.keys() {
         let host = counts.host(name).unwrap();
         let ours: Vec<String> =
-            question.reasons(host).iter().map(|reason| reason.short().into_owned()).collect();
+            question.reasons(host).iter().map(|reason| reason.summary().into_owned()).collect();
         let mut sorted = ours.clone();
         sorted.sort();
         let mut slow = world.reasons(made, name);

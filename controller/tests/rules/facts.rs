@@ -83,7 +83,9 @@ impl Case {
         let said: Vec<String> = hosts
             .into_iter()
             .filter_map(|name| self.counts.host(name))
-            .map(|host| question.reasons(host).first().map_or(String::new(), |r| r.short().into()))
+            .map(|host| {
+                question.reasons(host).first().map_or(String::new(), |r| r.summary().into())
+            })
             .collect();
         assert_eq!(said, wanted);
     }

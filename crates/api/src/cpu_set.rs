@@ -205,7 +205,7 @@ impl CpuSet {
 
     /// Creates a set from one bit per CPU, lowest first; bits above [`Self::MAX_CPU`] are ignored.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Self {
+    pub fn from_bitmap(bytes: &[u8]) -> Self {
         let bits = bytes.iter().zip((0u32..).step_by(8));
         bits.flat_map(|(byte, base)| {
             (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| base + bit)

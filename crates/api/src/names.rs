@@ -11,9 +11,9 @@ pub const CONTROLLER: &str = "berth-controller";
 /// Field manager of the network, the hosts and the objects in the status of a TenantCluster. Another part of the
 /// controller counts the machines. Server-side apply removes fields that a manager no longer sends, so each part has
 /// its own field manager.
-pub const CONTROLLER_TENANTS: &str = "berth-controller-tenants";
+pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
-pub const CONTROLLER_MALFORMED: &str = "berth-controller-malformed";
+pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
 pub const FINALIZER: &str = "berth.dev/cleanup";
 /// Label, and its value, of every object that Berth creates for tenants. Berth never deletes objects without it.
@@ -25,7 +25,7 @@ pub const TENANT: &str = "berth.dev/tenant";
 pub const CUSTOM_POLICY: &str = "berth.dev/custom-network-policy";
 /// Field manager of the status of objects that the controller also applies. API servers before 1.22 treat spec and
 /// status as one set of fields, so with a single manager each apply would remove the fields of the other.
-pub const CONTROLLER_STATUS: &str = "berth-controller-status";
+pub const CONTROLLER_STATUS_FIELD_MANAGER: &str = "berth-controller-status";
 /// Prefix of the names of a tenant's namespace and network; the rest is the tenant's id.
 pub const TENANT_PREFIX: &str = "cluster-";
 /// Label of a Node, set by the controller: the class of VMs that the host is for. Agents cannot write it, so a stolen

@@ -15,16 +15,19 @@ pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option
     let kubelet = has.kubelet.as_ref();
     let sriov = has.sriov.iter().any(|function| function.total > 0);
     BTreeMap::from([
-        (label::KVM, yes(has.kvm.state.map(|state| state == KvmState::Ready))),
-        (label::NESTED, yes(has.kvm.nested)),
-        (label::SMT, yes(has.cpu.threads_per_core.map(|threads| threads > 1))),
-        (label::HUGEPAGES_2MI, yes(pool(PageSize::MIB_2))),
-        (label::HUGEPAGES_1GI, yes(pool(PageSize::GIB_1))),
-        (label::KSM, yes(has.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
-        (label::IOMMU, yes(has.iommu.enabled)),
-        (label::SRIOV, yes(Some(sriov).filter(|_| !unknown("capabilities.sriov")))),
-        (label::NVME, yes(Some(!has.nvme.is_empty()).filter(|_| !unknown("capabilities.nvme")))),
-        (label::VHOST_NET, yes(has.kvm.vhost_net)),
+        (label::KVM, bool_value(has.kvm.state.map(|state| state == KvmState::Ready))),
+        (label::NESTED, bool_value(has.kvm.nested)),
+        (label::SMT, bool_value(has.cpu.threads_per_core.map(|threads| threads > 1))),
+        (label::HUGEPAGES_2MI, bool_value(pool(PageSize::MIB_2))),
+        (label::HUGEPAGES_1GI, bool_value(pool(PageSize::GIB_1))),
+        (label::KSM, bool_value(has.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
+        (label::IOMMU, bool_value(has.iommu.enabled)),
+        (label::SRIOV, bool_value(Some(sriov).filter(|_| !unknown("capabilities.sriov")))),
+        (
+            label::NVME,
+            bool_value(Some(!has.nvme.is_empty()).filter(|_| !unknown("capabilities.nvme"))),
+        ),
+        (label::VHOST_NET, bool_value(has.kvm.vhost_net)),
         (label::CPU_VENDOR, has.cpu.vendor.as_deref().map(vendor)),
         (
             label::NUMA_ZONES,
@@ -32,16 +35,17 @@ pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option
         ),
         (
             label::CPU_MANAGER,
-            kubelet.and_then(|kubelet| kubelet.cpu_manager_policy.as_deref().map(word)),
+            kubelet.and_then(|kubelet| kubelet.cpu_manager_policy.as_deref().map(to_label_value)),
         ),
         (
             label::TOPOLOGY_POLICY,
-            kubelet.and_then(|kubelet| kubelet.topology_manager_policy.as_deref().map(word)),
+            kubelet
+                .and_then(|kubelet| kubelet.topology_manager_policy.as_deref().map(to_label_value)),
         ),
     ])
 }
 
-fn yes(fact: Option<bool>) -> Option<String> {
+fn bool_value(fact: Option<bool>) -> Option<String> {
     fact.map(|fact| fact.to_string())
 }
 
@@ -58,18 +62,21 @@ fn vendor(name: &str) -> String {
         "GenuineIntel" => "intel".to_owned(),
         "AuthenticAMD" => "amd".to_owned(),
         "HygonGenuine" => "hygon".to_owned(),
-        other => word(&other.to_ascii_lowercase()),
+        other => to_label_value(&other.to_ascii_lowercase()),
     }
 }
 
 /// Maximum length of a label's value.
-const LONGEST: usize = 63;
+const MAX_LABEL_VALUE_LENGTH: usize = 63;
 
 /// Converts a text to a valid label value: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
-fn word(text: &str) -> String {
+fn to_label_value(text: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    let word: String =
-        text.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(LONGEST).collect();
+    let word: String = text
+        .chars()
+        .map(|letter| if fits(letter) { letter } else { '-' })
+        .take(MAX_LABEL_VALUE_LENGTH)
+        .collect();
     word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
 }
 
@@ -123,7 +130,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_becomes_a_valid_label_value(text in ".{0,90}") {
-            let word = word(&text);
+            let word = to_label_value(&text);
             prop_assert!(word.len() <= 63);
             prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));
             prop_assert!(word.is_empty() || word.starts_with(|c: char| c.is_ascii_alphanumeric()));

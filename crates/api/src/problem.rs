@@ -20,7 +20,7 @@ pub struct Problem {
 }
 
 /// Maximum number of characters of a value.
-const LONGEST: usize = 60;
+const MAX_VALUE_LENGTH: usize = 60;
 
 impl Problem {
     /// Creates a problem of a field with this value.
@@ -31,7 +31,7 @@ impl Problem {
         message: impl Into<String>,
     ) -> Self {
         let value = value.to_string();
-        let mut shown: String = value.chars().take(LONGEST).collect();
+        let mut shown: String = value.chars().take(MAX_VALUE_LENGTH).collect();
         if shown.len() < value.len() {
             shown.push_str("...");
         }

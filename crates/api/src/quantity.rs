@@ -83,7 +83,7 @@ impl Quantity {
 
     /// Returns the whole units, rounded away from zero like `Value()`.
     #[must_use]
-    pub const fn units(self) -> i128 {
+    pub const fn whole_units_rounded_up(self) -> i128 {
         rounded_up(self.nanos, NANOS)
     }
 
@@ -95,7 +95,7 @@ impl Quantity {
 
     /// Returns the thousands, rounded away from zero like `ScaledValue(resource.Kilo)`.
     #[must_use]
-    pub const fn kilos(self) -> i128 {
+    pub const fn thousands_rounded_up(self) -> i128 {
         rounded_up(self.nanos, NANOS * 1000)
     }
 
@@ -269,13 +269,16 @@ mod tests {
 
     #[test]
     fn rounds_away_from_zero() {
-        assert_eq!((quantity("1n").units(), quantity("1n").millis()), (1, 1));
-        assert_eq!((quantity("-1n").units(), quantity("-1n").millis()), (-1, -1));
+        assert_eq!((quantity("1n").whole_units_rounded_up(), quantity("1n").millis()), (1, 1));
+        assert_eq!((quantity("-1n").whole_units_rounded_up(), quantity("-1n").millis()), (-1, -1));
         assert_eq!(quantity("0.1n"), quantity("1n"));
         assert_eq!(quantity("1e-2000000000"), quantity("1n"));
         assert_eq!(quantity("0.00000000000000000000000000000000000000000001Ei"), quantity("1n"));
         assert_eq!(quantity("333.3333333333333m").millis(), 334);
-        assert_eq!((quantity("1Gi").kilos(), quantity("1000").kilos()), (1_073_742, 1));
+        assert_eq!(
+            (quantity("1Gi").thousands_rounded_up(), quantity("1000").thousands_rounded_up()),
+            (1_073_742, 1)
+        );
     }
 
     #[test]
@@ -297,7 +300,10 @@ mod tests {
     fn reads_numbers_of_json() {
         for (json, millis) in [("2", 2000), ("0.5", 500), ("-1", -1000), ("\"64Mi\"", 64 << 20)] {
             let read: Quantity = serde_json::from_str(json).unwrap();
-            assert_eq!(if json.contains("Mi") { read.units() } else { read.millis() }, millis);
+            assert_eq!(
+                if json.contains("Mi") { read.whole_units_rounded_up() } else { read.millis() },
+                millis
+            );
         }
         for json in ["true", "[]", "{}", "null", "\"\"", "1e300"] {
             assert!(serde_json::from_str::<Quantity>(json).is_err(), "{json}");
@@ -321,7 +327,7 @@ mod tests {
             let text = format!("{sign}{whole}.{millionths:06}{suffix}");
             let exact = (u128::from(whole) * 1_000_000 + u128::from(millionths)) << bits;
             let units = i128::try_from(exact.div_ceil(1_000_000)).unwrap();
-            prop_assert_eq!(quantity(&text).units(), if negative { -units } else { units });
+            prop_assert_eq!(quantity(&text).whole_units_rounded_up(), if negative { -units } else { units });
         }
 
         #[test]
@@ -329,13 +335,13 @@ mod tests {
             // The limit of bytes is 2^64, and that of quantities is 2^63, as in Kubernetes.
             let bytes: Option<Bytes> = text.parse().ok();
             let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
-            prop_assert_eq!(bytes, text.parse().map(Quantity::units).ok());
+            prop_assert_eq!(bytes, text.parse().map(Quantity::whole_units_rounded_up).ok());
         }
 
         #[test]
         fn never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
             if let Ok(quantity) = text.parse::<Quantity>() {
-                prop_assert!(quantity.units().abs() <= quantity.millis().abs());
+                prop_assert!(quantity.whole_units_rounded_up().abs() <= quantity.millis().abs());
                 prop_assert_eq!(quantity.saturating_sub(quantity), Quantity::ZERO);
             }
         }

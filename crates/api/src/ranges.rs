@@ -24,7 +24,7 @@ impl VlanRanges {
     }
 
     /// Replaces ranges whose text is too long by one range from the first id to the last.
-    pub fn fit(&mut self) {
+    pub fn merge_if_too_long(&mut self) {
         let ranges = self.0.ranges();
         if self.0.to_string().len() > Self::LENGTH
             && let (Some((first, _)), Some((_, last))) = (ranges.first(), ranges.last())
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn ranges_that_are_too_long_become_one_range() {
         let mut few = VlanRanges::try_from("100,102".to_owned()).unwrap();
-        few.fit();
+        few.merge_if_too_long();
         assert_eq!(String::from(few), "100,102");
         let ids = (1..=4001).step_by(2).filter_map(|id: u16| VlanId::try_from(id).ok());
         let mut many = VlanRanges::from(ids.collect::<VlanSet>());
-        many.fit();
+        many.merge_if_too_long();
         assert_eq!(String::from(many), "1-4001");
     }
 

@@ -69,7 +69,7 @@ impl ReservationTable {
         if needs_no_zone_resources(request) {
             return true;
         }
-        let sent = self.unreported(now, host, request.uid());
+        let sent = self.unreported_pods(now, host, request.uid());
         let is_late = |since: &Instant| now.saturating_duration_since(*since) > REPORT_DELAY;
         if !sent.iter().any(|(_, since)| is_late(since)) {
             return true;
@@ -84,7 +84,12 @@ impl ReservationTable {
 
     /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does
     /// not list, except the pod with the UID `except`. Each pod has the time at which it was bound.
-    fn unreported(&self, now: Instant, host: HostId, except: &str) -> Vec<(&Request, Instant)> {
+    fn unreported_pods(
+        &self,
+        now: Instant,
+        host: HostId,
+        except: &str,
+    ) -> Vec<(&Request, Instant)> {
         let Some(facts) = self.engine.facts(host) else { return Vec::new() };
         if facts.admission.kubelet().cpu_policy != CpuPolicy::Static {
             return Vec::new();

@@ -155,7 +155,7 @@ impl HostAvailability {
     }
 
     /// Removes a host whose Node is deleted.
-    pub(super) fn forget(&mut self, host: HostId) {
+    pub(super) fn remove_host(&mut self, host: HostId) {
         self.unusable.remove(&host);
         self.report_versions.remove(&host);
         self.awaiting_report.remove(&host);

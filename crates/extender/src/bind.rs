@@ -44,7 +44,7 @@ impl Extender {
             }
             Stage::Reserved { .. } => {
                 let request = reservation.request.clone();
-                match self.usable(node, has_exclusive(&request)) {
+                match self.usable_host(node, has_exclusive(&request)) {
                     Ok(host) => self.send(now, &request, host),
                     Err(reason) => unavailable(node, reason),
                 }
@@ -77,12 +77,12 @@ impl Extender {
                 expected: uid.to_owned(),
             });
         }
-        let request = match self.request(pod, &observed) {
+        let request = match self.compile_request(pod, &observed) {
             Ok(request) => request,
             Err(RequestError::NotReady(why)) => return BindAnswer::NotReady(why),
             Err(RequestError::Field(invalid)) => return BindAnswer::Refused(invalid.into()),
         };
-        let host = match self.usable(node, has_exclusive(&request)) {
+        let host = match self.usable_host(node, has_exclusive(&request)) {
             Ok(host) => host,
             Err(reason) => return unavailable(node, reason),
         };

@@ -42,7 +42,7 @@ impl Extender {
 
     /// Creates a state without hosts and pods that answers no call before pods are listed.
     #[must_use]
-    pub fn unlisted() -> Self {
+    pub fn before_listing() -> Self {
         Self { is_unlisted: true, ..Self::new() }
     }
 
@@ -50,7 +50,7 @@ impl Extender {
     /// the state from scratch.
     #[must_use]
     pub fn can_be_rebuilt(&self) -> bool {
-        self.reservations.records.unbound().next().is_none() && !self.is_unlisted
+        self.reservations.records.unbound_reservations().next().is_none() && !self.is_unlisted
     }
 
     /// Returns the placement engine.
@@ -63,7 +63,7 @@ impl Extender {
     ///
     /// # Errors
     /// Returns an error if the pod's VirtualMachineInstance is not known yet, or if a rule is invalid.
-    pub(super) fn request(
+    pub(super) fn compile_request(
         &mut self,
         pod: &v1::Pod,
         observed: &ObservedPod,
@@ -102,7 +102,11 @@ impl Extender {
 
     /// Returns the host with this name, or the reason why the host accepts no such pod. A host whose free zones are
     /// unknown accepts pods without exclusive CPUs and huge pages.
-    pub(super) fn usable(&self, name: &str, has_exclusive: bool) -> Result<HostId, &'static str> {
+    pub(super) fn usable_host(
+        &self,
+        name: &str,
+        has_exclusive: bool,
+    ) -> Result<HostId, &'static str> {
         let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
         match self.availability.of(host).refusal(has_exclusive) {
             Some(reason) => Err(reason),
@@ -144,14 +148,14 @@ impl Extender {
 
     /// Returns the hosts on which refused pods now fit. The caller patches the Nodes of these hosts, so that
     /// kube-scheduler tries the pods again.
-    pub fn wake(&mut self) -> Vec<String> {
+    pub fn take_hosts_to_patch(&mut self) -> Vec<String> {
         if !self.queue.refused.may_wake() {
             return Vec::new();
         }
         let Self { queue, reservations, availability, .. } = self;
         let is_available = |host| availability.of(host) == Availability::Available;
         let all = availability.is_all_available();
-        let hosts = queue.refused.wake(&mut reservations.engine, is_available, all);
+        let hosts = queue.refused.take_hosts_with_room(&mut reservations.engine, is_available, all);
         let name = |host| self.reservations.engine.facts(host).map(|facts| facts.name.clone());
         hosts.into_iter().filter_map(name).collect()
     }
@@ -174,7 +178,7 @@ impl Extender {
     /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `is_over` returns true. `is_over` is
     /// called with the UID of the VirtualMachineInstance.
     pub(super) fn release_kept(&mut self, is_over: impl Fn(&str) -> bool) {
-        let kept = self.reservations.records.unbound().filter(|(_, reservation)| {
+        let kept = self.reservations.records.unbound_reservations().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
             matches!(reservation.stage, Stage::Kept { .. })
                 && vm.is_some_and(|vm| is_over(&vm.instance))

@@ -66,15 +66,17 @@ impl Extender {
             return answer;
         }
         // 2. Compile the pod's request.
-        let request = match self.request(pod, &observed) {
+        let request = match self.compile_request(pod, &observed) {
             Ok(request) => request,
             Err(error) => return self.answer_error(now, &observed, error, names),
         };
         // 3. Choose a host, without the existing reservation of the pod or of its VM.
-        let named: Vec<Named<'n>> =
-            names.iter().map(|name| (*name, self.usable(name, has_exclusive(&request)))).collect();
+        let named: Vec<Named<'n>> = names
+            .iter()
+            .map(|name| (*name, self.usable_host(name, has_exclusive(&request))))
+            .collect();
         let among: Vec<HostId> = named.iter().filter_map(|(_, host)| host.ok()).collect();
-        let taken = self.reservations.take(&observed);
+        let taken = self.reservations.remove_for_pod(&observed);
         let previous = taken
             .as_ref()
             .and_then(|(_, reservation)| self.reservations.engine.host(&reservation.host));
@@ -156,7 +158,7 @@ impl Extender {
                 let existing = &observed.existing;
                 let instance = existing.vmi_uid.as_deref().unwrap_or_default();
                 let unknown = &mut self.queue.unknown_instances;
-                if unknown.hold(now, observed.uid(), &existing.namespace, instance) {
+                if unknown.should_hold(now, observed.uid(), &existing.namespace, instance) {
                     return FilterAnswer::NotReady(why);
                 }
                 let refused = names.iter().map(|name| (*name, NO_INSTANCE.into()));
@@ -203,7 +205,7 @@ impl Extender {
     pub fn record_unanswered(&mut self, pod: &v1::Pod) {
         let Ok(observed) = ObservedPod::read(pod) else { return };
         if self.reservations.get(observed.uid()).is_none()
-            && let Ok(request) = self.request(pod, &observed)
+            && let Ok(request) = self.compile_request(pod, &observed)
         {
             self.queue.refused.insert_unscanned(&request);
         }

@@ -63,7 +63,7 @@ impl Extender {
 
     /// Places the pods that were counted on a host before the host was known.
     fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
-        for uid in self.reservations.records.take_without_host(name) {
+        for uid in self.reservations.records.take_pods_without_host(name) {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
             let request = reservation.request.clone();
             let is_leaving = matches!(reservation.stage, Stage::Leaving { .. });
@@ -116,7 +116,7 @@ impl Extender {
         for uid in self.reservations.engine.remove_host(host) {
             self.reservations.records.mark_without_host(&uid);
         }
-        self.availability.forget(host);
+        self.availability.remove_host(host);
         self.queue.refused.scan_all();
     }
 

@@ -55,7 +55,7 @@ impl Extender {
         for pod in pods {
             let Some(pod) = self.queue.unassigned.get(pod).cloned() else { continue };
             if let Ok(observed) = ObservedPod::read(&pod)
-                && let Ok(request) = self.request(&pod, &observed)
+                && let Ok(request) = self.compile_request(&pod, &observed)
             {
                 self.queue.unknown_instances.remove(observed.uid());
                 self.queue.refused.insert_unscanned(&request);

@@ -243,7 +243,7 @@ impl Extender {
         if self.reservations.get(uid).is_none()
             && observed.is_unschedulable
             && !self.queue.refused.contains(uid)
-            && let Ok(request) = self.request(&pod, observed)
+            && let Ok(request) = self.compile_request(&pod, observed)
         {
             self.queue.refused.insert_unscanned(&request);
         }
@@ -269,8 +269,8 @@ impl Extender {
             }
             Some(_) => {}
             None => {
-                let Ok(request) = self.request(pod, observed) else { return };
-                let Ok(host) = self.usable(&node, has_exclusive(&request)) else { return };
+                let Ok(request) = self.compile_request(pod, observed) else { return };
+                let Ok(host) = self.usable_host(&node, has_exclusive(&request)) else { return };
                 let vm = VmKey::from_pod(existing);
                 let is_kept = vm.is_some_and(|vm| self.reservations.records.holder(&vm).is_some());
                 // If a reservation is kept for the VM, `filter` uses that reservation instead.
@@ -301,7 +301,7 @@ impl Extender {
         if !was_sent || !has_exclusive(&reservation.request) {
             return self.release(uid);
         }
-        self.leave(now, uid);
+        self.release_or_await_kubelet(now, uid);
     }
 
     /// Keeps the reservation of a first-consumer pod that has ended for the launcher pod of its VM.
@@ -333,7 +333,7 @@ impl Extender {
 
     /// Releases the resources of a pod that has ended on a host. If the kubelet may still use the resources, waits
     /// until it has released them.
-    fn leave(&mut self, now: Instant, uid: &str) {
+    fn release_or_await_kubelet(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let was_listed = reservation.is_listed;
         let until = now.checked_add(LEAVING_TIMEOUT);

@@ -47,7 +47,7 @@ impl Records {
     }
 
     /// Returns the reservations of pods that are not bound, with the UIDs of the pods.
-    pub(super) fn unbound(&self) -> impl Iterator<Item = (&Arc<str>, &Reservation)> {
+    pub(super) fn unbound_reservations(&self) -> impl Iterator<Item = (&Arc<str>, &Reservation)> {
         self.unbound.iter().filter_map(|uid| Some((uid, self.by_pod.get(uid)?)))
     }
 
@@ -127,7 +127,8 @@ impl Records {
     pub(super) fn expired(&self, now: Instant) -> Vec<Arc<str>> {
         let is_expired =
             |reservation: &Reservation| reservation.stage.expiry().is_some_and(|end| end <= now);
-        let expired = self.unbound().filter(|(_, reservation)| is_expired(reservation));
+        let expired =
+            self.unbound_reservations().filter(|(_, reservation)| is_expired(reservation));
         expired.map(|(uid, _)| Arc::clone(uid)).collect()
     }
 
@@ -145,7 +146,7 @@ impl Records {
     }
 
     /// Removes and returns the UIDs of the pods on this host that were marked by [`Self::mark_without_host`].
-    pub(super) fn take_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
+    pub(super) fn take_pods_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
         self.without_host.remove(host).unwrap_or_default()
     }
 }

@@ -67,7 +67,7 @@ impl ClassRefusals {
         }
         let compute = || {
             let reasons = engine.rejection_reasons(request, host);
-            reasons.first().map_or(Cow::Borrowed(NO_SINGLE_REASON), |reason| reason.short())
+            reasons.first().map_or(Cow::Borrowed(NO_SINGLE_REASON), |reason| reason.summary())
         };
         match self.reasons.get_mut(host.index()) {
             Some(cached) => cached.get_or_insert_with(compute).clone(),

@@ -16,7 +16,7 @@ use berth_placement::rules::HostId;
 struct RefusedPod {
     request: Request,
     /// True if a Node was patched for the pod after the last refusal of the pod.
-    is_woken: bool,
+    is_retry_requested: bool,
     /// Number of the round since which a full scan of the hosts is due for the pod; `None` if only changed hosts need
     /// to be checked.
     scan_due: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct RefusedPods {
     pods: BTreeMap<Arc<str>, RefusedPod>,
     /// Hosts that may have more free resources than before.
     changed: BTreeSet<HostId>,
-    /// Number of the next call of [`Self::wake`].
+    /// Number of the next call of [`Self::take_hosts_with_room`].
     round: u64,
 }
 
@@ -52,7 +52,8 @@ impl RefusedPods {
     }
 
     fn add(&mut self, request: &Request, scan_due: Option<u64>, kept_on: Option<Arc<str>>) {
-        let pod = RefusedPod { request: request.clone(), is_woken: false, scan_due, kept_on };
+        let pod =
+            RefusedPod { request: request.clone(), is_retry_requested: false, scan_due, kept_on };
         self.pods.insert(request.uid().into(), pod);
     }
 
@@ -80,19 +81,20 @@ impl RefusedPods {
     pub(super) fn scan_all(&mut self) {
         for pod in self.pods.values_mut() {
             pod.scan_due.get_or_insert(self.round);
-            pod.is_woken = false;
+            pod.is_retry_requested = false;
         }
     }
 
-    /// Returns true if a call of [`Self::wake`] may find a host.
+    /// Returns true if a call of [`Self::take_hosts_with_room`] may find a host.
     pub(super) fn may_wake(&self) -> bool {
-        let is_due = || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_woken);
+        let is_due =
+            || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_retry_requested);
         !self.changed.is_empty() || is_due()
     }
 
     /// Returns the hosts on which a waiting pod now fits, and marks these pods as woken. `all_available` must be true
     /// only if `is_available` is true for every host; it makes the search faster.
-    pub(super) fn wake(
+    pub(super) fn take_hosts_with_room(
         &mut self,
         engine: &mut Engine,
         is_available: impl Fn(HostId) -> bool,
@@ -106,7 +108,7 @@ impl RefusedPods {
         let mut hosts = BTreeSet::new();
         let round = self.round;
         self.round = round.wrapping_add(1);
-        let waits = |pod: &&mut RefusedPod| !pod.is_woken;
+        let waits = |pod: &&mut RefusedPod| !pod.is_retry_requested;
         let (mut due, others): (Vec<_>, Vec<_>) =
             self.pods.values_mut().filter(waits).partition(|pod| pod.scan_due.is_some());
         // The pods whose scan has been due longest come first, so that every pod is scanned eventually.
@@ -116,7 +118,7 @@ impl RefusedPods {
             let since = pod.scan_due.take();
             let kept_on = pod.kept_on.as_deref().and_then(|host| engine.host(host));
             if let Some(host) = kept_on.filter(|host| changed.contains(host)) {
-                pod.is_woken = true;
+                pod.is_retry_requested = true;
                 hosts.insert(host);
                 continue;
             }
@@ -124,7 +126,7 @@ impl RefusedPods {
             if let Some(class) = &class
                 && searched.contains(class)
             {
-                pod.is_woken = found.contains(class);
+                pod.is_retry_requested = found.contains(class);
                 continue;
             }
             if searched.len() >= CLASSES {
@@ -141,7 +143,7 @@ impl RefusedPods {
                 changed.iter().find(fits).copied()
             };
             if let Some(host) = host {
-                pod.is_woken = true;
+                pod.is_retry_requested = true;
                 hosts.insert(host);
                 found.extend(class.clone());
             }

@@ -76,7 +76,7 @@ impl ReservationTable {
 
     /// Removes and returns the reservation of the pod or, if it has none, the reservation of its VM, so that the pod
     /// can be placed again. Leaves a reservation whose binding was sent.
-    pub(super) fn take(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
+    pub(super) fn remove_for_pod(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
             let holder = self.records.holder(&VmKey::from_pod(&pod.existing)?)?;
@@ -89,7 +89,7 @@ impl ReservationTable {
         Some((uid, reservation))
     }
 
-    /// Restores the reservation of the VM that [`Self::take`] has removed for a pod that was then not placed. The
+    /// Restores the reservation of the VM that [`Self::remove_for_pod`] has removed for a pod that was then not placed. The
     /// pod's own reservation is not restored, because the pod does not fit on that host.
     pub(super) fn restore(
         &mut self,

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     /// Returns the first two columns of the table below a heading in this file's module documentation.
-    fn documented(heading: &str) -> Vec<(String, String)> {
+    fn documented_transitions(heading: &str) -> Vec<(String, String)> {
         let text = include_str!("states.rs");
         let rows = text.split(heading).nth(1).unwrap().lines().skip(1);
         let rows = rows.take_while(|line| line.starts_with("//!") && !line.starts_with("//! # "));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// Returns the name of a variant as lower-case words: `awaiting report`.
-    fn words(state: impl std::fmt::Debug) -> String {
+    fn variant_words(state: impl std::fmt::Debug) -> String {
         let mut words = String::new();
         for letter in format!("{state:?}").chars() {
             if letter.is_uppercase() && !words.is_empty() {
@@ -169,9 +169,11 @@ mod tests {
 
     #[test]
     fn documented_transitions_are_those_of_the_code() {
-        let reservations = RESERVATION_TRANSITIONS.map(|(from, to)| (words(from), words(to)));
-        assert_eq!(documented("//! # Reservations"), reservations);
-        let hosts = AVAILABILITY_TRANSITIONS.map(|(from, to)| (words(from), words(to)));
-        assert_eq!(documented("//! # Availability of hosts"), hosts);
+        let reservations =
+            RESERVATION_TRANSITIONS.map(|(from, to)| (variant_words(from), variant_words(to)));
+        assert_eq!(documented_transitions("//! # Reservations"), reservations);
+        let hosts =
+            AVAILABILITY_TRANSITIONS.map(|(from, to)| (variant_words(from), variant_words(to)));
+        assert_eq!(documented_transitions("//! # Availability of hosts"), hosts);
     }
 }

@@ -45,7 +45,7 @@ impl Extender {
         let waiting = self.queue.refused.len();
         let mut counts = StageCounts { waiting, ..StageCounts::default() };
         let mut unbound = 0;
-        for (_, reservation) in self.reservations.records.unbound() {
+        for (_, reservation) in self.reservations.records.unbound_reservations() {
             unbound += 1;
             *match reservation.stage {
                 Stage::Reserved { .. } => &mut counts.reserved,

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Time after the first call for a pod during which its calls are held.
-const HOLD: Duration = Duration::from_secs(1);
+const HOLD_DURATION: Duration = Duration::from_secs(1);
 /// Time for which no pod of a namespace is held after a hold in vain in that namespace.
 const HOLD_COOLDOWN: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ pub(super) struct UnknownInstances {
 impl UnknownInstances {
     /// Returns true if the extender should hold a `filter` call for this pod now. Records the pod at its first call,
     /// and the namespace when the hold was in vain.
-    pub(super) fn hold(
+    pub(super) fn should_hold(
         &mut self,
         now: Instant,
         pod: &str,
@@ -34,7 +34,7 @@ impl UnknownInstances {
     ) -> bool {
         let is_in_vain = self.cooldown.get(namespace).is_some_and(|until| now < *until);
         if let Some((since, _)) = self.pods.get(pod) {
-            let holds = now.saturating_duration_since(*since) < HOLD;
+            let holds = now.saturating_duration_since(*since) < HOLD_DURATION;
             if !holds && !is_in_vain {
                 let until = now.checked_add(HOLD_COOLDOWN).unwrap_or(now);
                 self.cooldown.insert(namespace.to_owned(), until);

@@ -53,7 +53,7 @@ pub fn observe(
         threads_per_core,
         online: set(notes, "online", some_cpus, &topology.online),
         offline: set(notes, "offline", some_cpus, &topology.offline),
-        isolated: isolation::isolated(root, kernel, topology, notes),
+        isolated: isolation::isolated_cpus(root, kernel, topology, notes),
         nohz_full: isolation::nohz_full(root, kernel, topology, notes),
         microcode: text(
             notes,

@@ -36,9 +36,9 @@ pub struct Processor {
 
 /// Maximum number of bytes of a line that is read. The line of flags has some 2 kB; a line of more bytes is not a
 /// line of cpuinfo.
-const LONGEST_LINE: u64 = 64 << 10;
+const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Maximum number of blocks that are read. No kernel supports more CPUs, so further blocks are invalid.
-const MOST_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
+const MAX_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 
 impl CpuInfo {
     /// Returns true if the first CPU has the flag.
@@ -73,7 +73,7 @@ impl CpuInfo {
         let mut line = Vec::new();
         loop {
             line.clear();
-            match input.take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            match input.take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return info,
                 Ok(_) => info.parse_line(&line),
             }
@@ -84,7 +84,7 @@ impl CpuInfo {
         let Some(colon) = line.iter().position(|&b| b == b':') else { return };
         let (key, value) = line.split_at(colon);
         let key = key.trim_ascii();
-        let text = || String::from_utf8_lossy(&value[1..]).trim_matches(blank).to_owned();
+        let text = || String::from_utf8_lossy(&value[1..]).trim_matches(is_blank).to_owned();
         match key {
             b"processor" => self.new_processor(&text()),
             // s390 writes the whole block of a CPU in one line: `processor 3: version = FF, ...`
@@ -93,7 +93,9 @@ impl CpuInfo {
                 self.new_processor(&id);
             }
             b"vendor_id" | b"CPU implementer" => _ = self.vendor.get_or_insert_with(text),
-            b"model name" | b"cpu" => _ = self.model.get_or_insert_with(|| collapse(&text())),
+            b"model name" | b"cpu" => {
+                _ = self.model.get_or_insert_with(|| collapse_whitespace(&text()))
+            }
             b"flags" | b"Features" | b"features" if !self.has_flags => {
                 self.has_flags = true;
                 self.flags = text().split_whitespace().map(str::to_owned).collect();
@@ -115,19 +117,19 @@ impl CpuInfo {
         // Old Arm kernels write both `Processor` (a model name) and `processor`; only a number is the id of a logical
         // CPU.
         if let Ok(id) = id.trim().parse()
-            && self.processors.len() < MOST_PROCESSORS
+            && self.processors.len() < MAX_PROCESSORS
         {
             self.processors.push(Processor { id, ..Processor::default() });
         }
     }
 }
 
-const fn blank(c: char) -> bool {
+const fn is_blank(c: char) -> bool {
     c.is_whitespace() || c == '\0'
 }
 
 /// Replaces each run of white space by one space and trims the text: vendors pad model names with spaces.
-fn collapse(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     crate::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

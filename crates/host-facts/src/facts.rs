@@ -68,15 +68,15 @@ pub struct HostFacts {
 
 impl HostFacts {
     /// Copies the facts about KVM from `other`, an earlier observation.
-    pub fn adopt_kvm(&mut self, other: &Self) {
+    pub fn copy_kvm_from(&mut self, other: &Self) {
         self.kvm_evidence = other.kvm_evidence.clone();
         self.kvm = other.kvm.clone();
-        self.adopt_unknown(other, &["capabilities.kvm"]);
+        self.copy_unknown_from(other, &["capabilities.kvm"]);
     }
 
     /// Copies the facts about devices from `other`, an earlier observation that included devices.
     pub fn adopt_devices(&mut self, other: &Self) {
-        self.adopt_kvm(other);
+        self.copy_kvm_from(other);
         self.pci.clone_from(&other.pci);
         self.machine = other.machine.clone();
         self.iommu = other.iommu.clone();
@@ -85,10 +85,10 @@ impl HostFacts {
         self.direct_io.clone_from(&other.direct_io);
         let of_devices = ["machine", "iommu", "nvme", "sriov", "gpus", "directIO"];
         let paths = of_devices.map(|name| format!("capabilities.{name}"));
-        self.adopt_unknown(other, &paths.each_ref().map(String::as_str));
+        self.copy_unknown_from(other, &paths.each_ref().map(String::as_str));
     }
 
-    fn adopt_unknown(&mut self, other: &Self, paths: &[&str]) {
+    fn copy_unknown_from(&mut self, other: &Self, paths: &[&str]) {
         let below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
         self.notes.unknown.extend(other.notes.unknown.iter().filter(below).cloned());
         self.notes.sort_and_dedup();

@@ -6,7 +6,7 @@ use berth_api::{Bytes, CpuSet};
 
 use super::facts::HostFacts;
 use super::irqs::{self, Irq};
-use super::memory::{chosen, meminfo};
+use super::memory::{bracketed_word, meminfo};
 use super::pods::{self, Pods};
 use super::units;
 use crate::root::Root;
@@ -50,13 +50,17 @@ pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
     HostSettings {
-        room: facts.zones.iter().filter_map(|zone| room(root, zone.id, available)).collect(),
+        room: facts
+            .zones
+            .iter()
+            .filter_map(|zone| available_memory(root, zone.id, available))
+            .collect(),
         available,
         ksm: KsmSetting::ALL
             .into_iter()
             .filter_map(|setting| Some((setting, ksm(root, setting)?)))
             .collect(),
-        transparent_hugepages: word(root, TRANSPARENT_HUGEPAGES),
+        transparent_hugepages: read_selected_word(root, TRANSPARENT_HUGEPAGES),
         irqs: irqs::requested(root),
         default_irq: mask(root, DEFAULT_IRQ),
         workqueues: mask(root, WORKQUEUES),
@@ -67,7 +71,7 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
 
 /// Returns the sum of free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has
 /// all memory of the host.
-fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
+fn available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
     let Ok(info) = meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo")) else {
         return (zone == 0).then_some(available).flatten().map(|room| (zone, room));
     };
@@ -82,14 +86,14 @@ fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)
 pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     let path = format!("{KSM}/{}", setting.file());
     match setting {
-        KsmSetting::AdvisorMode => word(root, &path).map(Value::Word),
+        KsmSetting::AdvisorMode => read_selected_word(root, &path).map(Value::Word),
         _ => root.parse(&path).ok().map(Value::Number),
     }
 }
 
 /// Reads the selected word (in brackets) of a file such as `always [madvise] never`.
-pub fn word(root: &Root, path: &str) -> Option<String> {
-    chosen(&root.read(path).ok()?).map(str::to_owned)
+pub fn read_selected_word(root: &Root, path: &str) -> Option<String> {
+    bracketed_word(&root.read(path).ok()?).map(str::to_owned)
 }
 
 /// Reads a file that contains a CPU mask.

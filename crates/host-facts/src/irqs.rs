@@ -27,7 +27,7 @@ pub fn observe(root: &Root) -> Vec<Irq> {
             number,
             affinity: kernel_list(root, &file("smp_affinity_list")).ok()?,
             effective: kernel_list(root, &file("effective_affinity_list")).ok(),
-            users: users(root, number),
+            users: driver_names(root, number),
         })
     };
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
@@ -37,7 +37,7 @@ pub fn observe(root: &Root) -> Vec<Irq> {
 /// read only the files that they need.
 pub fn requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
-        let users = users(root, number);
+        let users = driver_names(root, number);
         if users.is_empty() {
             return None;
         }
@@ -49,7 +49,7 @@ pub fn requested(root: &Root) -> Vec<Irq> {
 
 /// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures
 /// without this file, they are the names of the folders that procfs creates for the handlers.
-pub fn users(root: &Root, number: u32) -> String {
+pub fn driver_names(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");
         let names = root.list(&folder).unwrap_or_default();

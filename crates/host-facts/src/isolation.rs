@@ -15,7 +15,7 @@ use crate::root::{ReadError, Root};
 const CPUS: &str = "sys/devices/system/cpu";
 
 /// Returns the CPUs on which the scheduler does not balance load (isolated CPUs).
-pub fn isolated(
+pub fn isolated_cpus(
     root: &Root,
     kernel: &Kernel,
     topology: &Topology,

@@ -28,7 +28,7 @@ pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
 
 /// Reads a file with a boolean value, which is `1`, `Y` or `y`, or `0`, `N` or `n`, depending on the parameter.
 #[must_use]
-pub fn switch(root: &Root, path: &str) -> Option<bool> {
+pub fn read_bool(root: &Root, path: &str) -> Option<bool> {
     match root.read(path).ok()?.as_str() {
         "1" | "Y" | "y" => Some(true),
         "0" | "N" | "n" => Some(false),

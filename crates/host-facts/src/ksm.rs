@@ -4,8 +4,8 @@
 
 use berth_api::infra_node::{Ksm, KsmAdvisor, KsmOwner, UnknownReason};
 
-use super::kernel_files::switch;
-use super::memory::chosen;
+use super::kernel_files::read_bool;
+use super::memory::bracketed_word;
 use super::processes::Processes;
 use crate::notes::Notes;
 use crate::root::Root;
@@ -80,15 +80,15 @@ pub fn observe(
         running: Some(run == 1),
         owner,
         advisor: advisor(root, notes),
-        smart_scan: switch(root, &format!("{KSM}/smart_scan")),
-        merge_across_nodes: switch(root, &format!("{KSM}/merge_across_nodes")),
+        smart_scan: read_bool(root, &format!("{KSM}/smart_scan")),
+        merge_across_nodes: read_bool(root, &format!("{KSM}/merge_across_nodes")),
     };
     (facts, Some(status))
 }
 
 fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
     let text = root.read(&format!("{KSM}/advisor_mode")).ok()?;
-    match chosen(&text) {
+    match bracketed_word(&text) {
         Some("none") => Some(KsmAdvisor::None),
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {

@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     /// Records the original value of a setting, unless the ledger already has one.
-    pub fn found(&mut self, setting: Setting, value: Value) {
+    pub fn record_original_value(&mut self, setting: Setting, value: Value) {
         self.entries.entry(setting).or_insert(Entry { found: value, set: None });
     }
 
@@ -228,7 +228,7 @@ mod tests {
 
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.found(RUN, Value::Number(0));
+        ledger.record_original_value(RUN, Value::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
         ledger.unmovable.insert(24, "nvme0q1".to_owned());
         ledger.hugepages_changed = Some(7);
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn the_first_original_value_is_kept() {
         let mut ledger = ledger();
-        ledger.found(RUN, Value::Number(1));
+        ledger.record_original_value(RUN, Value::Number(1));
         assert_eq!(ledger.entries[&RUN].found, Value::Number(0));
     }
 

@@ -108,7 +108,7 @@ fn hypervisor(
     notes: &mut Notes,
 ) -> Option<Hypervisor> {
     let by_cpuid = root.is_live().then(super::kvm::cpuid::hypervisor).flatten();
-    let by_dmi = by_names(vendor.unwrap_or_default(), product.unwrap_or_default());
+    let by_dmi = hypervisor_from_dmi(vendor.unwrap_or_default(), product.unwrap_or_default());
     let by_xen =
         root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
     let named = by_cpuid.or(by_dmi).or(by_xen);
@@ -116,13 +116,13 @@ fn hypervisor(
     if named.is_some() {
         return named;
     }
-    let by_smbios = by_smbios(root);
+    let is_virtual_by_smbios = is_virtual_by_smbios(root);
     if cpuinfo.has("hypervisor")
-        || by_smbios == Some(true)
+        || is_virtual_by_smbios == Some(true)
         || root.exists("proc/device-tree/hypervisor")
     {
         Some(Hypervisor::Other)
-    } else if x86 || by_smbios == Some(false) {
+    } else if x86 || is_virtual_by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
         let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree has it";
@@ -133,13 +133,13 @@ fn hypervisor(
 
 /// Returns the firmware's flag for VMs: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root can read
 /// it.
-fn by_smbios(root: &Root) -> Option<bool> {
+fn is_virtual_by_smbios(root: &Root) -> Option<bool> {
     let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
 /// Returns the hypervisor whose VMs have these DMI strings (as in systemd-detect-virt).
-fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
+fn hypervisor_from_dmi(vendor: &str, product: &str) -> Option<Hypervisor> {
     let has = |text: &str, part: &str| text.contains(part);
     match () {
         () if has(vendor, "VMware") => Some(Hypervisor::VMware),
@@ -177,10 +177,13 @@ mod tests {
 
     #[test]
     fn cloud_bare_metal_is_not_a_virtual_machine() {
-        assert_eq!(by_names("Amazon EC2", "m5.metal"), None);
-        assert_eq!(by_names("Amazon EC2", "m5.large"), Some(Hypervisor::Kvm));
-        assert_eq!(by_names("Microsoft Corporation", "Surface"), None);
-        assert_eq!(by_names("QEMU", "Standard PC (Q35 + ICH9, 2009)"), Some(Hypervisor::Qemu));
+        assert_eq!(hypervisor_from_dmi("Amazon EC2", "m5.metal"), None);
+        assert_eq!(hypervisor_from_dmi("Amazon EC2", "m5.large"), Some(Hypervisor::Kvm));
+        assert_eq!(hypervisor_from_dmi("Microsoft Corporation", "Surface"), None);
+        assert_eq!(
+            hypervisor_from_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)"),
+            Some(Hypervisor::Qemu)
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use berth_api::infra_node::{Memory, TransparentHugepages, UnknownReason};
 use berth_api::{Bytes, PageSize};
 
 use super::hugepages;
-use super::kernel_files::switch;
+use super::kernel_files::read_bool;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
@@ -58,7 +58,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
         total,
         swap,
         zram: root.read("proc/swaps").ok().map(|table| table.contains("/zram")),
-        zswap: switch(root, "sys/module/zswap/parameters/enabled"),
+        zswap: read_bool(root, "sys/module/zswap/parameters/enabled"),
         transparent_hugepages: transparent_hugepages(root, notes),
         default_hugepage_size: info
             .bytes("Hugepagesize")
@@ -72,7 +72,7 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
     let path = "capabilities.memory.transparentHugepages";
     let file = "sys/kernel/mm/transparent_hugepage/enabled";
     let text = notes.fact(path, root.read(file))?;
-    match chosen(&text) {
+    match bracketed_word(&text) {
         Some("always") => Some(TransparentHugepages::Always),
         Some("madvise") => Some(TransparentHugepages::Madvise),
         Some("never") => Some(TransparentHugepages::Never),
@@ -86,7 +86,7 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
 
 /// Returns the word in brackets in a text such as `always [madvise] never`.
 #[must_use]
-pub fn chosen(text: &str) -> Option<&str> {
+pub fn bracketed_word(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
 }
@@ -109,16 +109,16 @@ mod tests {
 
     #[test]
     fn the_choice_is_in_brackets() {
-        assert_eq!(chosen("always [madvise] never"), Some("madvise"));
-        assert_eq!(chosen("always madvise"), None);
-        assert_eq!(chosen("]["), None);
+        assert_eq!(bracketed_word("always [madvise] never"), Some("madvise"));
+        assert_eq!(bracketed_word("always madvise"), None);
+        assert_eq!(bracketed_word("]["), None);
     }
 
     proptest! {
         #[test]
         fn never_panics(text in ".*(\n.*){0,5}") {
             drop(MemInfo::parse(&text));
-            prop_assert!(chosen(&text).is_none_or(|word| text.contains(word)));
+            prop_assert!(bracketed_word(&text).is_none_or(|word| text.contains(word)));
         }
     }
 }

@@ -34,7 +34,7 @@ impl std::fmt::Debug for NetlinkReader {
     }
 }
 
-/// Maximum number of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
+/// Maximum read_u32 of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
 const NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
@@ -45,7 +45,7 @@ const RETRIES: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const BUFFER: usize = 1 << 20;
 /// Size of the buffer for datagrams, which exceeds the kernel's longest datagram: dumps have parts of 32 KiB, and the
 /// virtual functions of a card are in one attribute of at most 64 KiB.
-pub const DATAGRAM: usize = 256 << 10;
+pub const DATAGRAM_SIZE: usize = 256 << 10;
 
 impl NetlinkReader {
     /// Opens a socket for route netlink.
@@ -53,7 +53,7 @@ impl NetlinkReader {
     /// # Errors
     /// Returns an error if the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM));
+        let (socket, datagram) = (open(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -68,8 +68,8 @@ impl NetlinkReader {
         request: &Message,
         mut read: impl FnMut(&Message) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        only_reads(request)?;
-        whole(|| self.dump_once(request.clone(), &mut read))
+        refuse_changes(request)?;
+        retry_interrupted_dump(|| self.dump_once(request.clone(), &mut read))
     }
 
     /// Requests one object; returns `None` if the object does not exist.
@@ -77,13 +77,13 @@ impl NetlinkReader {
     /// # Errors
     /// Returns an error if the kernel refuses the request for another reason, or does not answer for a minute.
     pub fn get(&mut self, request: Message) -> io::Result<Option<Message>> {
-        only_reads(&request)?;
+        refuse_changes(&request)?;
         let sequence = self.next();
         self.socket.send(&serialized(request, NLM_F_REQUEST, sequence), 0)?;
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
-            for part in parts(&self.datagram) {
-                if number(part, SEQUENCE_AT) != Some(sequence) {
+            for part in split_messages(&self.datagram) {
+                if read_u32(part, SEQUENCE_AT) != Some(sequence) {
                     continue;
                 }
                 let message = NetlinkMessage::<Message>::deserialize(part);
@@ -113,7 +113,7 @@ impl NetlinkReader {
         let (mut answers, mut whole) = (Vec::new(), true);
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
-            for part in parts(&self.datagram) {
+            for part in split_messages(&self.datagram) {
                 // The crate cannot parse messages about some kinds of links, which Berth does not use.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
@@ -153,8 +153,9 @@ impl NetlinkReader {
             let mut answers: Vec<Option<Option<u32>>> = vec![None; names.len()];
             while answers.iter().any(Option::is_none) {
                 receive(&self.socket, &mut self.datagram, "the kernel")?;
-                for part in parts(&self.datagram) {
-                    let place = number(part, SEQUENCE_AT).map(|it| it.wrapping_sub(first) as usize);
+                for part in split_messages(&self.datagram) {
+                    let place =
+                        read_u32(part, SEQUENCE_AT).map(|it| it.wrapping_sub(first) as usize);
                     if let Some(answer) = place.and_then(|place| answers.get_mut(place)) {
                         let is_link = kind(part) == Some(RTM_NEWLINK);
                         *answer = Some(link_number(part).filter(|_| is_link));
@@ -173,7 +174,7 @@ impl NetlinkReader {
 }
 
 /// Returns an error if the request could change something.
-fn only_reads(request: &Message) -> io::Result<()> {
+fn refuse_changes(request: &Message) -> io::Result<()> {
     match request {
         Message::GetLink(_)
         | Message::GetAddress(_)
@@ -226,7 +227,9 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Resul
 }
 
 /// Repeats a dump until nothing changes while it is read, or until the attempts are exhausted.
-fn whole<T>(mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>) -> io::Result<Vec<T>> {
+fn retry_interrupted_dump<T>(
+    mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>,
+) -> io::Result<Vec<T>> {
     let mut pauses = RETRIES.iter();
     loop {
         let (answers, whole) = once()?;
@@ -256,7 +259,7 @@ pub fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Offset of a message's type. The next constants are the offset of the sequence number, and that of the interface
+/// Offset of a message's type. The next constants are the offset of the sequence read_u32, and that of the interface
 /// index in `ifinfomsg` and `ifaddrmsg`.
 const KIND_AT: usize = 4;
 const SEQUENCE_AT: usize = 8;
@@ -274,16 +277,16 @@ pub fn kind(message: &[u8]) -> Option<u16> {
 /// Returns the interface index in a message about a link or an address.
 #[must_use]
 pub fn link_number(message: &[u8]) -> Option<u32> {
-    number(message, INDEX_AT)
+    read_u32(message, INDEX_AT)
 }
 
-fn number(message: &[u8], at: usize) -> Option<u32> {
+fn read_u32(message: &[u8], at: usize) -> Option<u32> {
     let bytes = message.get(at..at + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Returns the messages in a datagram. Each message begins with its length and is padded to a multiple of four bytes.
-pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
@@ -296,7 +299,7 @@ pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Returns the text of an extended acknowledgement. `after` are the bytes that the crate has not parsed: the header
 /// of the refused request, and then the text. A capped acknowledgement has only the header.
 #[must_use]
-pub fn words(after: &[u8]) -> Option<String> {
+pub fn extended_ack_text(after: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;
     const HEADER: usize = 16;
     let attributes = NlasIterator::new(after.get(HEADER..)?);
@@ -314,9 +317,9 @@ mod tests {
     #[test]
     fn an_interrupted_dump_is_requested_again_and_never_used() {
         let mut answers = vec![(vec![1, 2, 3], true), (vec![1], false), (vec![2], false)];
-        assert_eq!(whole(|| Ok(answers.pop().unwrap())).unwrap(), [1, 2, 3]);
+        assert_eq!(retry_interrupted_dump(|| Ok(answers.pop().unwrap())).unwrap(), [1, 2, 3]);
         let mut asked = 0;
-        let never = whole(|| {
+        let never = retry_interrupted_dump(|| {
             asked += 1;
             Ok((vec![asked], false))
         });
@@ -326,17 +329,17 @@ mod tests {
 
     #[test]
     fn a_request_that_changes_something_is_refused() {
-        assert!(only_reads(&Message::GetLink(LinkMessage::default())).is_ok());
+        assert!(refuse_changes(&Message::GetLink(LinkMessage::default())).is_ok());
         for request in [Message::NewLink, Message::SetLink, Message::DelLink] {
-            assert!(only_reads(&request(LinkMessage::default())).is_err());
+            assert!(refuse_changes(&request(LinkMessage::default())).is_err());
         }
     }
 
     proptest! {
         #[test]
         fn garbage_never_panics_or_loops(datagram in proptest::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(parts(&datagram).count() <= datagram.len() / 16);
-            drop(words(&datagram));
+            prop_assert!(split_messages(&datagram).count() <= datagram.len() / 16);
+            drop(extended_ack_text(&datagram));
         }
     }
 }

@@ -11,7 +11,7 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use crate::netlink::{DATAGRAM, kind, open, parts, receive};
+use crate::netlink::{DATAGRAM_SIZE, kind, open, receive, split_messages};
 
 /// A table of the bridge family, with the properties that are compared. Rules are compared by their comments: each
 /// rule that Berth creates has a comment that describes it.
@@ -89,14 +89,14 @@ const NLMSG_DONE: u16 = 3;
 /// sets.
 const TABLE_NAME: u16 = 1;
 /// Maximum number of attempts to request a dump that other changes interrupt.
-const DUMPS: usize = 8;
+const MAX_DUMPS: usize = 8;
 impl Nftables {
     /// Opens a socket. The kernel loads its module `nfnetlink` for this.
     ///
     /// # Errors
     /// Returns an error if the kernel has no netfilter netlink.
     pub fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM));
+        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -150,7 +150,7 @@ impl Nftables {
         attributes: &Attributes,
         read: impl Fn(&Payload) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        for _ in 0..DUMPS {
+        for _ in 0..MAX_DUMPS {
             let mut found = Vec::new();
             let whole = self.request(kind, NLM_F_DUMP, attributes, &mut |payload| {
                 found.extend(read(payload))
@@ -177,14 +177,14 @@ impl Nftables {
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
         let request =
-            encode_message(of_subsystem(kind), flags, number, bridge_header(), &attributes.0);
+            encode_message(message_type(kind), flags, number, bridge_header(), &attributes.0);
         self.socket.send(&request, 0)?;
         let mut whole = true;
         loop {
             receive(&self.socket, &mut self.datagram, "nf_tables")?;
-            for part in parts(&self.datagram).filter(|part| sequence(part) == number) {
+            for part in split_messages(&self.datagram).filter(|part| sequence(part) == number) {
                 whole &= flags_of(part) & NLM_F_DUMP_INTR == 0;
-                match answered(part) {
+                match answer_errno(part) {
                     Some(0) => return Ok(whole),
                     Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
                     None => read(&Payload(part.get(HEADERS..).unwrap_or_default())),
@@ -311,7 +311,7 @@ impl<'a> Payload<'a> {
 
 /// Returns true if an event is about a table with this name in the bridge family.
 #[must_use]
-pub fn concerns(event: &[u8], table: &str) -> bool {
+pub fn is_about_table(event: &[u8], table: &str) -> bool {
     let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
     let of_bridges = event.get(HEADER) == Some(&FAMILY_BRIDGE);
     let payload = Payload(event.get(HEADERS..).unwrap_or_default());
@@ -320,7 +320,7 @@ pub fn concerns(event: &[u8], table: &str) -> bool {
 
 /// Returns the netlink message type of an nf_tables message.
 #[must_use]
-pub const fn of_subsystem(kind: u8) -> u16 {
+pub const fn message_type(kind: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, kind])
 }
 
@@ -365,7 +365,7 @@ pub fn sequence(message: &[u8]) -> u32 {
 
 /// Returns the error number of a message that ends an answer, which is 0 for success; `None` for other messages.
 #[must_use]
-pub fn answered(message: &[u8]) -> Option<i32> {
+pub fn answer_errno(message: &[u8]) -> Option<i32> {
     if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
         return None;
     }
@@ -400,11 +400,11 @@ mod tests {
         const DELETE_TABLE: u8 = 2;
         let named = |name| Attributes::default().text(TABLE_NAME, name);
         let event = |kind, general, name| encode_message(kind, 0, 0, general, &named(name).0);
-        let deleted = of_subsystem(DELETE_TABLE);
-        assert!(concerns(&event(deleted, bridge_header(), "berth"), "berth"));
-        assert!(!concerns(&event(deleted, bridge_header(), "nat"), "berth"));
-        assert!(!concerns(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "an IPv4 table");
-        assert!(!concerns(&event(2, bridge_header(), "berth"), "berth"), "conntrack's");
+        let deleted = message_type(DELETE_TABLE);
+        assert!(is_about_table(&event(deleted, bridge_header(), "berth"), "berth"));
+        assert!(!is_about_table(&event(deleted, bridge_header(), "nat"), "berth"));
+        assert!(!is_about_table(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "an IPv4 table");
+        assert!(!is_about_table(&event(2, bridge_header(), "berth"), "berth"), "conntrack's");
     }
 
     proptest! {
@@ -413,7 +413,7 @@ mod tests {
             let payload = Payload(&bytes);
             prop_assert!(payload.all().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
             prop_assert!(comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));
-            prop_assert!(!concerns(&bytes, "berth") || bytes.len() > HEADERS);
+            prop_assert!(!is_about_table(&bytes, "berth") || bytes.len() > HEADERS);
         }
     }
 }

@@ -20,7 +20,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     let mut drives: Vec<Nvme> = devices
         .iter()
         .filter(|name| is_namespace(name) && is_local(root, name))
-        .map(|name| drive(root, name, &devices, pci, mounts))
+        .map(|name| read_drive(root, name, &devices, pci, mounts))
         .collect();
     for controller in pci.iter().filter(|device| device.is_nvme()) {
         if !drives.iter().any(|drive| drive.pci_address == Some(controller.address)) {
@@ -66,7 +66,13 @@ fn controllers(root: &Root, name: &str) -> Vec<String> {
     }
 }
 
-fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts: &Mounts) -> Nvme {
+fn read_drive(
+    root: &Root,
+    name: &str,
+    devices: &[String],
+    pci: &[PciDevice],
+    mounts: &Mounts,
+) -> Nvme {
     let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
     let address = address(root, name);
     let function = pci.iter().find(|device| Some(device.address) == address);

@@ -70,7 +70,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
 
 /// Returns true for memory controllers, bridges, system peripherals and performance counters. They are nine of ten
 /// functions of a server, and cannot have virtual functions.
-const fn is_plumbing(class: u32) -> bool {
+const fn is_system_device(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
 
@@ -81,8 +81,11 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
         return None;
     };
     let class = hexadecimal(&root.read(&file("class")).ok()?)?;
-    let total =
-        if is_plumbing(class) { None } else { root.parse::<u32>(&file("sriov_totalvfs")).ok() };
+    let total = if is_system_device(class) {
+        None
+    } else {
+        root.parse::<u32>(&file("sriov_totalvfs")).ok()
+    };
     let mut found = PciDevice {
         address,
         class,

@@ -24,7 +24,7 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
         let (path, is_relative) = resolved(root, group);
         let name = || root.read(&format!("proc/{folder}/comm")).unwrap_or_default();
         let is_machine = || MACHINES.iter().any(|machine| name().starts_with(machine));
-        let units = units(path, is_relative);
+        let units = parent_units(path, is_relative);
         if units.is_empty() || !(contains_pod_uid(path) || is_machine()) {
             continue;
         }
@@ -62,7 +62,7 @@ fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
 }
 
 /// Returns the units to which a control group may belong.
-fn units(path: &str, is_relative: bool) -> Vec<Unit> {
+fn parent_units(path: &str, is_relative: bool) -> Vec<Unit> {
     let top = path.split('/').nth(1).unwrap_or_default();
     Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
 }

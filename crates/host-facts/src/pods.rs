@@ -68,7 +68,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     let of_cpu = kubelet.cpu_state.iter().flat_map(|state| state.by_pod().into_keys());
     let of_memory = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
     let of_checkpoints = of_cpu.chain(of_memory.map(String::as_str));
-    let kept = (!kubelet.runs).then(|| on_disk(root, kubelet));
+    let kept = (!kubelet.runs).then(|| pods_on_disk(root, kubelet));
     let counts = |uid: &&str| kept.as_ref().is_none_or(|kept| kept.contains(*uid));
     guaranteed.extend(of_checkpoints.filter(counts).map(str::to_owned));
     Pods {
@@ -82,7 +82,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
 
 /// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
 /// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
-fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
+fn pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     match root.list(&format!("{}/pods", kubelet.folder)) {
         // In the agent's container, an empty folder that is not the host's may be mounted at this path.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
@@ -111,7 +111,7 @@ pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSiz
     let mut pods = BTreeMap::new();
     for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {
         if let Some(uid) = pod_uid(&name) {
-            pods.entry(uid).or_insert_with(|| limits(root, &folder));
+            pods.entry(uid).or_insert_with(|| hugepage_limits(root, &folder));
         }
     }
     pods
@@ -125,7 +125,7 @@ fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
 }
 
-fn limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
+fn hugepage_limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
     let mut limits = BTreeMap::new();
     for (size, name) in [(PageSize::MIB_2, "2MB"), (PageSize::GIB_1, "1GB")] {
         let limit = |file: &str| root.parse::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();

@@ -93,14 +93,14 @@ impl ReadError {
 const PAGE: usize = 4096;
 /// Size limit of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are far below
 /// this limit.
-const SMALL: usize = 1 << 20;
+const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
 /// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has some 12 MB; the kubelet's checkpoint of 1,000 pods
 /// is smaller.
-const LARGE: usize = 64 << 20;
+const MAX_LARGE_FILE_BYTES: usize = 64 << 20;
 /// Maximum number of openat2 calls if renames disturb the resolution of the path. A busy machine needs two or three.
 const RETRIES: usize = 100;
 /// Maximum number of entries of a folder that are read. `/proc` of a busy host has some ten thousand entries.
-const ENTRIES: usize = 1 << 18;
+const MAX_FOLDER_ENTRIES: usize = 1 << 18;
 
 impl Root {
     /// Returns the root of this running machine.
@@ -116,7 +116,7 @@ impl Root {
     ///
     /// # Errors
     /// Returns an error if the path is not a folder that can be opened.
-    pub fn live_below(path: &Path) -> Result<Self, RootError> {
+    pub fn live_mounted_at(path: &Path) -> Result<Self, RootError> {
         Ok(Self { live: true, ..Self::open(path)? })
     }
 
@@ -171,7 +171,7 @@ impl Root {
     /// Returns an error if the file does not exist, may not be read, is not a regular file, or is larger than the
     /// limit.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
-        self.read_up_to(path, SMALL)
+        self.read_up_to(path, MAX_SMALL_FILE_BYTES)
     }
 
     /// Reads the text of a file like [`Self::read`], but with the limit for files that may have many megabytes.
@@ -179,7 +179,7 @@ impl Root {
     /// # Errors
     /// Returns the errors of [`Self::read`].
     pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
-        self.read_up_to(path, LARGE)
+        self.read_up_to(path, MAX_LARGE_FILE_BYTES)
     }
 
     /// Reads the text of a file and parses it as a value.
@@ -194,12 +194,15 @@ impl Root {
         })
     }
 
-    /// Opens a file to read it line by line. At most `LARGE` bytes are read.
+    /// Opens a file to read it line by line. At most `MAX_LARGE_FILE_BYTES` bytes are read.
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`].
     pub fn lines(&self, path: &str) -> Result<BufReader<impl Read + use<>>, ReadError> {
-        Ok(BufReader::with_capacity(64 << 10, self.open_file(path)?.take(LARGE as u64)))
+        Ok(BufReader::with_capacity(
+            64 << 10,
+            self.open_file(path)?.take(MAX_LARGE_FILE_BYTES as u64),
+        ))
     }
 
     /// Reads the bytes of a file unchanged, for files such as `cmdline` with its NUL separators.
@@ -208,7 +211,7 @@ impl Root {
     /// Returns the errors of [`Self::read`].
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, ReadError> {
         let mut bytes = Vec::new();
-        self.read_into(path, SMALL, &mut bytes)?;
+        self.read_into(path, MAX_SMALL_FILE_BYTES, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -222,7 +225,7 @@ impl Root {
         let mut folder = Dir::from_fd(fd).map_err(|errno| error(path, problem(errno)))?;
         let mut names: Vec<String> = folder
             .iter()
-            .take(ENTRIES)
+            .take(MAX_FOLDER_ENTRIES)
             .map_while(Result::ok)
             .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
             .filter(|name| name != "." && name != "..")

@@ -192,7 +192,7 @@ impl fmt::Display for Value {
 impl Value {
     /// Formats the value for messages: an empty set of CPUs is shown as `all CPUs`.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn to_display_text(&self) -> String {
         match self {
             Self::Cpus(cpus) if cpus.is_empty() => "all CPUs".to_owned(),
             Self::Cpus(cpus) => format!("CPUs {}", cpus.compact()),

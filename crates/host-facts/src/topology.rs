@@ -102,7 +102,7 @@ impl Topology {
         }
         topology.known = without_topology != topology.online;
         if !topology.known {
-            topology.use_cpuinfo(cpuinfo);
+            topology.read_ids_from_cpuinfo(cpuinfo);
         } else if !without_topology.is_empty() {
             notes.warn(
                 format!("/{CPUS}"),
@@ -139,7 +139,7 @@ impl Topology {
     }
 
     /// Determines packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
-    fn use_cpuinfo(&mut self, cpuinfo: &CpuInfo) {
+    fn read_ids_from_cpuinfo(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
         let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
         for processor in &cpuinfo.processors {
@@ -172,10 +172,11 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     // -1 means that the value is unknown on this architecture. It does not parse as u32.
     let number = |name: &str| root.parse::<u32>(&file(name)).ok();
-    let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
-        .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
-        .map(|set| set.intersection(&so_far.online))
-        .filter(|set| set.contains(id));
+    let siblings =
+        first_readable_list(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
+            .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
+            .map(|set| set.intersection(&so_far.online))
+            .filter(|set| set.contains(id));
     let has_siblings = siblings.is_some();
     let package = package(root, id, so_far);
     let neighbour = package.first().and_then(|first| so_far.cpus.get(&first));
@@ -199,7 +200,7 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
         return Arc::clone(known);
     }
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
-    let set = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
+    let set = first_readable_list(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
         .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
     Arc::new(set.unwrap_or_default().intersection(&so_far.online))
 }
@@ -213,11 +214,11 @@ fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     }
     let file = |name: &str| format!("{CPUS}/cpu{id}/cache/index3/{name}");
     let is_third = root.parse::<u32>(&file("level")).is_ok_and(|level| level == 3);
-    let shared = is_third.then(|| first_set(root, &[&file("shared_cpu_list")])).flatten();
+    let shared = is_third.then(|| first_readable_list(root, &[&file("shared_cpu_list")])).flatten();
     Arc::new(shared.unwrap_or_default().intersection(&so_far.online))
 }
 
-fn first_set(root: &Root, paths: &[&str]) -> Option<CpuSet> {
+fn first_readable_list(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| kernel_list(root, path).ok())
 }
 

@@ -2,21 +2,21 @@
 //! number of words and needs no memory allocation.
 
 /// Number of words of a set.
-const WORDS: usize = 16;
+const WORD_COUNT: usize = 16;
 
 /// Largest number of CPUs of a host: the largest two-socket servers have 768.
-pub(super) const MAX_CPUS: usize = WORDS * 64;
+pub(super) const MAX_CPUS: usize = WORD_COUNT * 64;
 
 /// Set of CPUs by place. The CPUs are ordered by zone, then by core, so that the CPUs of a zone and of a core have
 /// contiguous places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct CpuBits([u64; WORDS]);
+pub(super) struct CpuBits([u64; WORD_COUNT]);
 
 impl CpuBits {
     /// Returns the set of places from `start` up to, but excluding, `end`.
     pub(super) fn run(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
-        for (word, mask) in masked_words(start, end) {
+        for (word, mask) in words_with_masks(start, end) {
             bits.0[word] |= mask;
         }
         bits
@@ -42,7 +42,7 @@ impl CpuBits {
 
     /// Counts the places of the set from `start` up to, but excluding, `end`.
     pub(super) fn count_range(&self, start: u16, end: u16) -> u32 {
-        masked_words(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
+        words_with_masks(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
 
     pub(super) fn and(mut self, other: &Self) -> Self {
@@ -76,7 +76,7 @@ impl CpuBits {
 }
 
 /// Returns the indexes of the words that a range of places covers, each with the mask of the bits in the range.
-fn masked_words(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
+fn words_with_masks(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
         let low = start.saturating_sub(word * 64).min(64);

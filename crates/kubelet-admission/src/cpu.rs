@@ -4,7 +4,7 @@ use super::bits::CpuBits;
 use super::hints::Hints;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, places};
 use super::{distribute, take, take_legacy};
 
 /// CPUs that the kubelet allocates to a container.
@@ -39,7 +39,7 @@ pub(super) fn hints(
     }
     let mut least = host.cpu_zones.count_ones();
     let mut possible = MaskSet::default();
-    for mask in 1..=first(host.zones.len().min(MAX_HINT_ZONES)) {
+    for mask in 1..=mask_of_first(host.zones.len().min(MAX_HINT_ZONES)) {
         if mask & !host.cpu_zones != 0 {
             continue;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::hints::Hints;
 use super::host::{KubeletHost, Pool};
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, places};
 
 /// Numbers of devices, for one pool after the other: for each zone, the number of devices in the zone, then the
 /// number of devices without a zone.
@@ -72,7 +72,7 @@ pub(super) fn hints(
     let must = (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
     let mut least = pool.zones.count_ones();
     let mut possible = MaskSet::default();
-    for mask in 1..=first(zones.min(MAX_HINT_ZONES)) {
+    for mask in 1..=mask_of_first(zones.min(MAX_HINT_ZONES)) {
         if mask & !pool.zones != 0 {
             continue;
         }

@@ -67,7 +67,7 @@ fn best_split(
     let mut best: Option<(Chosen, Option<Vec<usize>>)> = None;
     let mut hangs = false;
     let mut combinations = Combinations::default();
-    combinations.each(zones, count, &mut |lists, chosen| {
+    combinations.for_each(zones, count, &mut |lists, chosen| {
         if best_balance == 0.0 {
             return false;
         }
@@ -90,7 +90,7 @@ fn best_split(
         }
         let rest = wanted - even * i64::try_from(combo.len()).unwrap_or(i64::MAX);
         let (balance, subset) = if rest == 0 {
-            (deviation(&after), None)
+            (standard_deviation(&after), None)
         } else {
             let Some((balance, subset)) = best_remainder_zones(&combo, &after, rest, group) else {
                 hangs = true;
@@ -133,7 +133,7 @@ fn best_remainder_zones(
     for count in (1..=givers.len()).rev() {
         let mut combinations = Combinations::default();
         let mut best_chosen = None;
-        combinations.each(&givers, count, &mut |lists, chosen| {
+        combinations.for_each(&givers, count, &mut |lists, chosen| {
             let subset = lists.get(chosen);
             let total: i64 = subset.iter().map(|&zone| left(after, zone)).sum();
             if total < rest {
@@ -157,7 +157,7 @@ fn best_remainder_zones(
                     return false;
                 }
             }
-            let balance = deviation(&after);
+            let balance = standard_deviation(&after);
             if balance < best_balance {
                 best_balance = balance;
                 best_chosen = Some(chosen);
@@ -236,7 +236,7 @@ fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
 /// Returns the standard deviation of the numbers of free CPUs (`standardDeviation`). As in the kubelet, it is rounded
 /// to thousandths, so that nearly equal balances count as equal.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
-fn deviation(after: &[(usize, i64)]) -> f64 {
+fn standard_deviation(after: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
     let count = after.len() as f64;
     let mean = round(after.iter().map(|&(_, free)| free as f64).sum::<f64>() / count);
@@ -270,7 +270,12 @@ impl Combinations {
     }
 
     /// Calls `then` for each combination of `count` elements of `of`, until `then` returns false.
-    fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
+    fn for_each(
+        &mut self,
+        of: &[usize],
+        count: usize,
+        then: &mut dyn FnMut(&Self, Chosen) -> bool,
+    ) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
             self.extend(of, count, 0, Chosen { array: self.arrays.len() - 1, length: 0 }, then);
@@ -330,7 +335,7 @@ mod tests {
         let mut combinations = Combinations::default();
         let mut first = None;
         let mut seen = Vec::new();
-        combinations.each(&[0, 1, 2, 3, 4], 4, &mut |lists, chosen| {
+        combinations.for_each(&[0, 1, 2, 3, 4], 4, &mut |lists, chosen| {
             first.get_or_insert(chosen);
             seen.push(lists.get(chosen));
             true
@@ -340,7 +345,7 @@ mod tests {
         assert_eq!(combinations.get(first.expect("five")), [0, 1, 2, 4]);
         let mut three = Combinations::default();
         let mut first = None;
-        three.each(&[0, 1, 2, 3, 4], 3, &mut |_, chosen| {
+        three.for_each(&[0, 1, 2, 3, 4], 3, &mut |_, chosen| {
             first.get_or_insert(chosen);
             true
         });

@@ -60,7 +60,7 @@ impl State {
         let host = self.host();
         let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;
         let zones = self.zones();
-        let unused = if has_account { memory::unused(host) } else { Default::default() };
+        let unused = if has_account { memory::empty_zones(host) } else { Default::default() };
         let pins = host.kubelet.cpu_policy == CpuPolicy::Static;
         let free_cpus = self.shared.without(&host.reserved);
         let all_cpus = host.all_cpus.without(&host.reserved);

@@ -132,7 +132,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     }
     let mut best: Option<(f64, ZoneMask)> = None;
     for mask in rivals.iter() {
-        let distance = distance(host, mask).ok_or(Reason::Crash(
+        let distance = average_distance(host, mask).ok_or(Reason::Crash(
             "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
         ))?;
         // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
@@ -147,7 +147,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
 /// distances by the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this
 /// index.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
-fn distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
+fn average_distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;
     for from in places(mask) {
         let row = &host.zones.get(from)?.distances;

@@ -283,7 +283,7 @@ impl KubeletHost {
     }
 
     pub(super) fn all_zones(&self) -> ZoneMask {
-        super::zones::first(self.zones.len())
+        super::zones::mask_of_first(self.zones.len())
     }
 
     /// Returns the kernel's numbers of the CPUs at these places.
@@ -326,7 +326,7 @@ impl KubeletHost {
             self.caches = cache_ids.iter().map(group).collect();
         }
         for (place, zone) in order.iter().enumerate() {
-            let start = (short(self.cpus.len()), short(self.cores.len()));
+            let start = (to_u16(self.cpus.len()), to_u16(self.cores.len()));
             let mut cores: Vec<(Vec<u32>, u32, u32)> = Vec::with_capacity(zone.cores.len());
             for core in &zone.cores {
                 let mut cpus = core.cpus.clone();
@@ -342,7 +342,7 @@ impl KubeletHost {
             cores.sort();
             let mut sockets = BTreeSet::new();
             for (cpus, socket, cache) in cores {
-                let run = (short(self.cpus.len()), short(self.cpus.len() + cpus.len()));
+                let run = (to_u16(self.cpus.len()), to_u16(self.cpus.len() + cpus.len()));
                 let id = cpus.first().copied().unwrap_or_default();
                 let socket = socket_ids.range(..socket).count();
                 let cache = cache_ids.range(..cache).count();
@@ -351,16 +351,16 @@ impl KubeletHost {
                 for group in mine.into_iter().flatten() {
                     group.cpus = group.cpus.or(&bits);
                     group.size += u32::from(run.1 - run.0);
-                    group.cores.push(short(self.cores.len()));
+                    group.cores.push(to_u16(self.cores.len()));
                     group.zones |= 1 << place;
                 }
-                sockets.insert(short(socket));
+                sockets.insert(to_u16(socket));
                 self.cpus.extend(cpus);
                 let zone = u8::try_from(place).unwrap_or(u8::MAX);
-                let (socket, cache) = (short(socket), short(cache));
+                let (socket, cache) = (to_u16(socket), to_u16(cache));
                 self.cores.push(Core { cpus: run, id, zone, socket, cache });
             }
-            let end = (short(self.cpus.len()), short(self.cores.len()));
+            let end = (to_u16(self.cpus.len()), to_u16(self.cores.len()));
             if end.0 > start.0 {
                 self.cpu_zones |= 1 << place;
             }
@@ -376,7 +376,7 @@ impl KubeletHost {
         for group in self.sockets.iter_mut().chain(&mut self.caches) {
             group.cores.sort_by_key(|&core| self.cores.get(usize::from(core)).map(|core| core.id));
         }
-        self.all_cpus = CpuBits::run(0, short(self.cpus.len()));
+        self.all_cpus = CpuBits::run(0, to_u16(self.cpus.len()));
         let average = |of: usize| u32::try_from(total.checked_div(of).unwrap_or(0)).unwrap_or(0);
         self.cpus_per_core = average(self.cores.len());
         self.cpus_per_socket = average(socket_ids.len());
@@ -429,7 +429,7 @@ impl KubeletHost {
 }
 
 /// Converts a place to 16 bits. Places are below [`MAX_CPUS`].
-fn short(number: usize) -> u16 {
+fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 

@@ -11,7 +11,7 @@ use berth_api::PageSize;
 use super::hints::{Affinity, Hints};
 use super::host::{Amounts, KINDS, KubeletHost};
 use super::refusal::{MemoryReason, Reason};
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, narrowness, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, narrowness, places};
 
 /// A kind of memory that the Memory Manager accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +58,7 @@ pub(super) struct Block {
 pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
 
 impl Reusable {
-    fn on(&self, zones: ZoneMask) -> Amounts {
+    fn amounts_on(&self, zones: ZoneMask) -> Amounts {
         let found = self.0.iter().find(|(known, _)| *known == zones);
         found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
     }
@@ -92,7 +92,7 @@ impl Reusable {
 }
 
 /// Returns the data about the zones of a host without pods (`getDefaultMachineState`).
-pub(super) fn unused(host: &KubeletHost) -> Zones {
+pub(super) fn empty_zones(host: &KubeletHost) -> Zones {
     let mut zones = Zones::default();
     for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
         zone.cells = 1 << place;
@@ -130,7 +130,7 @@ fn calculate(
     if wanted.iter().all(|&wanted| wanted == 0) {
         return (possible, least);
     }
-    for mask in 1..=first(count) {
+    for mask in 1..=mask_of_first(count) {
         let has = |of: &dyn Fn(usize) -> Amounts, more: &Amounts| {
             (0..KINDS).all(|kind| {
                 wanted[kind] == 0
@@ -150,7 +150,7 @@ fn calculate(
             1 => places(mask).all(|place| zones[place].cells.count_ones() <= 1),
             _ => is_usable_group(zones, mask),
         };
-        if may && has(&|place| zones[place].free, &reusable.on(mask)) {
+        if may && has(&|place| zones[place].free, &reusable.amounts_on(mask)) {
             possible.insert(mask);
         }
     }
@@ -168,7 +168,7 @@ fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
 
 /// Returns the best hint (`findBestHint`): preferred hints come before other hints, and hints with fewer zones before
 /// hints with more zones.
-fn best(possible: &MaskSet, least: u32) -> Option<Affinity> {
+fn best_hint(possible: &MaskSet, least: u32) -> Option<Affinity> {
     let mask =
         possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
     Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
@@ -187,7 +187,9 @@ pub(super) fn allocate(
     let mut chosen = affinity;
     if chosen.zones.is_none() {
         let (possible, least) = calculate(host, zones, wanted, reusable);
-        let Some(default) = best(&possible, least) else { return fail(MemoryReason::NoDefault) };
+        let Some(default) = best_hint(&possible, least) else {
+            return fail(MemoryReason::NoDefault);
+        };
         if !default.preferred && affinity.preferred {
             return fail(MemoryReason::DefaultNotPreferred);
         }
@@ -201,7 +203,9 @@ pub(super) fn allocate(
     if !enough {
         let (possible, least) = calculate(host, zones, wanted, reusable);
         let wider = possible.filter(|wider| wider & mask == mask);
-        let Some(extended) = best(&wider, least) else { return fail(MemoryReason::NoExtension) };
+        let Some(extended) = best_hint(&wider, least) else {
+            return fail(MemoryReason::NoExtension);
+        };
         if !extended.preferred && chosen.preferred {
             return fail(MemoryReason::ExtensionNotPreferred);
         }
@@ -213,17 +217,17 @@ pub(super) fn allocate(
         return fail(MemoryReason::Violation);
     }
     let mut blocks = Vec::with_capacity(2);
-    let reused = reusable.on(mask);
+    let reused = reusable.amounts_on(mask);
     for (kind, &size) in (0u8..).zip(wanted).filter(|&(_, &size)| size > 0) {
         blocks.push(Block { kind, zones: mask, size });
-        put(zones, mask, kind, size.saturating_sub(reused[usize::from(kind)]));
+        allocate_in_zones(zones, mask, kind, size.saturating_sub(reused[usize::from(kind)]));
     }
     Ok(blocks)
 }
 
 /// Takes as much memory as possible from the lowest zone of the mask, then from the next zones
 /// (`updateMachineState`).
-pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
+pub(super) fn allocate_in_zones(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
     for place in places(mask) {
         let zone = &mut zones[place];

@@ -76,7 +76,7 @@ pub(super) enum MemoryReason {
 impl Refusal {
     /// Returns a short text without numbers. All hosts that reject the pod for the same reason have the same text.
     #[must_use]
-    pub const fn short(&self) -> &'static str {
+    pub const fn summary(&self) -> &'static str {
         self.short
     }
 }
@@ -131,10 +131,10 @@ impl Reason {
         if let Self::Total { name, .. } = self {
             reason.push_str(name);
         }
-        Refusal { refused_by, reason, message, plain, short: self.short() }
+        Refusal { refused_by, reason, message, plain, short: self.summary() }
     }
 
-    const fn short(&self) -> &'static str {
+    const fn summary(&self) -> &'static str {
         match self {
             Self::Topology => "node(s) had no zones with all requested resources",
             Self::SmtMultiple { .. } | Self::SmtFree { .. } => {

@@ -50,7 +50,7 @@ impl<'p> Request<'p> {
 
     /// Returns the maximum over time of the sum of the amounts `of` the containers that run at the same time. A
     /// sidecar runs at the same time as later init containers and as the containers (KEP-753).
-    pub(super) fn most(self, of: impl Fn(&Container) -> u64) -> u64 {
+    pub(super) fn maximum_amount(self, of: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
             if self.is_sidecar(container) {
@@ -89,7 +89,7 @@ impl<'p> Request<'p> {
                     pages.copied().unwrap_or(0)
                 }
             };
-            *wanted = self.most(of);
+            *wanted = self.maximum_amount(of);
         }
         Ok(wanted)
     }

@@ -2,7 +2,7 @@
 //! memorymanager/policy_static.go.
 
 use super::kubelet::MemoryPolicy;
-use super::memory::{put, unused};
+use super::memory::{allocate_in_zones, empty_zones};
 use super::state::State;
 use super::zones::places;
 
@@ -31,14 +31,14 @@ impl State {
             return Restart::Accepted;
         }
         let kept = self.zones();
-        let mut expected = unused(host);
+        let mut expected = empty_zones(host);
         for grant in self.admissions().flat_map(|admission| &admission.grants) {
             for block in &grant.blocks {
                 let mine = places(block.zones).map(|place| expected[place]);
                 if mine.into_iter().any(|zone| zone.assignments > 0 && zone.cells != block.zones) {
                     return Restart::Nondeterministic;
                 }
-                put(&mut expected, block.zones, block.kind, block.size);
+                allocate_in_zones(&mut expected, block.zones, block.kind, block.size);
             }
         }
         let is_same = (0..host.zones.len()).all(|place| {

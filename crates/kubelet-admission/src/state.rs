@@ -114,7 +114,7 @@ impl State {
         let memory = match host.kubelet.memory_policy {
             MemoryPolicy::None => Box::default(),
             MemoryPolicy::Static => {
-                memory::unused(host).into_iter().take(host.zones.len()).collect()
+                memory::empty_zones(host).into_iter().take(host.zones.len()).collect()
             }
         };
         let devices = devices::empty_counts(host).into();
@@ -187,7 +187,14 @@ impl State {
         let request = Request::new(&self.host, pod);
         trial.run(request)?;
         let totals = Totals::from_pod(&self.host, request);
-        totals::fit(&self.host, request, &totals, &self.used, self.pods.len(), &trial.devices)?;
+        totals::check_totals(
+            &self.host,
+            request,
+            &totals,
+            &self.used,
+            self.pods.len(),
+            &trial.devices,
+        )?;
         let grants = std::mem::take(&mut trial.grants);
         let releases_memory =
             grants.iter().any(|grant| grant.role == Role::Init && !grant.blocks.is_empty());
@@ -259,7 +266,7 @@ impl State {
                 self.shared = self.shared.without(&grant.cpus.bits());
             }
             for block in &grant.blocks {
-                memory::put(&mut zones, block.zones, block.kind, block.size);
+                memory::allocate_in_zones(&mut zones, block.zones, block.kind, block.size);
             }
             for device in &grant.devices {
                 devices::add_used(&self.host, &mut self.devices, device);
@@ -322,7 +329,7 @@ impl State {
             if host.kubelet.memory_policy == MemoryPolicy::Static {
                 for (kind, on, size) in &container.memory {
                     if let Some(block) = block(&host, *kind, on, *size) {
-                        memory::put(&mut zones, block.zones, block.kind, block.size);
+                        memory::allocate_in_zones(&mut zones, block.zones, block.kind, block.size);
                         grant.blocks.push(block);
                     }
                 }

@@ -77,7 +77,7 @@ impl<'h> CpuAccumulator<'h> {
         self.needed = self.needed.saturating_sub(i64::from(cpus.count()));
     }
 
-    const fn needs(&self, size: u32) -> bool {
+    const fn needs_at_least(&self, size: u32) -> bool {
         self.needed >= size as i64
     }
 
@@ -111,7 +111,9 @@ impl<'h> CpuAccumulator<'h> {
 
     /// Returns the places of the sockets with free CPUs; sockets with fewer free CPUs come first.
     fn sockets_by_use(&self) -> Vec<usize> {
-        by_use((0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)))
+        order_by_free(
+            (0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)),
+        )
     }
 
     /// Returns the places of the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone
@@ -119,13 +121,13 @@ impl<'h> CpuAccumulator<'h> {
     pub(super) fn zones_in_order(&self) -> Vec<usize> {
         let zones = 0..self.host.zones.len();
         if zones_are_larger(self.host) {
-            return by_use(zones.map(|zone| (self.free_in_zone(zone), zone)));
+            return order_by_free(zones.map(|zone| (self.free_in_zone(zone), zone)));
         }
         let sockets = self.sockets_by_use();
         let mut order = Vec::with_capacity(self.host.zones.len());
         for socket in sockets {
             let mine = zones.clone().filter(|&zone| self.overlap(zone, socket));
-            order.extend(by_use(mine.map(|zone| (self.free_in_zone(zone), zone))));
+            order.extend(order_by_free(mine.map(|zone| (self.free_in_zone(zone), zone))));
         }
         order
     }
@@ -138,7 +140,7 @@ impl<'h> CpuAccumulator<'h> {
         let mut order = Vec::with_capacity(self.host.sockets.len());
         for zone in self.zones_in_order() {
             let mine = (0..self.host.sockets.len()).filter(|&socket| self.overlap(zone, socket));
-            order.extend(by_use(mine.map(|socket| (self.free_in_socket(socket), socket))));
+            order.extend(order_by_free(mine.map(|socket| (self.free_in_socket(socket), socket))));
         }
         order
     }
@@ -146,7 +148,7 @@ impl<'h> CpuAccumulator<'h> {
     fn take_zones(&mut self) {
         let smallest = self.host.zones.iter().map(|zone| zone.cpus.1 - zone.cpus.0);
         let smallest = smallest.filter(|&size| size > 0).min().unwrap_or(0);
-        if self.is_done() || !self.needs(u32::from(smallest)) {
+        if self.is_done() || !self.needs_at_least(u32::from(smallest)) {
             return;
         }
         let size = |zone: usize| {
@@ -158,7 +160,7 @@ impl<'h> CpuAccumulator<'h> {
             |&zone: &usize| self.free_in_zone(zone) == u32::from(size(zone).1 - size(zone).0);
         let runs: Vec<(u16, u16)> = order.into_iter().filter(is_free).map(size).collect();
         for run in runs {
-            if self.needs(u32::from(run.1 - run.0)) {
+            if self.needs_at_least(u32::from(run.1 - run.0)) {
                 self.take(&CpuBits::run(run.0, run.1));
             }
         }
@@ -169,7 +171,7 @@ impl<'h> CpuAccumulator<'h> {
     /// other pods use parts of it.
     fn take_sockets(&mut self) {
         let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
-        if self.is_done() || !self.needs(smallest) {
+        if self.is_done() || !self.needs_at_least(smallest) {
             return;
         }
         let average = self.host.cpus_per_socket;
@@ -181,7 +183,7 @@ impl<'h> CpuAccumulator<'h> {
     }
 
     fn take_group(&mut self, group: Option<&Group>) {
-        if let Some(group) = group.filter(|group| self.needs(group.size)) {
+        if let Some(group) = group.filter(|group| self.needs_at_least(group.size)) {
             self.take(&group.cpus);
         }
     }
@@ -218,7 +220,9 @@ impl<'h> CpuAccumulator<'h> {
                 let free = before.count_range(core.cpus.0, core.cpus.1);
                 // Like the socket size, the core size is an average: on a host with unequal cores, other pods may use
                 // some CPUs of the core.
-                if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
+                if free == host.cpus_per_core
+                    && self.needs_at_least(u32::from(core.cpus.1 - core.cpus.0))
+                {
                     self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
                 }
                 if self.is_done() {
@@ -257,7 +261,7 @@ impl<'h> CpuAccumulator<'h> {
     /// free CPUs.
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {
-            if self.needs(self.host.cpus_per_cache) {
+            if self.needs_at_least(self.host.cpus_per_cache) {
                 let is_free = |&cache: &usize| {
                     let group = self.host.caches.get(cache);
                     group.is_some_and(|group| self.free.and(&group.cpus).count() == group.size)
@@ -286,7 +290,7 @@ impl<'h> CpuAccumulator<'h> {
             let free = |group: &Group| self.free.and(&group.cpus).count();
             let mine = self.host.caches.iter().enumerate();
             let mine = mine.filter(|(_, group)| !in_zone.and(&group.cpus).is_empty());
-            order.extend(by_use(mine.map(|(cache, group)| (free(group), cache))));
+            order.extend(order_by_free(mine.map(|(cache, group)| (free(group), cache))));
         }
         order
     }
@@ -338,7 +342,7 @@ impl<'h> Cores<'h> {
 
 /// Returns the second values of the pairs with at least one free CPU, sorted by the number of free CPUs, then by
 /// value.
-fn by_use(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
+fn order_by_free(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();
     order.into_iter().map(|(_, place)| place).collect()

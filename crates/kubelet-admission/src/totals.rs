@@ -17,12 +17,12 @@ pub(super) struct Totals {
 
 impl Totals {
     /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources
-    /// are left out, see `fit`.
+    /// are left out, see `check_totals`.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |of: &dyn Fn(&Resources) -> u64| {
             request
-                .most(|container: &Container| of(&container.requests))
+                .maximum_amount(|container: &Container| of(&container.requests))
                 .saturating_add(of(&pod.overhead))
         };
         let wants_others = |resources: &Resources| {
@@ -86,7 +86,7 @@ impl Totals {
 /// Checks that the pod fits in the node's totals in addition to the other pods. If several huge page sizes or
 /// extended resources are insufficient, the kubelet names a random one of them; this function names the first in
 /// alphabetical order.
-pub(super) fn fit(
+pub(super) fn check_totals(
     host: &KubeletHost,
     request: Request<'_>,
     wanted: &Totals,
@@ -96,7 +96,7 @@ pub(super) fn fit(
 ) -> Result<(), Reason> {
     let pods = u64::try_from(pods).unwrap_or(u64::MAX);
     if pods.saturating_add(1) > host.pods {
-        return short("pods", 1, pods, host.pods);
+        return insufficient_total("pods", 1, pods, host.pods);
     }
     let allocatable = &host.allocatable;
     check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
@@ -108,17 +108,17 @@ pub(super) fn fit(
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
         if !allocatable.hugepages.contains_key(size) {
             let of = |from: &Resources| from.hugepages.get(size).copied().unwrap_or(0);
-            let wanted = request.most(|container| of(&container.requests));
+            let wanted = request.maximum_amount(|container| of(&container.requests));
             let wanted = wanted.saturating_add(of(&request.pod.overhead));
             if wanted > 0 {
-                return short(&size.resource(), wanted, 0, 0);
+                return insufficient_total(&size.resource(), wanted, 0, 0);
             }
         }
     }
     for (place, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
         let (wanted, used) = (wanted.other(place), used.other(place));
         if wanted > capacity.saturating_sub(used) {
-            return short(&size.resource(), wanted, used, capacity);
+            return insufficient_total(&size.resource(), wanted, used, capacity);
         }
     }
     for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
@@ -143,11 +143,11 @@ fn allocated(host: &KubeletHost, name: &str, devices: &[u32]) -> u64 {
 
 fn check(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
     if wanted > 0 && wanted > capacity.saturating_sub(used) {
-        return short(name, wanted, used, capacity);
+        return insufficient_total(name, wanted, used, capacity);
     }
     Ok(())
 }
 
-fn short(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
+fn insufficient_total(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
     Err(Reason::Total { name: name.to_owned(), wanted, used, capacity })
 }

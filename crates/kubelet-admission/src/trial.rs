@@ -116,14 +116,14 @@ impl<'h> Trial<'h> {
             let of = |container: &Container| {
                 container.limits.extended.get(&pool.name).copied().unwrap_or(0)
             };
-            let wanted = request.most(of);
+            let wanted = request.maximum_amount(of);
             if wanted > 0 {
                 let used = self.used_devices();
                 hints.push(devices::hints(self.host, used, &[], place, pool, wanted));
             }
         }
         if self.host.kubelet.cpu_policy == CpuPolicy::Static {
-            let wanted = request.most(|container| request.cpus(container));
+            let wanted = request.maximum_amount(|container| request.cpus(container));
             if wanted > 0 {
                 hints.push(cpu::hints(self.host, &self.shared, &CpuBits::default(), wanted));
             }

@@ -16,7 +16,7 @@ struct SortKey {
 
 /// Returns the first 8 bytes of a uid as a number. Missing bytes of a shorter uid are 0, so that the numbers have the
 /// same order as the uids.
-fn first(uid: &str) -> u64 {
+fn leading_bytes(uid: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);
     u64::from_be_bytes(bytes)
@@ -30,7 +30,7 @@ impl<T> Default for UidMap<T> {
 
 impl<T> UidMap<T> {
     fn find(&self, uid: &str) -> Result<usize, usize> {
-        let first = first(uid);
+        let first = leading_bytes(uid);
         self.all.binary_search_by(|(place, _)| {
             place.first.cmp(&first).then_with(|| (*place.uid).cmp(uid))
         })
@@ -57,7 +57,9 @@ impl<T> UidMap<T> {
                     *there = thing;
                 }
             }
-            Err(at) => self.all.insert(at, (SortKey { first: first(uid), uid: uid.into() }, thing)),
+            Err(at) => {
+                self.all.insert(at, (SortKey { first: leading_bytes(uid), uid: uid.into() }, thing))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ pub type ZoneMask = u64;
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
 /// Returns the mask of the zones at the first `zones` places.
-pub(super) const fn first(zones: usize) -> ZoneMask {
+pub(super) const fn mask_of_first(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 

@@ -16,7 +16,7 @@ impl RetryBackoff {
 
     /// Returns a backoff whose pauses grow up to `most`, before jitter.
     #[must_use]
-    pub const fn up_to(most: Duration) -> Self {
+    pub const fn with_limit(most: Duration) -> Self {
         Self { next: Self::FIRST, most }
     }
 

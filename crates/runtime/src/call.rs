@@ -12,7 +12,9 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Returns an error if the call fails, or if the server does not answer in time.
-pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
+pub async fn with_timeout<T>(
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, CallError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.into()),
@@ -24,7 +26,7 @@ pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Re
 ///
 /// # Errors
 /// Returns any other error.
-pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),

@@ -11,7 +11,7 @@ use x509_cert::der::Decode as _;
 
 /// Longest time before expiry at which a certificate is reported as expiring soon: a certificate that is valid for a
 /// year needs no warning four months before.
-const MAX_NOTICE: Duration = Duration::from_secs(14 * 86_400);
+const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 /// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Validity {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
         match self.not_after.duration_since(now) {
             Err(_) => Expiry::Expired,
-            Ok(left) if left < (lifetime / 3).min(MAX_NOTICE) => Expiry::Soon,
+            Ok(left) if left < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => Expiry::Soon,
             Ok(_) => Expiry::Far,
         }
     }

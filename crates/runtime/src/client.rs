@@ -92,7 +92,7 @@ pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
 /// Returns a client that sends requests other than GET only while this process is the leader. If a process is
 /// suspended at any point of its code and loses the leader lease meanwhile, it sends no writes after it is resumed.
 #[must_use]
-pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
+pub fn with_leader_guard(client: Client, guard: LeaderGuard) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let is_refused = request.method() != Method::GET && !guard.is_leader();

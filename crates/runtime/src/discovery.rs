@@ -3,7 +3,7 @@
 use kube::Client;
 use kube::api::ApiResource;
 
-use crate::call::found;
+use crate::call::none_if_not_found;
 
 /// Returns true if the API server serves a kind. The result may change at any time, when a CustomResourceDefinition
 /// is added or removed.
@@ -16,6 +16,6 @@ pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<
     } else {
         client.list_api_group_resources(&resource.api_version).await
     };
-    let list = found(list)?;
+    let list = none_if_not_found(list)?;
     Ok(list.is_some_and(|list| list.resources.iter().any(|one| one.name == resource.plural)))
 }

@@ -30,19 +30,20 @@ pub async fn exchange(server: Server, most: usize, routes: Router) {
 }
 
 fn router(most: usize, routes: Router) -> Router {
-    let routes = routes.fallback(async || plain(StatusCode::NOT_FOUND, "no such path\n"));
-    routes.layer(DefaultBodyLimit::max(most)).layer(from_fn(only_post))
+    let routes = routes.fallback(async || plain_response(StatusCode::NOT_FOUND, "no such path\n"));
+    routes.layer(DefaultBodyLimit::max(most)).layer(from_fn(refuse_unless_post))
 }
 
-async fn only_post(request: Request, next: Next) -> Response {
+async fn refuse_unless_post(request: Request, next: Next) -> Response {
     if request.method() == Method::POST {
         return next.run(request).await;
     }
-    ([(ALLOW, "POST")], plain(StatusCode::METHOD_NOT_ALLOWED, "only POST\n")).into_response()
+    ([(ALLOW, "POST")], plain_response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n"))
+        .into_response()
 }
 
 /// Returns a response without a content type.
-fn plain(code: StatusCode, text: &'static str) -> Response {
+fn plain_response(code: StatusCode, text: &'static str) -> Response {
     (code, Body::from(text)).into_response()
 }
 

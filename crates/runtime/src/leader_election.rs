@@ -29,14 +29,14 @@ impl LeaderGuard {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
-    fn until(&self) -> Option<Instant> {
+    fn valid_until(&self) -> Option<Instant> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if this process is the leader now.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        self.until().is_some_and(|until| Instant::now() < until)
+        self.valid_until().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -91,7 +91,7 @@ impl LeaderElector {
             // The pause ends at the latest when the leadership ends.
             let pause = self
                 .guard
-                .until()
+                .valid_until()
                 .map_or(pause, |until| pause.min(until.saturating_duration_since(Instant::now())));
             tokio::time::sleep(pause).await;
         }

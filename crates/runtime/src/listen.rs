@@ -63,7 +63,7 @@ impl Listen {
     ///
     /// # Errors
     /// Returns an error if the text is not an address, or if other hosts can reach the address.
-    pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
+    pub fn parse_loopback(text: &str) -> Result<Self, ListenError> {
         match text.parse()? {
             Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
             listen => Ok(listen),
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn only_loopback_addresses_are_accepted() {
         for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
-            assert_eq!(Listen::on_this_host(fine).unwrap().to_string(), fine);
+            assert_eq!(Listen::parse_loopback(fine).unwrap().to_string(), fine);
         }
         for wrong in ["0.0.0.0:80", "10.0.0.1:80", "[::]:1"] {
-            assert!(Listen::on_this_host(wrong).is_err(), "{wrong}");
+            assert!(Listen::parse_loopback(wrong).is_err(), "{wrong}");
             assert_eq!(wrong.parse::<Listen>().unwrap().to_string(), wrong);
         }
         for wrong in ["9477", "unix:x", ""] {

@@ -13,7 +13,7 @@ pub enum LogFormat {
 
 /// Starts logging to standard error. Messages of the crate kube are excluded, because the callers log kube's errors
 /// with more context.
-pub fn begin(format: LogFormat) {
+pub fn init_logging(format: LogFormat) {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
     use tracing_subscriber::util::SubscriberInitExt as _;

@@ -33,7 +33,7 @@ pub struct Refusals(BTreeMap<String, Instant>);
 impl Refusals {
     /// Records the fields that caused the conflict (409) of an apply. Leaves out a field if `may_take` returns true
     /// for its path and manager. Returns the new fields with the server's messages; `None` if no field is new.
-    pub fn note(
+    pub fn record_conflict(
         &mut self,
         status: &Status,
         may_take: impl Fn(&str, &str) -> bool,

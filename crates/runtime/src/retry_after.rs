@@ -20,9 +20,9 @@ use tower::{BoxError, Layer, Service};
 
 /// Longest `Retry-After` that is respected. A longer time is treated as a mistake of the server, and is shortened to
 /// this time.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// Number of bytes of a refusal's body after which no more of the body is read.
-const LONGEST_BODY: usize = 1 << 14;
+const MAX_BODY_BYTES: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -37,7 +37,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Returns the time until the request may be sent again.
+    /// Returns the time until the request may be count_sent_requests again.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
@@ -48,7 +48,7 @@ impl Busy {
 type Key = (Method, String);
 type Answer = Response<Box<DynBody>>;
 
-/// Layer with the requests that must not be sent before their `Retry-After` is over.
+/// Layer with the requests that must not be count_sent_requests before their `Retry-After` is over.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
 
@@ -117,7 +117,7 @@ fn retry_after(answer: &Answer) -> Option<Duration> {
     let text = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
     let refuses = code.as_u16() == 429 || code.is_server_error();
     let seconds = text.parse().ok().filter(|_| refuses)?;
-    Some(Duration::from_secs(seconds).min(LONGEST))
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
 async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
@@ -125,7 +125,7 @@ async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
     let code = answer.status().as_u16();
     let (mut body, mut message) = (answer.into_body(), Vec::new());
     // The refusal is recorded even if its message cannot be read.
-    while message.len() < LONGEST_BODY
+    while message.len() < MAX_BODY_BYTES
         && let Some(Ok(frame)) = body.frame().await
     {
         message.extend(frame.into_data().unwrap_or_default());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// Sends three equal requests and one with another method, and returns how many of them reach the server.
-    fn sent(code: u16, header: Option<&'static str>) -> usize {
+    fn count_sent_requests(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();
         let client = RetryAfterLayer::default().layer(server(code, header, Arc::clone(&count)));
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn a_refused_request_is_sent_again_only_when_the_server_says() {
-        assert_eq!(sent(429, Some("5")), 2);
-        assert_eq!(sent(503, Some("1")), 2);
+        assert_eq!(count_sent_requests(429, Some("5")), 2);
+        assert_eq!(count_sent_requests(503, Some("1")), 2);
         // A `Retry-After` of zero, no `Retry-After`, and an answer that is not a refusal.
-        assert_eq!(sent(429, Some("0")), 4);
-        assert_eq!(sent(503, None), 4);
-        assert_eq!(sent(200, Some("5")), 4);
+        assert_eq!(count_sent_requests(429, Some("0")), 4);
+        assert_eq!(count_sent_requests(503, None), 4);
+        assert_eq!(count_sent_requests(200, Some("5")), 4);
     }
 }

@@ -50,7 +50,7 @@ pub struct Page {
 impl Page {
     /// Returns the page of a daemon that is healthy (status 200).
     #[must_use]
-    pub fn fine() -> Self {
+    pub fn healthy_page() -> Self {
         Self::text(200, "ok")
     }
 
@@ -104,7 +104,7 @@ pub async fn serve(mut server: Server, site: Arc<impl Site>) {
         }
         let router = router.clone();
         open.push_back(tokio::spawn(async move {
-            if timeout(CONNECTION_TIMEOUT, answer(stream, router)).await.is_err() {
+            if timeout(CONNECTION_TIMEOUT, serve_stream(stream, router)).await.is_err() {
                 tracing::debug!(
                     seconds = CONNECTION_TIMEOUT.as_secs(),
                     "closed a connection whose client did not read its answer in time"
@@ -116,7 +116,10 @@ pub async fn serve(mut server: Server, site: Arc<impl Site>) {
 
 /// Serves one connection. `axum::serve` is not used, because it has no time limits and cannot restrict a connection
 /// to a single request.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+async fn serve_stream(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+) {
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     // A connection has only one request, so the time limit of the connection also limits the response.
@@ -139,10 +142,10 @@ fn router<S: Site>(site: Arc<S>) -> Router {
         router =
             router.route(path, get(move |State(site): State<Arc<S>>| async move { page(&site) }));
     }
-    router.with_state(site).layer(from_fn(only_get))
+    router.with_state(site).layer(from_fn(refuse_unless_get))
 }
 
-async fn only_get(request: Request, next: Next) -> Response {
+async fn refuse_unless_get(request: Request, next: Next) -> Response {
     if request.method() == Method::GET || request.method() == Method::HEAD {
         return next.run(request).await;
     }
@@ -162,8 +165,10 @@ mod tests {
     struct Large;
 
     impl Site for Large {
-        const PAGES: Pages<Self> =
-            &[("/healthz", |_| Page::fine()), ("/report", |_| Page::json("x".repeat(16 << 20)))];
+        const PAGES: Pages<Self> = &[
+            ("/healthz", |_| Page::healthy_page()),
+            ("/report", |_| Page::json("x".repeat(16 << 20))),
+        ];
     }
 
     #[test]

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 pub struct TokenBucket {
     left: u32,
     most: u32,
-    every: Duration,
-    counted: Instant,
+    refill_interval: Duration,
+    refilled_at: Instant,
 }
 
 impl TokenBucket {
-    /// Returns a full bucket with `most` tokens that gains one token in each period of `every`.
+    /// Returns a full bucket with `most` tokens that gains one token in each period of `refill_interval`.
     #[must_use]
-    pub fn new(most: u32, every: Duration) -> Self {
-        Self { left: most, most, every, counted: Instant::now() }
+    pub fn new(most: u32, refill_interval: Duration) -> Self {
+        Self { left: most, most, refill_interval, refilled_at: Instant::now() }
     }
 
     /// Takes a token.
@@ -23,19 +23,20 @@ impl TokenBucket {
     /// # Errors
     /// Returns the time until the next token if the bucket is empty.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
-        while self.left < self.most && now.duration_since(self.counted) >= self.every {
+        while self.left < self.most && now.duration_since(self.refilled_at) >= self.refill_interval
+        {
             self.left += 1;
-            self.counted += self.every;
+            self.refilled_at += self.refill_interval;
         }
         if self.left == self.most {
-            self.counted = now;
+            self.refilled_at = now;
         }
         match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
                 Ok(())
             }
-            None => Err(self.every.saturating_sub(now.duration_since(self.counted))),
+            None => Err(self.refill_interval.saturating_sub(now.duration_since(self.refilled_at))),
         }
     }
 }
@@ -46,16 +47,16 @@ mod tests {
 
     #[test]
     fn a_burst_is_limited() {
-        let every = Duration::from_secs(300);
-        let mut token_bucket = TokenBucket::new(25, every);
+        let refill_interval = Duration::from_secs(300);
+        let mut token_bucket = TokenBucket::new(25, refill_interval);
         let begin = Instant::now();
         let taken = |token_bucket: &mut TokenBucket, at| {
             (0..100).filter(|_| token_bucket.take(at).is_ok()).count()
         };
         assert_eq!(taken(&mut token_bucket, begin), 25);
-        let later = begin + every * 2 + Duration::from_secs(100);
+        let later = begin + refill_interval * 2 + Duration::from_secs(100);
         assert_eq!(taken(&mut token_bucket, later), 2);
         assert_eq!(token_bucket.take(later), Err(Duration::from_secs(200)));
-        assert_eq!(taken(&mut token_bucket, later + every * 100), 25);
+        assert_eq!(taken(&mut token_bucket, later + refill_interval * 100), 25);
     }
 }

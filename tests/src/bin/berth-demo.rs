@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use berth_tests::demo::Demo;
-use berth_tests::demo::logs::of_files;
+use berth_tests::demo::logs::copy_temporary_logs;
 use berth_tests::demo::screen::Screen;
 use berth_tests::repository;
 use clap::Parser;
@@ -68,7 +68,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
             result
         });
         runtime.block_on(async {
-            if !ended(ended_signal).await {
+            if !wait_for_end(ended_signal).await {
                 screen.stop();
                 drop(ask);
             }
@@ -78,7 +78,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > STOP_TIMEOUT {
-                of_files(at, logs);
+                copy_temporary_logs(at, logs);
                 fs::remove_dir_all(at).unwrap_or_default();
                 std::process::exit(1);
             }
@@ -91,7 +91,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns true if the work ended without a signal.
-async fn ended(work: oneshot::Receiver<()>) -> bool {
+async fn wait_for_end(work: oneshot::Receiver<()>) -> bool {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -111,20 +111,20 @@ fn show(
     logs: &Path,
     asked: &std::sync::mpsc::Receiver<()>,
 ) -> Result<ExitCode> {
-    let mut demo = Demo::up(screen, folder, logs)?;
+    let mut demo = Demo::start_all(screen, folder, logs)?;
     demo.tenants()?;
     let befallen = if arguments.faults { demo.faults()? } else { String::new() };
-    let (mut tables, problems) = demo.end()?;
+    let (mut tables, problems) = demo.final_state()?;
     tables.push_str(&befallen);
     fs::write(logs.join("tables.txt"), &tables)?;
     screen.print(&tables);
     screen.print("\n");
     for problem in &problems {
-        screen.say(&format!("problem: {problem}"));
+        screen.print_step(&format!("problem: {problem}"));
     }
     let code = if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if problems.is_empty() {
-        screen.say("no problem found");
+        screen.print_step("no problem found");
     }
     if !arguments.once {
         let kubectl = kubectl(&demo)?;

@@ -43,7 +43,7 @@ impl ControlPlane {
             },
         });
         self.apply(&crd.to_string())?;
-        self.established(&format!("{plural}.{group}"))
+        self.wait_until_established(&format!("{plural}.{group}"))
     }
 
     /// Defines the NetworkAttachmentDefinition kind, which configures the CNI plugins of tenant networks.
@@ -62,7 +62,7 @@ impl ControlPlane {
     pub fn define_machine_deployments(&self) -> Result<()> {
         let name = "machinedeployments.cluster.k8s.io";
         self.apply_file(&repository().join(format!("deploy/overlays/machine-crds/{name}.yaml")))?;
-        self.established(name)
+        self.wait_until_established(name)
     }
 
     /// Installs KubeVirt's own definitions of these kinds, with their whole schemas.
@@ -76,12 +76,12 @@ impl ControlPlane {
             let mut definition = String::new();
             GzDecoder::new(packed).read_to_string(&mut definition)?;
             self.apply(&definition)?;
-            self.established(name)?;
+            self.wait_until_established(name)?;
         }
         Ok(())
     }
 
-    fn established(&self, name: &str) -> Result<()> {
+    fn wait_until_established(&self, name: &str) -> Result<()> {
         let crd = format!("crd/{name}");
         let wait = ["wait", "--for=condition=Established", &crd, "--timeout=30s"];
         // At first the CRD may have no conditions at all, and `kubectl wait` then fails.

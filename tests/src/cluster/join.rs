@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{ControlPlane, FROM_HOSTS};
+use super::{ControlPlane, HOST_GATEWAY};
 use crate::host::Host;
 
 /// Time limit for the Node to become Ready: under emulation a kubelet is slow.
@@ -26,7 +26,7 @@ impl ControlPlane {
         host.put(&kubelet, "/etc/kubelet/kubelet")?;
         host.put(&kubeconfig, "/etc/kubelet/kubeconfig")?;
         host.put(&script, "/usr/local/bin/join-cluster")?;
-        let server = format!("{FROM_HOSTS}:{}", self.port());
+        let server = format!("{HOST_GATEWAY}:{}", self.port());
         let said = host.run_for(&format!("join-cluster {name} {server}"), READY)?;
         ensure!(said.code == 0, "join-cluster {name}: {}", said.output);
         let ready = self.until("the Node is Ready", READY, |plane| {

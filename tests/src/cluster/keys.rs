@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::FROM_HOSTS;
+use super::HOST_GATEWAY;
 
 /// Token of the administrator.
 pub const ADMIN: &str = "admin-of-the-tests";
@@ -31,7 +31,7 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Returns the paths of the files in a folder.
-    pub(super) fn of(folder: &Path) -> Self {
+    pub(super) fn in_folder(folder: &Path) -> Self {
         Self {
             authority: folder.join("ca.crt"),
             authority_key: folder.join("ca.key"),
@@ -44,8 +44,8 @@ impl Keys {
     }
 
     /// Creates the files.
-    pub(super) fn make(folder: &Path) -> Result<Self> {
-        let keys = Self::of(folder);
+    pub(super) fn create_in_folder(folder: &Path) -> Result<Self> {
+        let keys = Self::in_folder(folder);
         let authority = path(&keys.authority)?;
         let authority_key = path(&keys.authority_key)?;
         openssl(
@@ -57,7 +57,7 @@ impl Keys {
             .concat(),
         )?;
         let names = format!(
-            "subjectAltName=IP:127.0.0.1,IP:{FROM_HOSTS},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
+            "subjectAltName=IP:127.0.0.1,IP:{HOST_GATEWAY},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
         );
         let signed = [
             "-CA",

@@ -70,7 +70,7 @@ pub struct Parts {
 /// Address range of Services; the API server has the first address.
 const SERVICES: &str = "10.96.0.0/16";
 /// Address at which emulated hosts reach this machine's loopback.
-pub const FROM_HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+pub const HOST_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// Time limit for a program to become ready.
 const READY: Duration = Duration::from_secs(120);
 
@@ -83,7 +83,7 @@ impl ControlPlane {
         let assets = assets()?;
         let folder = tempfile::tempdir()?;
         let at = folder.path();
-        let keys = Keys::make(at)?;
+        let keys = Keys::create_in_folder(at)?;
         let [client, peer, port] = free_ports()?;
         let etcd = program(
             &assets,
@@ -166,7 +166,7 @@ impl ControlPlane {
         ];
         let manager: Vec<String> = manager
             .into_iter()
-            .chain(self.no_insecure_port())
+            .chain(self.insecure_port_flag())
             .filter(|flag| {
                 self.version < Version(1, 27) || !flag.starts_with("--pod-eviction-timeout")
             })
@@ -180,7 +180,7 @@ impl ControlPlane {
     /// Returns the flag that closes the port without TLS. Controller managers and schedulers before 1.24 open this
     /// port, and all instances on a machine use the same port number: the second instance on a machine exits at
     /// startup.
-    fn no_insecure_port(&self) -> Option<String> {
+    fn insecure_port_flag(&self) -> Option<String> {
         (self.version < Version(1, 24)).then(|| "--port=0".to_owned())
     }
 
@@ -217,7 +217,7 @@ impl ControlPlane {
 
     /// Returns the process ids of the API server, while the API server runs, and of etcd.
     #[must_use]
-    pub fn processes(&self) -> (Option<u32>, u32) {
+    pub fn server_process_ids(&self) -> (Option<u32>, u32) {
         (self.server.as_ref().map(|server| server.process.id()), self.etcd.process.id())
     }
 
@@ -238,9 +238,9 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig_for(&self, name: &str, token: &str, from_hosts: bool) -> Result<PathBuf> {
-        let address = if from_hosts { FROM_HOSTS } else { Ipv4Addr::LOCALHOST };
+        let address = if from_hosts { HOST_GATEWAY } else { Ipv4Addr::LOCALHOST };
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
-        let keys = Keys::of(self.folder.path());
+        let keys = Keys::in_folder(self.folder.path());
         keys.kubeconfig(&file, &format!("https://{address}:{}", self.port), token)?;
         Ok(file)
     }
@@ -251,7 +251,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails if openssl fails.
     pub fn certificate_for(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
-        Keys::of(self.folder.path()).client(&self.folder.path().join(name), user, group)
+        Keys::in_folder(self.folder.path()).client(&self.folder.path().join(name), user, group)
     }
 
     /// Runs kubectl as administrator and returns its standard output.

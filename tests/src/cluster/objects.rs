@@ -115,7 +115,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`]: the schema may refuse the spec.
-    pub fn ask(&self, name: &str, spec: &Value) -> Result<()> {
+    pub fn set_infra_node_spec(&self, name: &str, spec: &Value) -> Result<()> {
         let patch = json!({"spec": spec}).to_string();
         self.kubectl(&["patch", "infranode", name, "--type=merge", "-p", &patch]).map(drop)
     }

@@ -67,7 +67,7 @@ impl ControlPlane {
                 flags.push(format!("--kubeconfig={kubeconfig}"));
                 flags.push("--leader-elect=false".to_owned());
                 // With a configuration, the file closes the port without TLS.
-                flags.extend(self.no_insecure_port());
+                flags.extend(self.insecure_port_flag());
             }
         }
         flags

@@ -15,7 +15,7 @@ use crate::host::Host;
 /// caused by a missing route.
 const SUBNET: &str = "10.20.0";
 /// Last byte of the first VM address; lower addresses are for gateways.
-const FIRST: usize = 11;
+const FIRST_VM_ADDRESS: usize = 11;
 
 /// Addresses of VMs. Each VM keeps its address as long as the demo lasts, on any host.
 #[derive(Debug, Default)]
@@ -23,10 +23,10 @@ pub(super) struct Addresses(BTreeMap<String, usize>);
 
 impl Addresses {
     /// Returns the address of a VM; a new VM gets the next free address.
-    pub(super) fn of(&mut self, namespace: &str, name: &str) -> String {
+    pub(super) fn address_of_vm(&mut self, namespace: &str, name: &str) -> String {
         let next = self.0.len();
         let place = self.0.entry(format!("{namespace}/{name}")).or_insert(next);
-        format!("{SUBNET}.{}", FIRST + *place)
+        format!("{SUBNET}.{}", FIRST_VM_ADDRESS + *place)
     }
 }
 

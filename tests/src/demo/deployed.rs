@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::hosts::DemoHost;
-use crate::cluster::{ADMIN, ControlPlane, FROM_HOSTS, Version};
+use crate::cluster::{ADMIN, ControlPlane, HOST_GATEWAY, Version};
 use crate::repository;
 
 /// Image of the stock scheduler, built here from the control plane's own kube-scheduler.
@@ -194,7 +194,7 @@ pub fn agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<PathBuf
     let made = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
     ensure!(!made.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
     // Hosts reach the API server at this address.
-    let made = made.replace("https://127.0.0.1:", &format!("https://{FROM_HOSTS}:"));
+    let made = made.replace("https://127.0.0.1:", &format!("https://{HOST_GATEWAY}:"));
     let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));
     fs::write(&file, made)?;
     Ok(file)

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::hosts::{DemoHost, HOSTS, InstallMethod};
-use super::{Demo, Failures, SLOW, deployed, observe, tables};
-use crate::cluster::{FROM_HOSTS, condition};
+use super::{Demo, EMULATION_TIMEOUT, Failures, deployed, observe, tables};
+use crate::cluster::{HOST_GATEWAY, condition};
 use crate::package;
 
 /// Time for which the API server is stopped.
@@ -29,9 +29,9 @@ const LEASES: [(&str, &str); 5] = [
 /// Tenant that is added and removed, derived from the example of another tenant.
 const ADDED_TENANT: &str = "lab";
 /// Host that is drained.
-const DRAINED: &str = "rack1-32";
+const DRAINED_HOST: &str = "rack1-32";
 /// Host that is lost. Its agent runs from a package, and restores huge pages and bridges before the kubelet starts.
-const LOST: &str = "rack1-31";
+const LOST_HOST: &str = "rack1-31";
 
 /// Faults and their outcomes.
 type FaultOutcomes = Vec<[String; 2]>;
@@ -54,32 +54,40 @@ impl Demo<'_> {
         let mut outcomes = FaultOutcomes::new();
         let pings = self.begin_pings()?;
         let what = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
-        self.one(&mut outcomes, &what, Self::restart_api_server)?;
-        self.one(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
+        self.run_fault(&mut outcomes, &what, Self::restart_api_server)?;
+        self.run_fault(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
         // Both controllers started when there was one host, and are on several hosts after this step.
-        self.one(&mut outcomes, "controllers are restarted in turn", Self::restart_controllers)?;
-        self.one(&mut outcomes, "agents are restarted in turn", Self::restart_agents)?;
-        self.one(&mut outcomes, "an agent's package is upgraded", Self::upgrade_package)?;
-        self.one(&mut outcomes, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
-        self.one(&mut outcomes, "HostProfile density is edited, and back", Self::edit_profile)?;
-        self.one(&mut outcomes, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
-        self.one(&mut outcomes, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
-        self.one(&mut outcomes, &format!("{DRAINED} is drained"), Self::drain_host)?;
-        self.one(&mut outcomes, &format!("{LOST} loses its power"), Self::fail_host)?;
-        self.one(&mut outcomes, &format!("{LOST} has power again"), Self::recover_host)?;
+        self.run_fault(
+            &mut outcomes,
+            "controllers are restarted in turn",
+            Self::restart_controllers,
+        )?;
+        self.run_fault(&mut outcomes, "agents are restarted in turn", Self::restart_agents)?;
+        self.run_fault(&mut outcomes, "an agent's package is upgraded", Self::upgrade_package)?;
+        self.run_fault(&mut outcomes, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
+        self.run_fault(
+            &mut outcomes,
+            "HostProfile density is edited, and back",
+            Self::edit_profile,
+        )?;
+        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
+        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
+        self.run_fault(&mut outcomes, &format!("{DRAINED_HOST} is drained"), Self::drain_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses its power"), Self::fail_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} has power again"), Self::recover_host)?;
         let rows = outcomes.into_iter().map(Vec::from).collect();
         Ok(tables::table("Faults and outcomes", &["WHAT", "AND THEN"], rows))
     }
 
-    fn one(
+    fn run_fault(
         &mut self,
         outcomes: &mut FaultOutcomes,
         what: &str,
         act: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
-        self.screen.say(what);
+        self.screen.print_step(what);
         let then = act(self).with_context(|| what.to_owned())?;
-        self.screen.say(&format!("  {then}"));
+        self.screen.print_step(&format!("  {then}"));
         outcomes.push([what.to_owned(), then]);
         Ok(())
     }
@@ -116,7 +124,7 @@ impl Demo<'_> {
                 .map(str::parse)
                 .collect::<Result<_, _>>()
                 .context(answers.clone())?;
-            let (lost, gap) = gaps(&answers);
+            let (lost, gap) = ping_gaps(&answers);
             let silence = PING_INTERVAL * gap;
             ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
             ensure!(silence <= MAX_PING_GAP, "{tenant}: nothing was answered for {silence:?}");
@@ -135,10 +143,14 @@ impl Demo<'_> {
     /// Waits until every holder has renewed its Lease.
     fn wait_for_renewals(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
-        self.screen.until("agents, controllers and schedulers renew their Leases", SLOW, || {
-            let now = self.renewals()?;
-            Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
-        })?;
+        self.screen.wait_until(
+            "agents, controllers and schedulers renew their Leases",
+            EMULATION_TIMEOUT,
+            || {
+                let now = self.renewals()?;
+                Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
+            },
+        )?;
         Ok(format!("all are there after {} s", began.elapsed().as_secs()))
     }
 
@@ -163,7 +175,7 @@ impl Demo<'_> {
 
     fn restart_rollout(&self, what: &str) -> Result<()> {
         self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", what])?;
-        let timeout = format!("--timeout={}s", SLOW.as_secs());
+        let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
         self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &timeout]).map(drop)
     }
 
@@ -196,7 +208,7 @@ impl Demo<'_> {
                  dpkg-deb -Zgzip -z1 -b later later.deb >/dev/null; dpkg -i later.deb 2>&1
                  rm -r later later.deb berth-agent.deb; systemctl is-active berth-agent
                  dpkg-query -W -f '${Version}' berth-agent | grep later",
-                SLOW,
+                EMULATION_TIMEOUT,
             )?;
             ensure!(said.code == 0, "{}", said.output);
         }
@@ -218,13 +230,18 @@ impl Demo<'_> {
                 "-p",
                 &patch,
             ])?;
-            self.screen.until(&format!("KSM of {DRAINED} is {mode}"), SLOW, || {
-                let infra = self.plane.infra_node(DRAINED);
-                let running = &infra["status"]["capabilities"]["memory"]["ksm"]["running"];
-                Ok((running == is_running).then_some(()))
-            })?;
+            self.screen.wait_until(
+                &format!("KSM of {DRAINED_HOST} is {mode}"),
+                EMULATION_TIMEOUT,
+                || {
+                    let infra = self.plane.infra_node(DRAINED_HOST);
+                    let running = &infra["status"]["capabilities"]["memory"]["ksm"]["running"];
+                    Ok((running == is_running).then_some(()))
+                },
+            )?;
             let file = if is_running { "1" } else { "0" };
-            self.host(DRAINED)?.must(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
+            self.host(DRAINED_HOST)?
+                .must(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
             took.push(format!("{mode} on the host after {} s", began.elapsed().as_secs()));
         }
         Ok(format!("KSM is {}", took.join(", ")))
@@ -237,10 +254,10 @@ impl Demo<'_> {
             &["apply", "--validate=false", "-f", "-"],
             &deployed::guest(ADDED_TENANT)?,
         )?;
-        self.screen.until("its machine exists", SLOW, || {
+        self.screen.wait_until("its machine exists", EMULATION_TIMEOUT, || {
             Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
         })?;
-        self.settled(Failures::None)?;
+        self.wait_until_vms_run(Failures::None)?;
         self.tenants_are_ready()?;
         let vms = observe::vms(&self.plane, &mut self.addresses)?;
         let (mut others, mut own) = (Vec::new(), Vec::new());
@@ -264,16 +281,16 @@ impl Demo<'_> {
     fn remove_tenant(&mut self) -> Result<String> {
         let began = Instant::now();
         let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
-        let timeout = format!("--timeout={}s", SLOW.as_secs());
+        let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
         self.plane.kubectl(&["delete", "tenantcluster", ADDED_TENANT, &timeout])?;
-        self.screen.until("its namespace is gone", SLOW, || {
+        self.screen.wait_until("its namespace is gone", EMULATION_TIMEOUT, || {
             Ok(self.plane.get(&["namespace", &format!("cluster-{ADDED_TENANT}")]).err().map(drop))
         })?;
         for kind in &HOSTS {
             let (screen, host) = (self.screen, self.host(kind.name)?);
-            screen.until(
+            screen.wait_until(
                 &format!("VLAN {vlan} is off the uplink of {}", kind.name),
-                SLOW,
+                EMULATION_TIMEOUT,
                 || {
                     let said = host.must("bridge -j vlan show dev eth1")?;
                     Ok((!said.contains(&format!("\"vlan\":{vlan}"))).then_some(()))
@@ -285,29 +302,29 @@ impl Demo<'_> {
 
     fn drain_host(&mut self) -> Result<String> {
         let began = Instant::now();
-        let count = self.on(DRAINED)?;
-        let timeout = format!("--timeout={}s", SLOW.as_secs());
+        let count = self.vms_on_host(DRAINED_HOST)?;
+        let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
         self.plane.kubectl(&[
             "drain",
-            DRAINED,
+            DRAINED_HOST,
             "--ignore-daemonsets",
             "--delete-emptydir-data",
             "--force",
             &timeout,
         ])?;
-        self.settled(Failures::Some)?;
-        ensure!(self.on(DRAINED)? == 0, "VMs are on it");
+        self.wait_until_vms_run(Failures::Some)?;
+        ensure!(self.vms_on_host(DRAINED_HOST)? == 0, "VMs are on it");
         let took = began.elapsed().as_secs();
-        self.plane.kubectl(&["uncordon", DRAINED])?;
+        self.plane.kubectl(&["uncordon", DRAINED_HOST])?;
         Ok(format!("its {count} VMs run elsewhere after {took} s"))
     }
 
     /// Switches off a host; meanwhile a tenant requests one more machine.
     fn fail_host(&mut self) -> Result<String> {
         let began = Instant::now();
-        self.host(LOST)?.power_off();
-        self.screen.until("its report is said to be stale", SLOW, || {
-            let infra = self.plane.infra_node(LOST);
+        self.host(LOST_HOST)?.power_off();
+        self.screen.wait_until("its report is said to be stale", EMULATION_TIMEOUT, || {
+            let infra = self.plane.infra_node(LOST_HOST);
             Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
         })?;
         let stale = began.elapsed().as_secs();
@@ -326,11 +343,11 @@ impl Demo<'_> {
             patch,
         ])?;
         let Self { plane, addresses, attached, screen, .. } = self;
-        let new = screen.until("one more VM runs", SLOW, || {
+        let new = screen.wait_until("one more VM runs", EMULATION_TIMEOUT, || {
             let mut vms = observe::vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
-        ensure!(new.host != LOST, "the new VM is on it");
+        ensure!(new.host != LOST_HOST, "the new VM is on it");
         let took = began.elapsed().as_secs();
         Ok(format!("stale after {stale} s; one more VM runs on {} after {took} s", new.host))
     }
@@ -338,7 +355,7 @@ impl Demo<'_> {
     fn recover_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.renewals()?;
-        let at = place(LOST)?;
+        let at = place(LOST_HOST)?;
         let (kind, plane) = (HOSTS.get(at).context("a host")?, &self.plane);
         let host = self.hosts.get_mut(at).context("a host")?;
         host.power_on()?;
@@ -346,32 +363,41 @@ impl Demo<'_> {
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
         let pages = host.must(pages)?;
         ensure!(pages.trim() == "96", "without a cluster it has {pages} huge pages in zone 1");
-        kind.wire(host)?;
-        self.screen.until("its bridge is there, without a cluster", SLOW, || {
-            let bridges = host.must("ip -o link show type bridge")?;
-            Ok(bridges.contains("br-tenant").then_some(()))
-        })?;
+        kind.configure_uplink(host)?;
+        self.screen.wait_until(
+            "its bridge is there, without a cluster",
+            EMULATION_TIMEOUT,
+            || {
+                let bridges = host.must("ip -o link show type bridge")?;
+                Ok(bridges.contains("br-tenant").then_some(()))
+            },
+        )?;
         host.must("systemctl start containerd")?;
-        let server = format!("{FROM_HOSTS}:{}", plane.port());
-        let join = host.run_for(&format!("join-cluster {} {server}", kind.name), SLOW)?;
+        let server = format!("{HOST_GATEWAY}:{}", plane.port());
+        let join =
+            host.run_for(&format!("join-cluster {} {server}", kind.name), EMULATION_TIMEOUT)?;
         ensure!(join.code == 0, "{}", join.output);
         self.wait_until_ready(kind)?;
         self.wait_for_renewals(&before)?;
-        self.settled(Failures::Some)?;
+        self.wait_until_vms_run(Failures::Some)?;
         self.tenants_are_ready()?;
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
     }
 
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
     fn wait_until_ready(&self, kind: &DemoHost) -> Result<()> {
-        self.screen.until(&format!("Node {} is Ready", kind.name), SLOW, || {
-            let node = self.plane.get(&["node", kind.name])?;
-            let infra = self.plane.infra_node(kind.name);
-            let is_so = |object: &Value| condition(object, "Ready")["status"] == "True";
-            Ok((is_so(&node) && is_so(&infra)).then_some(()))
-        })?;
+        self.screen.wait_until(
+            &format!("Node {} is Ready", kind.name),
+            EMULATION_TIMEOUT,
+            || {
+                let node = self.plane.get(&["node", kind.name])?;
+                let infra = self.plane.infra_node(kind.name);
+                let is_so = |object: &Value| condition(object, "Ready")["status"] == "True";
+                Ok((is_so(&node) && is_so(&infra)).then_some(()))
+            },
+        )?;
         // The kubelet's device plugins have registered again.
-        self.screen.until(&format!("virt-handler of {}", kind.name), SLOW, || {
+        self.screen.wait_until(&format!("virt-handler of {}", kind.name), EMULATION_TIMEOUT, || {
             Ok(super::virt_handler(&self.plane, kind).ok())
         })
     }
@@ -381,7 +407,7 @@ impl Demo<'_> {
     }
 
     /// Returns the number of VMs on a host.
-    fn on(&mut self, name: &str) -> Result<usize> {
+    fn vms_on_host(&mut self, name: &str) -> Result<usize> {
         let vms = observe::vms(&self.plane, &mut self.addresses)?;
         Ok(vms.iter().filter(|vm| vm.host == name).count())
     }
@@ -394,7 +420,7 @@ fn place(name: &str) -> Result<usize> {
 
 /// Returns the total number of unanswered pings, from ping 1 on, and the largest number of consecutive unanswered
 /// pings.
-fn gaps(answers: &[u32]) -> (u32, u32) {
+fn ping_gaps(answers: &[u32]) -> (u32, u32) {
     let mut sorted = answers.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
@@ -409,9 +435,9 @@ mod tests {
 
     #[test]
     fn unanswered_pings_are_counted() {
-        assert_eq!(gaps(&[]), (0, 0));
-        assert_eq!(gaps(&[1, 2, 3]), (0, 0));
-        assert_eq!(gaps(&[2, 3, 3, 7, 5]), (3, 1));
-        assert_eq!(gaps(&[1, 9, 4]), (6, 4));
+        assert_eq!(ping_gaps(&[]), (0, 0));
+        assert_eq!(ping_gaps(&[1, 2, 3]), (0, 0));
+        assert_eq!(ping_gaps(&[2, 3, 3, 7, 5]), (3, 1));
+        assert_eq!(ping_gaps(&[1, 9, 4]), (6, 4));
     }
 }

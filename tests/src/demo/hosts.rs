@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::SLOW;
+use super::EMULATION_TIMEOUT;
 use super::hub::Hub;
 use super::screen::Screen;
 use crate::cluster::ControlPlane;
@@ -67,7 +67,7 @@ pub static HOSTS: [DemoHost; 3] = [
 ];
 
 /// Label of Nodes that HostProfiles select by.
-pub const PURPOSE: &str = "example.com/purpose";
+pub const PURPOSE_LABEL: &str = "example.com/purpose";
 /// Name of the second uplink in `examples/tenants`.
 const UPLINK: &str = "eth1";
 /// Folder of images that are on the host before the kubelet starts.
@@ -89,9 +89,9 @@ impl DemoHost {
         })?;
         let name = self.name;
         host.must(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
-        self.wire(&mut host)?;
+        self.configure_uplink(&mut host)?;
         host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
-        screen.say(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
+        screen.print_step(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
         Ok(host)
     }
 
@@ -99,7 +99,7 @@ impl DemoHost {
     ///
     /// # Errors
     /// Fails if the host has no such link.
-    pub fn wire(&self, host: &mut Host) -> Result<()> {
+    pub fn configure_uplink(&self, host: &mut Host) -> Result<()> {
         let number = self.number;
         host.must(&format!(
             "udevadm settle --timeout 100; modprobe -a 8021q bridge
@@ -135,7 +135,7 @@ impl DemoHost {
         ))?;
         plane.join(host, self.number)?;
         let Self { name, cpu_manager, topology_manager, .. } = self;
-        screen.say(&format!(
+        screen.print_step(&format!(
             "{name} is a Ready Node: CPU manager {cpu_manager}, topology manager {topology_manager}"
         ));
         Ok(())
@@ -160,7 +160,7 @@ impl DemoHost {
     pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
         host.put(package, "/root/berth-agent.deb")?;
         let install = "dpkg --install /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb";
-        let said = host.run_for(install, SLOW)?;
+        let said = host.run_for(install, EMULATION_TIMEOUT)?;
         ensure!(said.code == 0, "{}: {install}: {}", self.name, said.output);
         host.put(kubeconfig, "/etc/berth/kubeconfig")?;
         host.must(

@@ -36,7 +36,7 @@ impl Launchers {
         runtime.spawn(async move {
             loop {
                 // A conflict, a busy server or a missing network is retried in the next round.
-                if let Err(error) = round(&client, &configuration).await {
+                if let Err(error) = sync_launchers(&client, &configuration).await {
                     use std::io::Write as _;
                     writeln!(std::io::stderr(), "launchers: {error:#}").unwrap_or_default();
                 }
@@ -69,7 +69,7 @@ async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-async fn round(client: &Client, configuration: &Configuration) -> Result<()> {
+async fn sync_launchers(client: &Client, configuration: &Configuration) -> Result<()> {
     let instances = kind("kubevirt.io", "v1", "VirtualMachineInstance");
     let machines = list(client, &kind("kubevirt.io", "v1", "VirtualMachine")).await?;
     let there = list(client, &instances).await?;

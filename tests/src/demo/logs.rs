@@ -14,7 +14,7 @@ use crate::host::Host;
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Copies logs and consoles from the folder of temporary files. Files that cannot be copied are skipped.
-pub fn of_files(temporary: &Path, folder: &Path) {
+pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
     let mut open = vec![temporary.to_path_buf()];
     while let Some(at) = open.pop() {
         for entry in fs::read_dir(&at).into_iter().flatten().flatten() {
@@ -34,7 +34,7 @@ pub fn of_files(temporary: &Path, folder: &Path) {
 }
 
 /// Copies the logs of the hosts that are running.
-pub(super) fn of_hosts(hosts: &mut [Host], folder: &Path) {
+pub(super) fn copy_host_logs(hosts: &mut [Host], folder: &Path) {
     let what = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
     std::thread::scope(|scope| {
         for (kind, host) in HOSTS.iter().zip(hosts) {

@@ -28,13 +28,13 @@ use crate::host::Host;
 use crate::package;
 use attach::Addresses;
 use cluster_state::{ClusterState, Vm};
-use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE};
+use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE_LABEL};
 use hub::Hub;
 use launchers::Launchers;
 use screen::Screen;
 
 /// Time limit under emulation, on a machine that also runs other programs.
-const SLOW: Duration = Duration::from_secs(600);
+const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// All running parts of the demo. Drop ends the parts and keeps their logs.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl<'a> Demo<'a> {
     ///
     /// # Errors
     /// Fails if a part does not start; the error message names the part, and the folder of logs has the details.
-    pub fn up(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
-        screen.say("a Kubernetes control plane and three two-socket hosts begin (the first time ever, their images are built)");
+    pub fn start_all(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
+        screen.print_step("a Kubernetes control plane and three two-socket hosts begin (the first time ever, their images are built)");
         let hub = Hub::new(folder, HOSTS.len())?;
         let (plane, hosts) = std::thread::scope(|scope| {
             let boots: Vec<_> = HOSTS
@@ -79,7 +79,7 @@ impl<'a> Demo<'a> {
                 })
                 .collect();
             let plane = control_plane(screen);
-            let hosts: Result<Vec<Host>> = boots.into_iter().map(ended).collect();
+            let hosts: Result<Vec<Host>> = boots.into_iter().map(join_thread).collect();
             anyhow::Ok((plane?, hosts?))
         })?;
         let launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt())?;
@@ -95,7 +95,7 @@ impl<'a> Demo<'a> {
             attached: BTreeSet::new(),
         };
         this.join()?;
-        this.shape()?;
+        this.wait_until_configured()?;
         Ok(this)
     }
 
@@ -120,36 +120,40 @@ impl<'a> Demo<'a> {
                         if kind.by == InstallMethod::Package {
                             let kubeconfig = deployed::agent_kubeconfig(plane, kind)?;
                             kind.install(host, &package::newest()?, &kubeconfig)?;
-                            screen.say(&format!("{} has the agent's Debian package, and a client certificate for it", kind.name));
+                            screen.print_step(&format!("{} has the agent's Debian package, and a client certificate for it", kind.name));
                         }
                         anyhow::Ok(())
                     })
                 })
                 .collect();
             for kind in &HOSTS {
-                screen.until(&format!("Node {}", kind.name), SLOW, || {
+                screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
                     Ok(virt_handler(plane, kind).ok())
                 })?;
             }
             plane.apply_file(&crate::repository().join("deploy/base/daemonset.yaml"))?;
-            joins.into_iter().try_for_each(ended)
+            joins.into_iter().try_for_each(join_thread)
         })
     }
 
     /// Waits until the hosts are configured as their profiles require.
-    fn shape(&mut self) -> Result<()> {
+    fn wait_until_configured(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         for kind in &HOSTS {
-            screen.until(&format!("InfraNode {} as its profile says", kind.name), SLOW, || {
-                let infra = plane.infra_node(kind.name);
-                let is_answered =
-                    infra["status"]["observedGeneration"] == infra["metadata"]["generation"];
-                let is_so = infra["spec"]["profile"] == kind.purpose
-                    && is_answered
-                    && condition(&infra, "Ready")["status"] == "True";
-                Ok(is_so.then_some(()))
-            })?;
-            screen.say(&format!("{} is as HostProfile {} says", kind.name, kind.purpose));
+            screen.wait_until(
+                &format!("InfraNode {} as its profile says", kind.name),
+                EMULATION_TIMEOUT,
+                || {
+                    let infra = plane.infra_node(kind.name);
+                    let is_answered =
+                        infra["status"]["observedGeneration"] == infra["metadata"]["generation"];
+                    let is_so = infra["spec"]["profile"] == kind.purpose
+                        && is_answered
+                        && condition(&infra, "Ready")["status"] == "True";
+                    Ok(is_so.then_some(()))
+                },
+            )?;
+            screen.print_step(&format!("{} is as HostProfile {} says", kind.name, kind.purpose));
         }
         // A kubelet counts huge pages only at its start.
         std::thread::scope(|scope| {
@@ -158,7 +162,7 @@ impl<'a> Demo<'a> {
                 .zip(&mut self.hosts)
                 .map(|(kind, host)| scope.spawn(move || count_pages(plane, screen, kind, host)))
                 .collect();
-            restarts.into_iter().try_for_each(ended)
+            restarts.into_iter().try_for_each(join_thread)
         })
     }
 
@@ -170,23 +174,23 @@ impl<'a> Demo<'a> {
         let (plane, screen) = (&self.plane, self.screen);
         let apply = ["apply", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants()?)?;
-        screen.say("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 shared ones");
-        self.settled(Failures::None)?;
-        self.screen.say("the CNI plugin has attached all VMs to their tenants' VLANs");
+        screen.print_step("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 shared ones");
+        self.wait_until_vms_run(Failures::None)?;
+        self.screen.print_step("the CNI plugin has attached all VMs to their tenants' VLANs");
         self.tenants_are_ready()
     }
 
     /// Waits until all requested VMs run, and attaches VMs that have a new pod.
-    fn settled(&mut self, failures: Failures) -> Result<()> {
+    fn wait_until_vms_run(&mut self, failures: Failures) -> Result<()> {
         let Self { screen, plane, addresses, .. } = self;
         let mut bound = Vec::new();
-        let vms = screen.until("all VMs run", SLOW, || {
-            let asked: u64 = observe::asked(plane)?.values().sum();
+        let vms = screen.wait_until("all VMs run", EMULATION_TIMEOUT, || {
+            let asked: u64 = observe::requested_machines(plane)?.values().sum();
             let vms = observe::vms(plane, addresses)?;
             for vm in &vms {
                 let now = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
                 if !vm.host.is_empty() && !bound.contains(&now) {
-                    screen.say(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
+                    screen.print_step(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
                     bound.push(now);
                 }
                 let is_wrong = failures == Failures::None && vm.phase.starts_with("Failed");
@@ -214,7 +218,7 @@ impl<'a> Demo<'a> {
                     })
                 })
                 .collect();
-            all.into_iter().try_for_each(ended)
+            all.into_iter().try_for_each(join_thread)
         })?;
         attached.extend(new.iter().map(|vm| vm.pod_uid.clone()));
         Ok(())
@@ -222,7 +226,7 @@ impl<'a> Demo<'a> {
 
     /// Waits for the MachineDeployments and tenants, which become ready a little later than their VMs.
     fn tenants_are_ready(&self) -> Result<()> {
-        self.screen.until("all tenants and machines are Ready", SLOW, || {
+        self.screen.wait_until("all tenants and machines are Ready", EMULATION_TIMEOUT, || {
             let all = observe::items(&self.plane, &["tenantclusters"])?;
             let is_ready = |one: &Value| condition(one, "Ready")["status"] == "True";
             let machines = observe::items(&self.plane, &["machinedeployments", "-A"])?;
@@ -235,8 +239,8 @@ impl<'a> Demo<'a> {
     ///
     /// # Errors
     /// Fails if the state cannot be read.
-    pub fn end(&mut self) -> Result<(String, Vec<String>)> {
-        self.screen.say("every VM pings every other one");
+    pub fn final_state(&mut self) -> Result<(String, Vec<String>)> {
+        self.screen.print_step("every VM pings every other one");
         let mut cluster_state =
             observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
         cluster_state.pings = self.pings(&cluster_state)?;
@@ -254,7 +258,7 @@ impl<'a> Demo<'a> {
                     scope.spawn(move || attach::pings(host, &from, &cluster_state.vms))
                 })
                 .collect();
-            let all: Result<Vec<_>> = all.into_iter().map(ended).collect();
+            let all: Result<Vec<_>> = all.into_iter().map(join_thread).collect();
             Ok(all?.concat())
         })
     }
@@ -262,13 +266,13 @@ impl<'a> Demo<'a> {
 
 impl Drop for Demo<'_> {
     fn drop(&mut self) {
-        self.screen.say(&format!("ending; logs are in {}", self.logs.display()));
-        logs::of_hosts(&mut self.hosts, self.logs);
-        logs::of_files(self.folder, self.logs);
+        self.screen.print_step(&format!("ending; logs are in {}", self.logs.display()));
+        logs::copy_host_logs(&mut self.hosts, self.logs);
+        logs::copy_temporary_logs(self.folder, self.logs);
     }
 }
 
-fn ended<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     match thread.join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -278,16 +282,16 @@ fn ended<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 fn control_plane(screen: &Screen) -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false })?;
     let version = plane.version();
-    screen.say(&format!("Kubernetes {version} is up"));
+    screen.print_step(&format!("Kubernetes {version} is up"));
     deployed::apply(&plane)?;
-    screen.say("deploy/ is applied: CRDs, rights, the controller with a stock kube-scheduler beside it; three HostProfiles");
+    screen.print_step("deploy/ is applied: CRDs, rights, the controller with a stock kube-scheduler beside it; three HostProfiles");
     Ok(plane)
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
 fn virt_handler(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
     let mut labels = json!({
-        PURPOSE: kind.purpose, "kubevirt.io/schedulable": "true",
+        PURPOSE_LABEL: kind.purpose, "kubevirt.io/schedulable": "true",
         "machine-type.node.kubevirt.io/q35": "true",
     });
     if kind.cpu_manager == "static" {
@@ -322,7 +326,7 @@ fn count_pages(
         return Ok(());
     }
     host.must("systemctl restart kubelet")?;
-    screen.until(&format!("huge pages of Node {}", kind.name), SLOW, || {
+    screen.wait_until(&format!("huge pages of Node {}", kind.name), EMULATION_TIMEOUT, || {
         let node = plane.get(&["node", kind.name])?;
         let pages = node["status"]["allocatable"]["hugepages-2Mi"].as_str().unwrap_or("0");
         let is_ready = condition(&node, "Ready")["status"] == "True";
@@ -330,7 +334,9 @@ fn count_pages(
     })?;
     // The kubelet has lost the extended resources that do not come from a device plugin; virt-handler's device
     // plugins also register again.
-    screen.until(&format!("Node {}", kind.name), SLOW, || Ok(virt_handler(plane, kind).ok()))?;
-    screen.say(&format!("the kubelet of {} counts its huge pages", kind.name));
+    screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
+        Ok(virt_handler(plane, kind).ok())
+    })?;
+    screen.print_step(&format!("the kubelet of {} counts its huge pages", kind.name));
     Ok(())
 }

@@ -42,7 +42,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
         let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
         let mut vm = Vm {
             tenant: namespace.strip_prefix("cluster-").unwrap_or_default().to_owned(),
-            address: addresses.of(&namespace, &name),
+            address: addresses.address_of_vm(&namespace, &name),
             namespace,
             name,
             network: network.unwrap_or_default().to_owned(),
@@ -156,7 +156,7 @@ pub(super) fn observe_state(
 ///
 /// # Errors
 /// Fails like [`items`].
-pub(super) fn asked(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
+pub(super) fn requested_machines(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
     let all = items(plane, &["machinedeployments", "-A"])?;
     let count = |one: &Value| {
         let name =

@@ -24,7 +24,7 @@ impl Default for Screen {
 
 impl Screen {
     /// Prints the current step, and writes the step to the log.
-    pub fn say(&self, what: &str) {
+    pub fn print_step(&self, what: &str) {
         let line = format!("{:>4} s  {what}\n", self.began.elapsed().as_secs());
         self.print(&line);
         std::io::stderr().write_all(line.as_bytes()).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Screen {
     ///
     /// # Errors
     /// Fails if there is no value within the time limit, or if the demo is to stop.
-    pub fn until<T>(
+    pub fn wait_until<T>(
         &self,
         what: &str,
         timeout: Duration,

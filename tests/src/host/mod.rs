@@ -22,7 +22,7 @@ use shell::Shell;
 use crate::wait;
 
 /// Time limit for a boot, which takes 30 s on two idle cores and far longer on busy cores.
-const BOOT: Duration = Duration::from_secs(300);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a command of [`Host::run`].
 const COMMAND: Duration = Duration::from_secs(120);
 
@@ -124,7 +124,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    fn unless_failed(self, command: &str) -> Result<String> {
+    fn into_result(self, command: &str) -> Result<String> {
         ensure!(self.code == 0, "`{command}` failed with {}: {}", self.code, self.output);
         Ok(self.output)
     }
@@ -169,7 +169,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host goes down
-    /// meanwhile; [`Self::rebooted`] or [`Self::power_cycle`] then restarts the host. The error message has the end
+    /// meanwhile; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the end
     /// of the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.note(command.lines().next().unwrap_or_default());
@@ -182,7 +182,7 @@ impl Host {
     /// Fails like [`Self::run`], and if the command fails.
     pub fn must(&mut self, command: &str) -> Result<String> {
         let said = self.run(command)?;
-        said.unless_failed(command)
+        said.into_result(command)
     }
 
     /// Waits until a shell condition holds, like [`wait::until`].
@@ -249,15 +249,15 @@ impl Host {
     pub fn reboot(&mut self) -> Result<()> {
         // The shell may end before it can answer; only the reboot of the host matters.
         self.start("systemctl reboot").map(drop).unwrap_or_default();
-        self.rebooted()
+        self.wait_for_reboot()
     }
 
     /// Waits for a reboot that a program on the host starts, and until the host has booted.
     ///
     /// # Errors
     /// Fails like [`Self::reboot`].
-    pub fn rebooted(&mut self) -> Result<()> {
-        self.qemu.wait_off(BOOT).or_else(|error| self.failed(&error))?;
+    pub fn wait_for_reboot(&mut self) -> Result<()> {
+        self.qemu.wait_for_exit(BOOT_TIMEOUT).or_else(|error| self.failed(&error))?;
         self.power_on()
     }
 
@@ -300,7 +300,7 @@ impl Host {
         let begin = Instant::now();
         for last in [false, false, true] {
             let port = self.qemu.power_on()?;
-            match Shell::ready(port, BOOT) {
+            match Shell::ready(port, BOOT_TIMEOUT) {
                 Ok(shell) => {
                     self.shell = Some(shell);
                     break;
@@ -325,11 +325,11 @@ impl Host {
     }
 
     fn run_unlogged(&mut self, command: &str) -> Result<String> {
-        self.command(command, COMMAND)?.unless_failed(command)
+        self.command(command, COMMAND)?.into_result(command)
     }
 
     fn failed<T>(&self, error: &anyhow::Error) -> Result<T> {
-        let (kept, console) = (self.keep_console(), self.qemu.console());
+        let (kept, console) = (self.save_console(), self.qemu.console());
         bail!("host {} is not up: {error:#}\n{console}\n{kept}", self.number)
     }
 
@@ -341,7 +341,7 @@ impl Host {
     }
 
     /// Copies the console to a folder that is not deleted with the host, and returns the path.
-    fn keep_console(&self) -> String {
+    fn save_console(&self) -> String {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = tests.parent().unwrap_or(tests).join("target/hosts");
         let log = folder.join(format!("{}-console.log", self.number));
@@ -357,7 +357,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.note(&self.keep_console());
+            self.note(&self.save_console());
         }
     }
 }

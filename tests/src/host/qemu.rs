@@ -102,7 +102,7 @@ impl Qemu {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(_) => {
-                    running.end();
+                    running.stop();
                     let errors = String::from_utf8_lossy(&self.read("errors")).into_owned();
                     return Err(anyhow::anyhow!(errors))
                         .context("QEMU (package qemu-system-x86) does not start");
@@ -114,12 +114,12 @@ impl Qemu {
     /// Switches the machine off, if it is on.
     pub(super) fn power_off(&mut self) {
         if let Some(mut running) = self.running.take() {
-            running.end();
+            running.stop();
         }
     }
 
     /// Waits until the guest shuts down or restarts; both end QEMU.
-    pub(super) fn wait_off(&mut self, timeout: Duration) -> Result<()> {
+    pub(super) fn wait_for_exit(&mut self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         while let Some(running) = &mut self.running {
             if running.process.try_wait()?.is_some() {

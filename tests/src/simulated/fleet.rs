@@ -44,7 +44,7 @@ impl Fleet {
         let client = runtime.block_on(async {
             let client = client(kubeconfig).await?;
             for name in &names {
-                make(&client, name, &part).await?;
+                create_host(&client, name, &part).await?;
             }
             anyhow::Ok(client)
         })?;
@@ -53,7 +53,7 @@ impl Fleet {
             loop {
                 for name in &names {
                     // A conflict or a busy server is retried in the next round.
-                    drop(round(&client, name, &part, may.load(Ordering::SeqCst)).await);
+                    drop(update_host(&client, name, &part, may.load(Ordering::SeqCst)).await);
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
@@ -68,7 +68,7 @@ impl Drop for Fleet {
     }
 }
 
-async fn make(client: &Client, name: &str, part: &Part) -> Result<()> {
+async fn create_host(client: &Client, name: &str, part: &Part) -> Result<()> {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
@@ -84,11 +84,11 @@ async fn make(client: &Client, name: &str, part: &Part) -> Result<()> {
     Ok(())
 }
 
-async fn round(client: &Client, name: &str, part: &Part, answers: bool) -> Result<()> {
+async fn update_host(client: &Client, name: &str, part: &Part, answers: bool) -> Result<()> {
     let api: Api<InfraNode> = Api::all(client.clone());
     let params = PatchParams::default();
     if let Part::Hosts(network) = part {
-        let asked = asked(client, network).await?;
+        let asked = desired_tenants(client, network).await?;
         let there = serde_json::to_value(&api.get(name).await?.spec.tenant_networks)?;
         if there != asked {
             let patch = json!({"spec": {"tenantNetworks": asked}});
@@ -117,7 +117,7 @@ async fn round(client: &Client, name: &str, part: &Part, answers: bool) -> Resul
 }
 
 /// Returns the tenants that a host must carry, by the tenants' statuses.
-async fn asked(client: &Client, network: &str) -> Result<Value> {
+async fn desired_tenants(client: &Client, network: &str) -> Result<Value> {
     // The objects are untyped: hosts carry the tenants of the status even if the rest of an object cannot be
     // parsed.
     let resource = ApiResource::erase::<TenantCluster>(&());

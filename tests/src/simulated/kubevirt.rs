@@ -34,7 +34,7 @@ impl KubeVirt {
         runtime.spawn(async move {
             loop {
                 // A conflict or a busy server is retried in the next round.
-                drop(round(&client, may.load(Ordering::SeqCst)).await);
+                drop(sync_instances(&client, may.load(Ordering::SeqCst)).await);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
@@ -48,7 +48,7 @@ impl Drop for KubeVirt {
     }
 }
 
-async fn round(client: &Client, works: bool) -> kube::Result<()> {
+async fn sync_instances(client: &Client, works: bool) -> kube::Result<()> {
     let resource =
         |kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", kind));
     let (machines, instances) = (resource("VirtualMachine"), resource("VirtualMachineInstance"));

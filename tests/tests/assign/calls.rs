@@ -66,7 +66,7 @@ pub(crate) fn an_extender_that_is_killed_between_filter_and_bind(
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();
     assert_eq!(one["NodeNames"].as_array().unwrap().len(), 1);
     assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "asked twice");
-    first.running.end();
+    first.running.stop();
 
     let mut second = bed.extender(plane, "by-hand", "");
     assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
@@ -80,7 +80,7 @@ pub(crate) fn an_extender_that_is_killed_between_filter_and_bind(
     assert!(error.contains("no longer fits there"), "{error}");
     assert_eq!(bed.host_of(&large), None);
     // A third extender knows the pods, but not their order of admission, because no agent has reported the pods yet.
-    second.running.end();
+    second.running.stop();
     let third_extender = bed.extender(plane, "by-hand", "");
     assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
     bed.agents_report();

@@ -65,13 +65,13 @@ impl Pair {
 
     /// Kills the extender and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_extender(&mut self, plane: &ControlPlane) {
-        self.extender.running.end();
+        self.extender.running.stop();
         self.extender = extender(plane, &self.host, self.port);
     }
 
     /// Kills the scheduler and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_scheduler(&mut self, plane: &ControlPlane) {
-        self.scheduler.end();
+        self.scheduler.stop();
         self.scheduler = scheduler(plane, &self.host, self.port);
     }
 
@@ -92,7 +92,7 @@ impl Pair {
 fn extender(plane: &ControlPlane, host: &str, port: u16) -> Controller {
     let listen = format!("--extender-listen=127.0.0.1:{port}");
     let lease = "--scheduler-lease=kube-system/berth-scheduler";
-    Controller::on_host(plane, host, &[&listen, lease]).unwrap()
+    Controller::start_on_host(plane, host, &[&listen, lease]).unwrap()
 }
 
 fn scheduler(plane: &ControlPlane, host: &str, port: u16) -> Running {

@@ -18,7 +18,7 @@ const SLOW: Duration = Duration::from_millis(1_800);
 fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &str) -> Controller {
     let listen = format!("--extender-listen=127.0.0.1:{}", bed.port);
     let lease = format!("--scheduler-lease={lease}");
-    Controller::behind(proxy, plane, name, &[&listen, &lease]).unwrap()
+    Controller::start_behind_proxy(proxy, plane, name, &[&listen, &lease]).unwrap()
 }
 
 /// Tests two consecutive bindings to one host. The extender reads the Lease before a binding waits for its turn,
@@ -38,7 +38,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     let vms = [0, 1].map(|_| bed.vm(Vm { cpus: 2, by_hand: true, ..Vm::default() }));
     let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
     assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
-    proxy.behaviour(RequestFilter::All, Behaviour::Slow(SLOW));
+    proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(SLOW));
     let bed = &*bed;
     let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
         let calls = vms.each_ref().map(|vm| {
@@ -51,7 +51,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
         });
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
-    proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+    proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     for (_, error, took) in &answers {
         assert!(*took < SCHEDULER, "kube-scheduler has given up: {took:?}, `{error}`");
     }
@@ -73,7 +73,7 @@ pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed
     let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
     // This delay is longer than the time for which the extender holds a call.
-    proxy.behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER));
+    proxy.set_behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER));
     let extender = through(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();
     let mut waits_for = String::new();
@@ -89,7 +89,7 @@ pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed
     let said = filter(bed, &vm);
     assert_eq!(said["Error"], "", "it was ready, and waited for `{waits_for}` before");
     assert!(waits_for.contains("pods"), "{waits_for}");
-    proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+    proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     bed.server.delete(&format!("{PODS}/{vm}"));
     drop(extender);
 }

@@ -96,7 +96,7 @@ pub(crate) fn killed_in_prebind(
     assert_eq!((on.values().sum(), waits.len()), (3, 1), "{on:?}\n{}", plane.log("extender"));
     assert_eq!(on[&host], 1, "{on:?}: one zone of {host} is kept");
     bed.agents_report();
-    extender.running.end();
+    extender.running.stop();
     extender = bed.extender(plane, "extender", "kube-system/berth-scheduler");
     let late = bed.vm(Vm::large("disks"));
     bed.refused(&late);
@@ -189,5 +189,5 @@ pub(crate) fn the_place_of_a_vm_that_has_no_pod(plane: &ControlPlane, bed: &mut 
     let own = bed.vm(vm(&imported, Some("import")));
     let said = filter_on(bed, &own, "import-0");
     assert_eq!(said["NodeNames"][0], "import-0", "{said}\n{}", plane.log("import"));
-    extender.running.end();
+    extender.running.stop();
 }

@@ -140,7 +140,7 @@ pub(crate) fn an_extender_that_is_killed_in_a_burst(
         .map(|number| {
             let vm = bed.vm(Vm { cpus: of(number), rack: Some("burst"), ..Vm::default() });
             if number == 9 || number == 17 {
-                extender.running.end();
+                extender.running.stop();
                 extender = bed.extender(plane, "extender", "kube-system/berth-scheduler");
             }
             vm

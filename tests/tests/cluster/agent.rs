@@ -45,7 +45,7 @@ impl Agent {
     /// Kills the agent like a crash, and restarts it with additional flags, which later restarts keep.
     pub(crate) fn restart(&mut self, more: &[&str]) {
         self.command.extend(more.iter().map(|flag| (*flag).to_owned()));
-        self.running.end();
+        self.running.stop();
         self.running = run(&self.command, &self.log);
     }
 }

@@ -109,7 +109,9 @@ fn has_event(plane: &ControlPlane, reason: &str) {
 }
 
 pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
-    plane.ask("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}})).unwrap();
+    plane
+        .set_infra_node_spec("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}}))
+        .unwrap();
     until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
     assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
     has_event(plane, "FieldsOwnedByOthers");
@@ -127,7 +129,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     until(plane, &A, "/spec/hugepages/0/count", &json!(32));
     until(plane, &B, "/spec/ksm/mode", &json!("Auto"));
     assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "On");
-    plane.ask("rack1-a", &json!({"ksm": null})).unwrap();
+    plane.set_infra_node_spec("rack1-a", &json!({"ksm": null})).unwrap();
     until(plane, &A, "/spec/ksm", &json!({"mode": "Auto"}));
     until_said(plane, &A, "ProfileOverridden", None);
 }
@@ -135,11 +137,14 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
 /// Tests an override of `cpu.reserved`, whose fields `coresPerZone` and `cpus` exclude each other.
 pub(crate) fn a_choice_of_fields_is_left_whole(plane: &ControlPlane) {
     plane
-        .ask("rack1-a", &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}))
+        .set_infra_node_spec(
+            "rack1-a",
+            &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}),
+        )
         .unwrap();
     until_said(plane, &A, "ProfileOverridden", Some("spec.cpu.reserved"));
     assert_eq!(spec(plane, "rack1-a")["cpu"]["reserved"], json!({"cpus": "0-1"}));
-    plane.ask("rack1-a", &json!({"cpu": {"reserved": null}})).unwrap();
+    plane.set_infra_node_spec("rack1-a", &json!({"cpu": {"reserved": null}})).unwrap();
     until(plane, &A, "/spec/cpu/reserved", &json!({"coresPerZone": 1}));
     until_said(plane, &A, "ProfileOverridden", None);
 }

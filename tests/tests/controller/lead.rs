@@ -74,7 +74,7 @@ pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
         .until("the third is ready", SOON, |_| (third.page("/readyz")?.0 == 200).then_some(()))
         .unwrap();
     let begin = Instant::now();
-    second.running.end();
+    second.running.stop();
     profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "On"}}));
     seen(plane, "On");
     let took = begin.elapsed();

@@ -53,7 +53,7 @@ impl<'a> Bed<'a> {
     /// Changes the spec of the InfraNode as an operator does, without the proxy.
     pub(crate) fn ask(&self, sleep: u32) {
         let spec = json!({"ksm": {"mode": "On", "sleepMillis": sleep}});
-        self.plane.ask(self.name, &spec).unwrap();
+        self.plane.set_infra_node_spec(self.name, &spec).unwrap();
     }
 
     /// Waits until the host has the requested value.
@@ -109,7 +109,7 @@ impl<'a> Bed<'a> {
 
     /// Resets the proxy, which then forwards everything unchanged.
     pub(crate) fn get_well(&self) {
-        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+        self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     }
 
     /// Returns the number of status updates that the server has accepted.

@@ -15,7 +15,7 @@ const TROUBLE: Duration = Duration::from_secs(6);
 pub(crate) fn off_in_the_middle_of_lines(bed: &Bed<'_>) {
     let before = bed.said();
     let mark = bed.proxy.mark();
-    bed.proxy.behaviour(RequestFilter::All, Behaviour::Cut);
+    bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Cut);
     // The watch delivers half of the object, and so do the lists that follow.
     bed.ask(54);
     bed.says(&before, "; trying again", SOON);
@@ -30,7 +30,7 @@ pub(crate) fn off_in_the_middle_of_lines(bed: &Bed<'_>) {
 pub(crate) fn lines_are_no_json(bed: &Bed<'_>) {
     let before = bed.said();
     let mark = bed.proxy.mark();
-    bed.proxy.behaviour(
+    bed.proxy.set_behaviour(
         RequestFilter::Reads,
         Behaviour::ReplaceText("\"spec\":{".to_owned(), "<html>".to_owned()),
     );
@@ -52,7 +52,7 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
         "\"generation\":".to_owned(),
         "\"generation\":\"x\",\"g\":".to_owned(),
     );
-    bed.proxy.behaviour(RequestFilter::Reads, garbled);
+    bed.proxy.set_behaviour(RequestFilter::Reads, garbled);
     bed.ask(56);
     bed.says(&before, "sent an object that cannot be parsed", SOON);
     bed.says(&before, "invalid type: string \"x\", expected i64", SOON);
@@ -65,7 +65,7 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
 
     // A wrong type in a field of the spec only affects this part of the spec, and the agent leaves this part of the
     // host unchanged.
-    bed.proxy.behaviour(
+    bed.proxy.set_behaviour(
         RequestFilter::Reads,
         Behaviour::ReplaceText(
             "\"sleepMillis\":".to_owned(),

@@ -70,7 +70,8 @@ impl Bed {
         let proxy = Proxy::start(&plane).unwrap();
         // The Lease must not expire during the refusals.
         let more = ["--lease-duration=120", "--resync=600", "--log-format=json"];
-        let controller = Controller::behind(&proxy, &plane, "controller", &more).unwrap();
+        let controller =
+            Controller::start_behind_proxy(&proxy, &plane, "controller", &more).unwrap();
         let bed = Self { plane, proxy, _controller: controller };
         bed.change(0);
         bed.plane
@@ -165,17 +166,20 @@ impl Bed {
     }
 
     fn writes_are_refused_with_a_time(&self, code: u16, number: u32) {
-        self.proxy
-            .behaviour(RequestFilter::Writes, Behaviour::Answer(code, Some(REST), BUSY.to_owned()));
+        self.proxy.set_behaviour(
+            RequestFilter::Writes,
+            Behaviour::Answer(code, Some(REST), BUSY.to_owned()),
+        );
         let asked = self.changed_while_refused(number);
         every_reconciler_tried(&asked, 2);
         no_request_came_early(&asked);
-        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+        self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
         self.is_done(number);
     }
 
     fn writes_are_refused_without_a_time(&self, number: u32) {
-        self.proxy.behaviour(RequestFilter::Writes, Behaviour::Answer(500, None, BUSY.to_owned()));
+        self.proxy
+            .set_behaviour(RequestFilter::Writes, Behaviour::Answer(500, None, BUSY.to_owned()));
         let asked = self.changed_while_refused(number);
         every_reconciler_tried(&asked, 3);
         // The backoff starts at half a second, and jitter shortens each delay by at most a quarter: 0.4, 1.1, 2.6,
@@ -187,7 +191,7 @@ impl Bed {
             let most = 8 + usize::try_from(lasted.saturating_sub(TROUBLE).as_secs() / 5).unwrap();
             assert!(requests.len() <= most, "{kind:?}: {requests:#?}");
         }
-        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+        self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
         self.is_done(number);
     }
 
@@ -195,7 +199,7 @@ impl Bed {
     /// kind again.
     fn everything_is_refused_with_a_time(&self, number: u32) {
         self.proxy
-            .behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
+            .set_behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
         let mark = self.proxy.mark();
         self.proxy.reset();
         sleep(TROUBLE);
@@ -215,7 +219,7 @@ impl Bed {
             assert!(lists.is_some_and(|(_, requests)| requests.len() >= 2), "{plural}: {kinds:#?}");
         }
         no_request_came_early(&asked);
-        self.proxy.behaviour(RequestFilter::All, Behaviour::Forward);
+        self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
         self.change(number);
         self.is_done(number);
     }

@@ -17,7 +17,8 @@ const BUSY: &str = "Too many requests, please try again later.\n";
 
 pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
     let before = bed.said();
-    bed.proxy.behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
+    bed.proxy
+        .set_behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
     let mark = bed.proxy.mark();
     bed.proxy.reset();
     bed.distance(21);
@@ -43,7 +44,7 @@ pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
 pub(crate) fn of_all_requests(bed: &Bed<'_>) {
     let before = bed.said();
     let failure = failure(500, "InternalError", "etcdserver: request timed out");
-    bed.proxy.behaviour(RequestFilter::All, Behaviour::Answer(500, None, failure));
+    bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Answer(500, None, failure));
     let mark = bed.proxy.mark();
     bed.proxy.reset();
     bed.distance(22);
@@ -80,7 +81,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
         "Operation cannot be fulfilled on infranodes.berth.dev \"rack1-a\": the object has been modified; please apply \
          your changes to the latest version and try again",
     );
-    bed.proxy.behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
+    bed.proxy.set_behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.ask(51);
     // The watch may still be in its backoff after the earlier refusals, for half a minute at most.
@@ -96,7 +97,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
 
     // The same conflict occurs when the agent creates the object.
     let conflict = failure(409, "Conflict", "the storage is changing");
-    bed.proxy.behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
+    bed.proxy.set_behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.plane.kubectl(&["delete", "infranode", bed.name]).unwrap();
     bed.until("it tries to make its InfraNode", SOON, || {

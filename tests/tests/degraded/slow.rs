@@ -10,7 +10,7 @@ use crate::bed::{Bed, SOON, by_kind};
 const LATE: Duration = Duration::from_secs(40);
 
 pub(crate) fn but_in_time(bed: &Bed<'_>) {
-    bed.proxy.behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(3)));
+    bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(3)));
     bed.proxy.reset();
     bed.ask(52);
     bed.is_at(52, SOON);
@@ -21,7 +21,7 @@ pub(crate) fn but_in_time(bed: &Bed<'_>) {
 
 pub(crate) fn beyond_patience(bed: &mut Bed<'_>) {
     let before = bed.said();
-    bed.proxy.behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(30)));
+    bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(30)));
     let mark = bed.proxy.mark();
     bed.proxy.reset();
     bed.ask(53);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_tests::host::Host;
 use berth_tests::package::newest;
-use berth_tests::pings::unexplained;
+use berth_tests::pings::unexplained_losses;
 use serde_json::Value;
 
 use crate::{MANIFEST, UPLINK, assert_same, frames, links, manifest, write};
@@ -78,7 +78,7 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
     let [tenant, control] =
         ["/run/watch", "/run/control"].map(|file| hosts[0].must(&format!("cat {file}")).unwrap());
     assert!(tenant.contains("icmp_seq=1 "), "no ping within the tenant was answered: {said}");
-    let lost = unexplained(&tenant, &control);
+    let lost = unexplained_losses(&tenant, &control);
     assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {said}");
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         stop(host);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, FROM_HOSTS, Parts, condition};
+use berth_tests::cluster::{ControlPlane, HOST_GATEWAY, Parts, condition};
 use berth_tests::host::Host;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
         condition(node, "Ready")["status"] == "True"
     });
 
-    plane.ask(NODE, &spec(1500)).unwrap();
+    plane.set_infra_node_spec(NODE, &spec(1500)).unwrap();
     until(&plane, host, "the change is rolled back and reported", |node| {
         let status = node["status"].to_string();
         status.contains("the API server") && status.contains("is no longer reachable")
@@ -51,8 +51,8 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
 
     // After the route to the API server also uses the VLAN link, the same change succeeds when it is requested
     // again.
-    host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.99.0.1")).unwrap();
-    plane.ask(NODE, &spec(1400)).unwrap();
+    host.must(&format!("ip route replace {HOST_GATEWAY}/32 via 10.99.0.1")).unwrap();
+    plane.set_infra_node_spec(NODE, &spec(1400)).unwrap();
     until(&plane, host, "the change is made", |node| {
         condition(node, "TenantNetworksReady")["status"] == "True"
     });
@@ -60,7 +60,7 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
 
     host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
     host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.98.0.1")).unwrap();
+    host.must(&format!("ip route replace {HOST_GATEWAY}/32 via 10.98.0.1")).unwrap();
     assert_same(&before, &links(host));
 }
 
@@ -89,7 +89,7 @@ fn route(host: &mut Host, router: &mut Host) {
         .unwrap();
     host.must(&format!(
         "ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1
-         ip address add 10.98.0.2/24 dev {UPLINK}; ip route add {FROM_HOSTS}/32 via 10.98.0.1"
+         ip address add 10.98.0.2/24 dev {UPLINK}; ip route add {HOST_GATEWAY}/32 via 10.98.0.1"
     ))
     .unwrap();
 }

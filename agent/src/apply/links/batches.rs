@@ -73,7 +73,7 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
             .filter(|transaction| transaction.next_step().is_some())
             .collect();
         if open.is_empty() {
-            raise(kernel, transactions).map_err(Arc::new)?;
+            set_links_up(kernel, transactions).map_err(Arc::new)?;
             return broken.map_or(Ok(()), Err);
         }
         let steps: Vec<&LinkOp> =
@@ -115,7 +115,7 @@ fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
 }
 
 /// Sets the links up that the transactions created.
-fn raise(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
+fn set_links_up(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     let made = transactions.iter().enumerate();
     let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = made
         .flat_map(|(place, transaction)| transaction.created_links().map(move |op| (place, op)))
@@ -123,7 +123,7 @@ fn raise(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
     if ops.is_empty() {
         return Ok(());
     }
-    for (place, answer) in owners.into_iter().zip(kernel.raise(&ops)?) {
+    for (place, answer) in owners.into_iter().zip(kernel.set_links_up(&ops)?) {
         if let (Some(transaction), Err(why)) = (transactions.get_mut(place), answer) {
             transaction.record_raise_failure(why);
         }

@@ -169,7 +169,7 @@ pub enum TrialNotStarted {
     /// No default gateway answers before the change.
     #[error(
         "no gateway answers now ({}), so a loss of connectivity could not be detected; not applied",
-        named(.0)
+        format_gateways(.0)
     )]
     NoGateway(Vec<Gateway>),
     /// The time since boot is unknown.
@@ -177,7 +177,7 @@ pub enum TrialNotStarted {
     Uptime,
     /// The agent could not save the note that describes the rollback.
     #[error("{0}; without the note the change could not be rolled back; not applied")]
-    Note(#[source] WriteError),
+    NoteNotWritten(#[source] WriteError),
     /// The kernel refused a step.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -204,7 +204,7 @@ pub enum RollbackResult {
     },
     /// The port could not be removed from its bridge, or it is unknown whether it was removed.
     #[error("{cause}; the rollback failed: {source}")]
-    Impossible {
+    RollbackFailed {
         /// The reason for the rollback.
         cause: Box<TrialFailure>,
         /// The reason why the rollback failed.
@@ -213,7 +213,7 @@ pub enum RollbackResult {
     /// The note could not be removed after a successful trial. The change is rolled back, because a guard or the next
     /// start of the agent rolls back the change of a note that exists.
     #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "rolled back".to_owned()))]
-    Note {
+    NoteNotRemoved {
         /// The reason why the note could not be removed.
         source: WriteError,
         /// The port.
@@ -233,7 +233,7 @@ pub enum TrialFailure {
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
     /// Gateways that answered before the change no longer answer.
-    #[error("{} has not answered for {seconds} s", named(.gateways))]
+    #[error("{} has not answered for {seconds} s", format_gateways(.gateways))]
     Gateways {
         /// The gateways that do not answer.
         gateways: Vec<Gateway>,
@@ -245,7 +245,7 @@ pub enum TrialFailure {
     ApiServer(Vec<SocketAddr>),
 }
 
-fn named(gateways: &[Gateway]) -> String {
+fn format_gateways(gateways: &[Gateway]) -> String {
     let names: Vec<String> = gateways.iter().map(|gateway| gateway.address.to_string()).collect();
     if names.is_empty() {
         "there is none".to_owned()

@@ -7,7 +7,7 @@ use super::error::FilterError;
 use crate::netlink::Refused;
 use crate::nftables::{NF_DROP, Request, Transactions, message};
 use crate::plan::network::filter::{
-    FORWARD, HOOK, RESERVED, RESERVED_CHAIN, RESERVED_MASK, Rule, UPLINKS, name_key,
+    FORWARD, FORWARD_HOOK, RESERVED, RESERVED_CHAIN, RESERVED_MASK, Rule, UPLINKS, name_key,
     reserved_addresses, table,
 };
 use crate::plan::network::{FilterWork, LINK_GROUP};
@@ -40,23 +40,24 @@ pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
     if now == should_be { Ok(()) } else { Err(FilterError::Differs) }
 }
 
-fn of_table() -> Attributes {
+fn table_attribute() -> Attributes {
     Attributes::default().text(1, TABLE)
 }
 
 fn delete() -> Request {
-    Request::delete(message::DELETE_TABLE, of_table())
+    Request::delete(message::DELETE_TABLE, table_attribute())
 }
 
 /// Returns the requests that replace the table. The first request creates the table if it does not exist, because the
 /// second request, which deletes the table, would fail without it. The other requests create the table from scratch.
 fn replace(filter: &FilterRecord) -> Vec<Request> {
-    let make =
-        || of_table().number(2, 0).comment(6, "made by berth-agent, and restored when changed");
+    let make = || {
+        table_attribute().number(2, 0).comment(6, "made by berth-agent, and restored when changed")
+    };
     let mut requests = vec![
-        Request::make(message::NEW_TABLE, make()),
+        Request::create(message::NEW_TABLE, make()),
         delete(),
-        Request::make(message::NEW_TABLE, make()),
+        Request::create(message::NEW_TABLE, make()),
     ];
     // The key types are the data types that `nft` defines, so that `nft list` can show the keys: a hardware address (9)
     // and the name of a link (41).
@@ -64,19 +65,25 @@ fn replace(filter: &FilterRecord) -> Vec<Request> {
     requests.extend(set(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
     let names = filter.uplinks.iter().map(name_key);
     requests.extend(set(2, UPLINKS, (41, HOST_ENDIAN, 16), names.collect()));
-    let hook =
-        Attributes::default().number(1, HOOK.number).number(2, HOOK.priority.cast_unsigned());
-    let forward =
-        of_table().text(3, FORWARD).nested(4, hook).number(5, HOOK.policy).text(7, "filter");
-    requests.push(Request::make(message::NEW_CHAIN, of_table().text(3, RESERVED_CHAIN)));
-    requests.push(Request::make(message::NEW_CHAIN, forward));
+    let hook = Attributes::default()
+        .number(1, FORWARD_HOOK.number)
+        .number(2, FORWARD_HOOK.priority.cast_unsigned());
+    let forward = table_attribute()
+        .text(3, FORWARD)
+        .nested(4, hook)
+        .number(5, FORWARD_HOOK.policy)
+        .text(7, "filter");
+    requests.push(Request::create(message::NEW_CHAIN, table_attribute().text(3, RESERVED_CHAIN)));
+    requests.push(Request::create(message::NEW_CHAIN, forward));
     for rule in Rule::ALL {
         let expressions =
             expressions(rule).into_iter().fold(Attributes::default(), |all, (name, data)| {
                 all.nested(LIST_ITEM, Attributes::default().text(1, name).nested(2, data))
             });
-        let attributes =
-            of_table().text(2, rule.chain()).nested(4, expressions).comment(7, &rule.comment());
+        let attributes = table_attribute()
+            .text(2, rule.chain())
+            .nested(4, expressions)
+            .comment(7, &rule.comment());
         requests.push(Request::append(message::NEW_RULE, attributes));
     }
     requests
@@ -97,22 +104,22 @@ fn set(
 ) -> Vec<Request> {
     // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers in the wrong byte order.
     let order = [&[0, 4], order.to_ne_bytes().as_slice()].concat();
-    let attributes = of_table()
+    let attributes = table_attribute()
         .text(2, name)
         .number(3, 0)
         .number(4, key_type)
         .number(5, length)
         .number(10, number)
         .bytes(13, &order);
-    let made = Request::make(message::NEW_SET, attributes);
+    let made = Request::create(message::NEW_SET, attributes);
     if keys.is_empty() {
         return vec![made];
     }
     let elements = keys.iter().fold(Attributes::default(), |all, key| {
         all.nested(LIST_ITEM, Attributes::default().nested(1, value(key)))
     });
-    let attributes = of_table().text(2, name).nested(3, elements).number(4, number);
-    vec![made, Request::make(message::NEW_ELEMENTS, attributes)]
+    let attributes = table_attribute().text(2, name).nested(3, elements).number(4, number);
+    vec![made, Request::create(message::NEW_ELEMENTS, attributes)]
 }
 
 /// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
@@ -128,33 +135,33 @@ const REGISTER: u32 = 1;
 fn expressions(rule: Rule) -> Vec<Expression> {
     match rule {
         Rule::Reserved => vec![
-            ("payload", destination()),
-            ("bitwise", masked(&RESERVED_MASK)),
-            ("lookup", is_in(RESERVED)),
-            ("immediate", verdict(JUMP, Some(RESERVED_CHAIN))),
+            ("payload", payload_expression()),
+            ("bitwise", bitwise_expression(&RESERVED_MASK)),
+            ("lookup", lookup_expression(RESERVED)),
+            ("immediate", verdict_attributes(JUMP, Some(RESERVED_CHAIN))),
         ],
         Rule::OfGroup => vec![
             ("meta", meta(OUTPUT_GROUP)),
             // The kernel compares link groups in the byte order of the host.
-            ("cmp", equals(&LINK_GROUP.to_ne_bytes())),
+            ("cmp", compare_expression(&LINK_GROUP.to_ne_bytes())),
             ("counter", Attributes::default()),
-            ("immediate", verdict(NF_DROP, None)),
+            ("immediate", verdict_attributes(NF_DROP, None)),
         ],
         Rule::OfUplinks => vec![
             ("meta", meta(OUTPUT_NAME)),
-            ("lookup", is_in(UPLINKS)),
+            ("lookup", lookup_expression(UPLINKS)),
             ("counter", Attributes::default()),
-            ("immediate", verdict(NF_DROP, None)),
+            ("immediate", verdict_attributes(NF_DROP, None)),
         ],
     }
 }
 
 /// Returns an expression that loads the destination address: six bytes from the start of the link layer header.
-fn destination() -> Attributes {
+fn payload_expression() -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, 0).number(3, 0).number(4, 6)
 }
 
-fn masked(mask: &[u8; 6]) -> Attributes {
+fn bitwise_expression(mask: &[u8; 6]) -> Attributes {
     Attributes::default()
         .number(1, REGISTER)
         .number(2, REGISTER)
@@ -163,7 +170,7 @@ fn masked(mask: &[u8; 6]) -> Attributes {
         .nested(5, value(&[0; 6]))
 }
 
-fn is_in(set: &str) -> Attributes {
+fn lookup_expression(set: &str) -> Attributes {
     Attributes::default().text(1, set).number(2, REGISTER)
 }
 
@@ -176,7 +183,7 @@ fn meta(key: u32) -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, key)
 }
 
-fn equals(bytes: &[u8]) -> Attributes {
+fn compare_expression(bytes: &[u8]) -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, 0).nested(3, value(bytes))
 }
 
@@ -184,7 +191,7 @@ fn equals(bytes: &[u8]) -> Attributes {
 const JUMP: u32 = (-3_i32).cast_unsigned();
 
 /// Returns a verdict: `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.
-fn verdict(code: u32, chain: Option<&str>) -> Attributes {
+fn verdict_attributes(code: u32, chain: Option<&str>) -> Attributes {
     let verdict = Attributes::default().number(1, code);
     let verdict = match chain {
         Some(chain) => verdict.text(2, chain),

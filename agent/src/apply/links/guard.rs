@@ -19,7 +19,7 @@ pub const COMMAND: &str = "trial-guard";
 
 /// Starts a guard process for the saved note. `deadline` makes the name of the transient unit unique.
 pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
-    match unit(context, deadline) {
+    match start_guard_unit(context, deadline) {
         Ok(unit) => {
             tracing::info!(
                 unit,
@@ -31,7 +31,7 @@ pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
             tracing::warn!(%error, "failed to start a transient unit as guard of the trial")
         }
     }
-    match child(context) {
+    match spawn_guard_process(context) {
         Ok(()) => Guard::Child,
         Err(error) => {
             tracing::warn!(%error, "failed to start a child process as guard of the trial");
@@ -40,18 +40,18 @@ pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
     }
 }
 
-fn unit(context: &ApplyContext, deadline: u64) -> Result<String, SystemdError> {
+fn start_guard_unit(context: &ApplyContext, deadline: u64) -> Result<String, SystemdError> {
     if context.root.is_from_container() {
         return Err(SystemdError::container());
     }
-    let program = program().map_err(|error| SystemdError::because(&error))?;
+    let program = program().map_err(|error| SystemdError::from_error(&error))?;
     let name = format!("berth-trial-guard-{deadline}.service");
     let root = context.root.path().to_string_lossy();
     context.systemd()?.start_transient(&name, &program.to_string_lossy(), &[COMMAND, &root])?;
     Ok(name)
 }
 
-fn child(context: &ApplyContext) -> io::Result<()> {
+fn spawn_guard_process(context: &ApplyContext) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(program()?);

@@ -21,7 +21,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel does not answer; see [`Kernel::step`].
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
+    fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Changes the nftables rules that drop guests' control frames, and compares the rules of the kernel with the
     /// desired rules.
@@ -40,7 +40,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel does not answer; see [`Kernel::links`].
-    fn nearby(&mut self, name: &LinkName) -> io::Result<Links>;
+    fn stacked_links(&mut self, name: &LinkName) -> io::Result<Links>;
 
     /// Applies a change that may interrupt the host's own traffic, and rolls it back if it does. Returns a message for
     /// the outcome of the change.

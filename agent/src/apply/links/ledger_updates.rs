@@ -43,7 +43,7 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
 
 /// Records the links that are about to become uplinks.
 pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
-    if let Some((port, _)) = work.joins() {
+    if let Some((port, _)) = work.joined_uplink() {
         let made = ledger.networks.entry(work.network.clone()).or_default();
         if made.uplink.as_ref() != Some(port) {
             made.joining.insert(port.clone());
@@ -52,7 +52,7 @@ pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Returns the names of the uplinks that a plan sets up.
-pub(crate) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
+pub(crate) fn uplinks_set_up(work: &LinkWork) -> BTreeSet<LinkName> {
     let raised = work.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),
         _ => None,

@@ -11,9 +11,9 @@ use super::{filter, messages, trial};
 use crate::apply::context::ApplyContext;
 use crate::netlink::Netlink;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
-use berth_host_facts::links::{Links, live, nearby};
+use berth_host_facts::links::{Links, live, read_stacked_links};
 
-/// The running kernel, with a netlink socket that is opened when it is first needed.
+/// The running kernel, with_netlink a netlink socket that is opened when it is first needed.
 pub(super) struct Live<'h, 'a> {
     context: &'h ApplyContext<'a>,
     netlink: Option<Netlink>,
@@ -24,9 +24,9 @@ impl<'h, 'a> Live<'h, 'a> {
         Self { context, netlink: None }
     }
 
-    /// Calls `work` with the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
+    /// Calls `work` with_netlink the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
     /// opens another socket.
-    fn with<T>(
+    fn with_netlink<T>(
         &mut self,
         work: impl FnOnce(&ApplyContext<'a>, &mut Netlink) -> io::Result<T>,
     ) -> io::Result<T> {
@@ -39,15 +39,15 @@ impl<'h, 'a> Live<'h, 'a> {
 
 impl Kernel for Live<'_, '_> {
     fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
-        self.with(|context, netlink| {
+        self.with_netlink(|context, netlink| {
             let indexes = numbers(netlink, ops)?;
             step(context, netlink, &indexes, ops)
         })
     }
 
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
-        let messages = ops.iter().map(|op| messages::up(op.link(), true)).collect();
-        let answers = self.with(|_, netlink| netlink.change(messages))?;
+    fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
+        let messages = ops.iter().map(|op| messages::set_state_message(op.link(), true)).collect();
+        let answers = self.with_netlink(|_, netlink| netlink.change(messages))?;
         let answers = ops.iter().zip(answers);
         Ok(answers
             .map(|(op, answer)| answer.map_err(|refused| StepError::refused(op, refused)))
@@ -62,8 +62,10 @@ impl Kernel for Live<'_, '_> {
         live()
     }
 
-    fn nearby(&mut self, name: &LinkName) -> io::Result<Links> {
-        self.with(|context, netlink| nearby(&mut netlink.reader, context.root, name))
+    fn stacked_links(&mut self, name: &LinkName) -> io::Result<Links> {
+        self.with_netlink(|context, netlink| {
+            read_stacked_links(&mut netlink.reader, context.root, name)
+        })
     }
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {

@@ -31,7 +31,10 @@ const IPV6_MIN_MTU: u32 = 1280;
 ///
 /// # Errors
 /// If a link that the new link depends on does not exist.
-pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
+pub(super) fn create_link_message(
+    desired: &DesiredLink,
+    indexes: &Indexes,
+) -> Result<LinkMessage, StepError> {
     let name = desired.name.as_str();
     let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
     Ok(match &desired.kind {
@@ -56,7 +59,7 @@ pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessa
                 .id((*id).into())
                 .mtu(desired.mtu)
                 .link_group(LINK_GROUP);
-            joined(builder, master).build()
+            with_controller(builder, master).build()
         }
         DesiredKind::Vxlan { vni, port, local, .. } => {
             let builder = LinkMessageBuilder::<LinkVxlan>::new(name)
@@ -69,12 +72,15 @@ pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessa
                 IpAddr::V4(local) => builder.local(*local),
                 IpAddr::V6(local) => builder.local6(*local),
             };
-            joined(builder, master).build()
+            with_controller(builder, master).build()
         }
     })
 }
 
-fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessageBuilder<T> {
+fn with_controller<T>(
+    builder: LinkMessageBuilder<T>,
+    master: Option<u32>,
+) -> LinkMessageBuilder<T> {
     match master {
         Some(master) => builder.controller(master),
         None => builder,
@@ -112,7 +118,7 @@ pub(super) fn set_properties(
         builder.alias(&desired.alias).mtu(desired.mtu).build()
     } else {
         let builder = LinkUnspec::new_with_name(&name);
-        joined(builder.alias(&desired.alias).mtu(desired.mtu), master).build()
+        with_controller(builder.alias(&desired.alias).mtu(desired.mtu), master).build()
     };
     if let Some(number) = number {
         message.header.index = number;
@@ -132,7 +138,7 @@ pub(super) fn set_properties(
 }
 
 /// Returns the message that sets a link up or down.
-pub(super) fn up(name: &LinkName, up: bool) -> (ChangeMode, Message) {
+pub(super) fn set_state_message(name: &LinkName, up: bool) -> (ChangeMode, Message) {
     let builder = LinkUnspec::new_with_name(name.as_str());
     let message = if up { builder.up() } else { builder.down() }.build();
     (ChangeMode::Change, Message::NewLink(message))
@@ -148,7 +154,7 @@ pub(super) fn disable_vlan_filtering(name: &LinkName) -> (ChangeMode, Message) {
 ///
 /// # Errors
 /// If the bridge does not exist.
-pub(super) fn master(
+pub(super) fn set_master_message(
     port: &LinkName,
     bridge: Option<&LinkName>,
     indexes: &Indexes,

@@ -15,7 +15,7 @@ use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
 /// The longest pause after a removal.
-const PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `ended`.
 pub(super) fn execute(
@@ -31,12 +31,12 @@ pub(super) fn execute(
         }
         let failed = |error: io::Error| ApplyResult::Failed(format!("netlink: {error}"));
         let Some(work) = change.links() else { continue };
-        ended(change, one(kernel, Transaction::new(work)).unwrap_or_else(failed));
+        ended(change, apply_removal(kernel, Transaction::new(work)).unwrap_or_else(failed));
         context.report_progress();
     }
 }
 
-fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
+fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
     while let Some(op) = transaction.next_step() {
         // A VM may have been attached since the plan was made, or since the last step. The kernel would remove the link
         // even so.
@@ -45,7 +45,7 @@ fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Appl
                 LinkOp::Leave { port, .. } => port,
                 other => other.link(),
             };
-            let near = match kernel.nearby(around) {
+            let near = match kernel.stacked_links(around) {
                 Ok(near) => near,
                 Err(error) => {
                     let (link, source) = (around.clone(), Arc::new(error));
@@ -61,14 +61,14 @@ fn one(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<Appl
             if let LinkOp::Leave { port, bridge } = op
                 && near.named(port).and_then(|port| port.master.as_ref()) != Some(bridge)
             {
-                transaction.skip();
+                transaction.skip_step();
                 continue;
             }
         }
         let begin = Instant::now();
         let result = kernel.step(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
         transaction.record(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
-        std::thread::sleep(begin.elapsed().min(PAUSE));
+        std::thread::sleep(begin.elapsed().min(MAX_PAUSE));
     }
     if transaction.is_stopped() {
         Ok(transaction.result(&kernel.links()?))

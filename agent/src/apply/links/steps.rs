@@ -14,7 +14,7 @@ use crate::plan::network::{DesiredKind, LinkOp};
 
 /// Returns the current indexes of the links that the messages of the steps identify by index.
 pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
-    let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
+    let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| referenced_links(op)).collect();
     names.sort_unstable();
     names.dedup();
     let numbers = netlink.reader.numbers(&names)?;
@@ -22,7 +22,7 @@ pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Inde
 }
 
 /// Returns the links that the messages of a step identify by index.
-fn named(op: &LinkOp) -> Vec<&LinkName> {
+fn referenced_links(op: &LinkOp) -> Vec<&LinkName> {
     match op {
         LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
             let below = match &desired.kind {
@@ -92,17 +92,19 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
     let settle = |desired| messages::set_properties(desired, indexes, has_ipv6);
     Ok(match op {
         LinkOp::Make(desired) => {
-            vec![(ChangeMode::Create, NewLink(messages::make(desired, indexes)?))]
+            vec![(ChangeMode::Create, NewLink(messages::create_link_message(desired, indexes)?))]
         }
         LinkOp::SetProperties(desired) => vec![(ChangeMode::Change, NewLink(settle(desired)?))],
         LinkOp::RemoveAddresses { link, addresses } => {
             messages::remove_addresses(link, addresses, indexes)?
         }
         LinkOp::DisableVlanFiltering(name) => vec![messages::disable_vlan_filtering(name)],
-        LinkOp::Up(name) => vec![messages::up(name, true)],
-        LinkOp::Down(name) => vec![messages::up(name, false)],
-        LinkOp::Join { port, bridge } => vec![messages::master(port, Some(bridge), indexes)?],
-        LinkOp::Leave { port, .. } => vec![messages::master(port, None, indexes)?],
+        LinkOp::Up(name) => vec![messages::set_state_message(name, true)],
+        LinkOp::Down(name) => vec![messages::set_state_message(name, false)],
+        LinkOp::Join { port, bridge } => {
+            vec![messages::set_master_message(port, Some(bridge), indexes)?]
+        }
+        LinkOp::Leave { port, .. } => vec![messages::set_master_message(port, None, indexes)?],
         LinkOp::AddVlans { port, vlans } => vec![messages::add_vlans(port, vlans, indexes)?],
         LinkOp::RemoveVlans { port, vlans, itself } => {
             vec![messages::remove_vlans(port, vlans, *itself, indexes)?]

@@ -6,7 +6,7 @@ use std::io;
 use berth_api::LinkName;
 
 use crate::apply::outcome::ApplyResult;
-use crate::plan::network::{LinkOp, LinkWork, users, verify_step};
+use crate::plan::network::{LinkOp, LinkWork, links_losing_frames, verify_step};
 use berth_host_facts::links::Links;
 
 use super::error::{StepError, TrialError};
@@ -85,17 +85,19 @@ impl<'a> Transaction<'a> {
     /// Records the result of the step that [`Self::next_step`] returned.
     pub(super) fn record(&mut self, result: Result<(), StepError>) {
         match result {
-            Ok(()) => self.skip(),
+            Ok(()) => self.skip_step(),
             Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
             // The rollback steps that follow would restore a link while the link that the refused step was to remove
             // still exists: the bridge would then have two uplinks.
-            Err(_) if self.next_step().is_some_and(LinkOp::takes_away) => self.refuse_rollback(),
-            Err(_) => self.skip(),
+            Err(_) if self.next_step().is_some_and(LinkOp::may_disconnect_links) => {
+                self.refuse_rollback()
+            }
+            Err(_) => self.skip_step(),
         }
     }
 
     /// Skips the next step, which need not be applied.
-    pub(super) const fn skip(&mut self) {
+    pub(super) const fn skip_step(&mut self) {
         if let Phase::Applying { next } | Phase::RollingBack { next, .. } = &mut self.phase {
             *next += 1;
         }
@@ -106,7 +108,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn needs_check(&self) -> bool {
         self.is_applying()
             && !self.work.may_disrupt
-            && self.next_step().is_some_and(LinkOp::takes_away)
+            && self.next_step().is_some_and(LinkOp::may_disconnect_links)
     }
 
     /// Stops the change if its next step would disconnect links that were attached after the change was planned.
@@ -118,7 +120,8 @@ impl<'a> Transaction<'a> {
     }
 
     fn in_use(&self, op: &LinkOp, links: &Links) -> Option<String> {
-        let users: Vec<String> = users(op, links, &self.work.ops).into_iter().collect();
+        let users: Vec<String> =
+            links_losing_frames(op, links, &self.work.ops).into_iter().collect();
         (!users.is_empty()).then(|| format!("{}: {} came meanwhile", op.link(), users.join(", ")))
     }
 
@@ -155,7 +158,7 @@ impl<'a> Transaction<'a> {
     fn stop(&mut self, cause: Cause) {
         let Phase::Applying { next: applied } = self.phase else { return };
         let mut done = self.work.ops.iter().take(applied);
-        self.phase = if done.any(LinkOp::takes_away) && !self.work.undo.is_empty() {
+        self.phase = if done.any(LinkOp::may_disconnect_links) && !self.work.undo.is_empty() {
             Phase::RollingBack { cause, applied, next: 0 }
         } else {
             Phase::Stopped { cause, applied }

@@ -42,7 +42,7 @@ const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Additional time that the guard waits after the deadline of the agent's process.
-const GRACE: Duration = Duration::from_secs(5);
+const GUARD_GRACE_PERIOD: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
 /// Note about a change that is on trial, with all that its rollback needs.
@@ -70,7 +70,7 @@ pub(super) fn run(
     netlink: &mut Netlink,
     work: &LinkWork,
 ) -> Result<String, TrialError> {
-    let Some((port, bridge)) = work.joins() else {
+    let Some((port, bridge)) = work.joined_uplink() else {
         return Err(TrialNotStarted::NoJoin.into());
     };
     let gateways = default_gateways(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
@@ -89,10 +89,10 @@ pub(super) fn run(
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
         bridge: bridge.clone(),
-        deadline: uptime + (DEADLINE + PRECHECK_TIMEOUT + GRACE).as_secs() * 100,
+        deadline: uptime + (DEADLINE + PRECHECK_TIMEOUT + GUARD_GRACE_PERIOD).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
-    context.root.replace(FILE, text.as_bytes()).map_err(TrialNotStarted::Note)?;
+    context.root.replace(FILE, text.as_bytes()).map_err(TrialNotStarted::NoteNotWritten)?;
     // If no guard process can be started, only the note remains: the next start of the agent then rolls back the
     // change.
     let guard = guard::start(context, note.deadline);
@@ -118,8 +118,8 @@ pub(super) fn run(
     });
     if let Err(cause) = left {
         let cause = Box::new(cause);
-        if let Err(source) = undo(netlink, &note) {
-            return Err(RollbackResult::Impossible { cause, source }.into());
+        if let Err(source) = undo_trial(netlink, &note) {
+            return Err(RollbackResult::RollbackFailed { cause, source }.into());
         }
         let answers = wait_until_reachable(context, netlink, &reachable_gateways).is_ok();
         drop(context.root.remove(FILE));
@@ -128,8 +128,8 @@ pub(super) fn run(
     // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So it is
     // rolled back now.
     if let Err(source) = context.root.remove(FILE) {
-        let undone = undo(netlink, &note);
-        return Err(RollbackResult::Note { source, port: port.clone(), undone }.into());
+        let undone = undo_trial(netlink, &note);
+        return Err(RollbackResult::NoteNotRemoved { source, port: port.clone(), undone }.into());
     }
     Ok(format!("the gateway answers ({guard})"))
 }
@@ -165,7 +165,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     // A reboot undoes all changes of links.
     let mut said = None;
     if note.boot_id == boot_id {
-        let done = Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note));
+        let done = Netlink::open().and_then(|mut netlink| undo_trial(&mut netlink, &note));
         done.map_err(|error| {
             malformed(format!("{} is on trial and cannot be rolled back: {error}", note.port))
         })?;
@@ -194,17 +194,17 @@ pub fn guard_main(root: &Root) {
         }
     }
     // The note stays, so that the next start of the agent records the trial.
-    drop(Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note)));
+    drop(Netlink::open().and_then(|mut netlink| undo_trial(&mut netlink, &note)));
 }
 
-fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
+fn undo_trial(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
     let links = live()?;
     let ours =
         links.named(&note.port).is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
     if !ours {
         return Ok(());
     }
-    let leave = messages::master(&note.port, None, &indexes(&mut netlink.reader)?)
+    let leave = messages::set_master_message(&note.port, None, &indexes(&mut netlink.reader)?)
         .map_err(io::Error::other)?;
     netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
 }
@@ -269,7 +269,7 @@ fn reachable_gateways(
                 Some(NeighbourState::Reachable) if fresh => answered.push(gateway),
                 Some(NeighbourState::Probe | NeighbourState::Incomplete) if fresh => {}
                 _ => {
-                    ask(netlink, &gateway, hardware)?;
+                    send_neighbour_request(netlink, &gateway, hardware)?;
                     asked.push(gateway);
                 }
             }
@@ -282,7 +282,11 @@ fn reachable_gateways(
 
 /// Makes the kernel send an ARP or neighbour discovery request to the gateway. An answer makes the neighbour entry
 /// reachable, whatever its state was before.
-fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> io::Result<()> {
+fn send_neighbour_request(
+    netlink: &mut Netlink,
+    gateway: &Gateway,
+    hardware: Option<Vec<u8>>,
+) -> io::Result<()> {
     let mut message = NeighbourMessage::default();
     message.header.family = messages::family(gateway.address);
     message.header.ifindex = gateway.link;

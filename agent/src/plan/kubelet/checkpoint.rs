@@ -42,7 +42,7 @@ pub(crate) enum PoolClaim {
 }
 
 /// Returns the claim of the kubelet's Memory Manager on a pool.
-pub(crate) fn counted(input: Input, zone: u32, size: PageSize) -> PoolClaim {
+pub(crate) fn memory_manager_claim(input: Input, zone: u32, size: PageSize) -> PoolClaim {
     let kubelet = &input.facts.kubelet;
     let state = kubelet.memory_state.as_ref();
     let state =

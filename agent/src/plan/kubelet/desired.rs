@@ -38,7 +38,7 @@ pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -
         "Static".clone_into(&mut desired.memory_manager_policy);
         let kept: u64 = memory_of(&config.reserved_memory).values().map(|bytes| bytes.0).sum();
         if kept != needed.0 {
-            share(needed, &with_cpus, &mut desired.reserved_memory);
+            distribute_memory(needed, &with_cpus, &mut desired.reserved_memory);
         }
     }
     desired
@@ -52,7 +52,11 @@ fn memory_of(reserved: &BTreeMap<u32, BTreeMap<String, Bytes>>) -> BTreeMap<u32,
 
 /// Distributes memory over zones in whole MiB; the first zone gets the remainder. The sum must be exact,
 /// because the kubelet refuses any other sum.
-fn share(needed: Bytes, zones: &[u32], reserved: &mut BTreeMap<u32, BTreeMap<String, Bytes>>) {
+fn distribute_memory(
+    needed: Bytes,
+    zones: &[u32],
+    reserved: &mut BTreeMap<u32, BTreeMap<String, Bytes>>,
+) {
     for limits in reserved.values_mut() {
         limits.remove("memory");
     }

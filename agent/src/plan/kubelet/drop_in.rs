@@ -7,7 +7,7 @@
 
 use super::action::KubeletAction;
 use super::checkpoint::refused_by;
-use super::paths::{both, checkpoint};
+use super::paths::{checkpoint, checkpoint_paths};
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::{ChangeId, DropInState};
 use crate::plan::input::Input;
@@ -41,7 +41,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     let (active, staged) = (format!("{folder}/{ACTIVE}"), format!("{folder}/{STAGED}"));
     let text = format!("{HEADER}Takes effect when the kubelet starts.\n{configuration}");
     let is_active = kubelet.drop_in.as_ref().is_some_and(|found| *found == text);
-    let blocked = blocked(kubelet, differences, &active, &staged);
+    let blocked = blocking_reason(kubelet, differences, &active, &staged);
     if is_active {
         return deactivate_if_refused(input, active, staged).into_iter().collect();
     }
@@ -62,7 +62,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
                 .blocked_by(blocked.clone()),
         );
     }
-    let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
+    let action = KubeletAction::Activate { staged, active, checkpoints: checkpoint_paths(kubelet) };
     let blocked = blocked.or_else(|| input.stop_precondition());
     let mut activate = change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
         .blocked_by(blocked);
@@ -73,7 +73,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
 }
 
 /// Returns the reason why Berth must not write or activate its drop-in.
-fn blocked(
+fn blocking_reason(
     kubelet: &KubeletFacts,
     differences: &[Difference],
     active: &str,
@@ -155,7 +155,7 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
     }
     for file in files.iter().filter(|file| file.ends_with(ACTIVE)) {
         if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
-            let mut remove = both(kubelet);
+            let mut remove = checkpoint_paths(kubelet);
             remove.push(file.clone());
             let mut change = change(
                 DropInState::Active,

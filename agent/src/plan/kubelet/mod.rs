@@ -29,7 +29,7 @@ pub use advice::Advice;
 use advice::steps;
 pub use berth_host_facts::kubelet::fields::Difference;
 use berth_host_facts::kubelet::fields::differences;
-pub(super) use checkpoint::{PoolClaim, counted, remove_checkpoint};
+pub(super) use checkpoint::{PoolClaim, memory_manager_claim, remove_checkpoint};
 use desired::{desired, render};
 pub(crate) use drain::restart_procedure;
 pub use drop_in::HEADER;

@@ -8,6 +8,6 @@ pub(super) fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
 }
 
 /// Returns the paths of the checkpoints of both managers.
-pub(super) fn both(kubelet: &KubeletFacts) -> Vec<String> {
+pub(super) fn checkpoint_paths(kubelet: &KubeletFacts) -> Vec<String> {
     ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name)).into()
 }

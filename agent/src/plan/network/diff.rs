@@ -104,17 +104,17 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
     let alias = Some(link.alias.clone().unwrap_or_default());
     differ("alias", alias, desired.alias.clone());
     differ("MTU", link.mtu.map(|mtu| mtu.to_string()), desired.mtu.to_string());
-    differ("state", link.up.map(up), up(true));
+    differ("state", link.up.map(up_or_down), up_or_down(true));
     differ("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
     let none = || "none".to_owned();
     if let Some(master) = &desired.master {
         let is = link.master.as_ref().map_or_else(none, ToString::to_string);
         differ("bridge", Some(is), master.to_string());
     }
-    differ("IPv6", link.ip.ipv6_disabled.map(|disabled| switch(!disabled)), switch(false));
+    differ("IPv6", link.ip.ipv6_disabled.map(|disabled| on_or_off(!disabled)), on_or_off(false));
     // A kernel without IPv6 reports neither property.
     if link.ip.ipv6_disabled != Some(true) {
-        differ("IPv6 addresses", link.ip.ipv6_generates.map(switch), switch(false));
+        differ("IPv6 addresses", link.ip.ipv6_generates.map(on_or_off), on_or_off(false));
     }
     let addresses: Vec<&String> = link.addresses.iter().chain(&link.link_local).collect();
     if let Some(first) = addresses.first() {
@@ -126,15 +126,15 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
         let own =
             |text: &String| text.parse().is_ok_and(|MacAddress([first, ..])| first & 0b11 == 0b10);
         differ("MAC", link.mac.clone().filter(|text| !own(text)), mac.to_string());
-        differ("VLAN filtering", link.vlan_filtering.map(switch), switch(*vlan_aware));
+        differ("VLAN filtering", link.vlan_filtering.map(on_or_off), on_or_off(*vlan_aware));
         let arp = link.ip.arp_ignore.map(|value| value.to_string());
         differ("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
         // On a link without addresses and routes, loose mode drops the same packets as strict mode.
         let filter = link.ip.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
         differ("rp_filter", filter, RP_FILTER_STRICT.to_string());
         let options = link.bridge.unwrap_or_default();
-        differ("STP", options.stp.map(switch), switch(*stp));
-        differ("snooping", options.mcast_snooping.map(switch), switch(false));
+        differ("STP", options.stp.map(on_or_off), on_or_off(*stp));
+        differ("snooping", options.mcast_snooping.map(on_or_off), on_or_off(false));
         let pvid = options.default_pvid.map(|id| id.to_string());
         differ("default VLAN", pvid, "0".to_owned());
         if *vlan_aware {
@@ -153,7 +153,7 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
 }
 
 /// Returns the steps that create a link.
-pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
+pub(super) fn create_link_ops(desired: &DesiredLink) -> Vec<LinkOp> {
     let mut ops = vec![LinkOp::Make(desired.clone())];
     if let DesiredKind::Vxlan { peers, .. } = &desired.kind
         && !peers.is_empty()
@@ -168,7 +168,7 @@ pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
 pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if desired.must_be_recreated(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
-        ops.extend(make(desired));
+        ops.extend(create_link_ops(desired));
         return ops;
     }
     let mut ops = Vec::new();
@@ -206,7 +206,7 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
 pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
     let Some(was) = DesiredLink::from_link(link) else { return Vec::new() };
     let mut ops = vec![LinkOp::Remove(link.name.clone())];
-    ops.extend(make(&was));
+    ops.extend(create_link_ops(&was));
     ops
 }
 
@@ -220,7 +220,7 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
         LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
             let link = there(&desired.name)?;
             if desired.must_be_recreated(link) {
-                return Err(Mismatch::AnotherLink(desired.name.clone()));
+                return Err(Mismatch::WrongKind(desired.name.clone()));
             }
             let differences = differences(desired, link);
             if differences.is_empty() {
@@ -231,7 +231,7 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
         }
         LinkOp::Up(name) if there(name)?.up == Some(false) => Err(Mismatch::Down(name.clone())),
         LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {
-            Err(Mismatch::NotAPort { port: port.clone(), bridge: bridge.clone() })
+            Err(Mismatch::NotPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::Leave { port, bridge } if there(port)?.master.as_ref() == Some(bridge) => {
             Err(Mismatch::StillPort { port: port.clone(), bridge: bridge.clone() })
@@ -261,10 +261,10 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     }
 }
 
-fn up(is: bool) -> String {
+fn up_or_down(is: bool) -> String {
     (if is { "up" } else { "down" }).to_owned()
 }
 
-fn switch(on: bool) -> String {
+fn on_or_off(on: bool) -> String {
     (if on { "on" } else { "off" }).to_owned()
 }

@@ -33,7 +33,7 @@ pub(crate) const RESERVED: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
 pub(crate) const UPLINKS: &str = "uplinks";
 /// Netfilter hook for frames that a bridge forwards (`NF_BR_FORWARD`).
-pub(crate) const HOOK: Hook = Hook {
+pub(crate) const FORWARD_HOOK: Hook = Hook {
     number: 2,
     // `NF_BR_PRI_FILTER_BRIDGED`: before br_netfilter takes the frame to the host's iptables rules.
     priority: -200,
@@ -46,7 +46,7 @@ const VERSION: u32 = 1;
 
 /// Returns the record of the rules of this agent, for these uplinks, as the rollback ledger stores it.
 #[must_use]
-pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> FilterRecord {
+pub(crate) const fn new_filter_record(uplinks: BTreeSet<LinkName>) -> FilterRecord {
     FilterRecord { version: VERSION, uplinks }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
 #[must_use]
 pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
-    chains.insert(FORWARD.to_owned(), Chain { hook: Some(HOOK), rules: Vec::new() });
+    chains.insert(FORWARD.to_owned(), Chain { hook: Some(FORWARD_HOOK), rules: Vec::new() });
     for rule in Rule::ALL {
         chains.entry(rule.chain().to_owned()).or_default().rules.push(rule.comment());
     }
@@ -156,8 +156,8 @@ fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
         return None;
     }
     let mut uplinks = uplinks(links, &input.facts.ledger);
-    uplinks.extend(possible().filter_map(LinkWork::joins).map(|(port, _)| port.clone()));
-    Some(made_filter(uplinks))
+    uplinks.extend(possible().filter_map(LinkWork::joined_uplink).map(|(port, _)| port.clone()));
+    Some(new_filter_record(uplinks))
 }
 
 /// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
@@ -201,7 +201,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
 }
 
 /// Returns true if the rollback ledger records the table, but the table does not exist.
-pub(super) fn is_gone(input: Input) -> bool {
+pub(super) fn is_recorded_but_absent(input: Input) -> bool {
     input.facts.ledger.filter.is_some() && input.facts.links.filter == BridgeFilter::Absent
 }
 
@@ -209,7 +209,7 @@ pub(super) fn is_gone(input: Input) -> bool {
 mod tests {
     use super::*;
 
-    fn dropped(address: [u8; 6]) -> bool {
+    fn is_dropped(address: [u8; 6]) -> bool {
         let mut masked = address;
         masked.iter_mut().zip(RESERVED_MASK).for_each(|(byte, mask)| *byte &= mask);
         reserved_addresses().any(|reserved| reserved == masked)
@@ -229,7 +229,7 @@ mod tests {
             [0x01, 0x19, 0xa7, 0, 0, 0x01],
             [0x01, 0x19, 0xa7, 0, 0, 0xff],
         ] {
-            assert!(dropped(address), "{address:02x?}");
+            assert!(is_dropped(address), "{address:02x?}");
         }
         for address in [
             [0xff; 6],
@@ -242,7 +242,7 @@ mod tests {
             [0x01, 0x1b, 0x19, 0, 0, 0],
             [0x52, 0x54, 0, 0, 0, 0x01],
         ] {
-            assert!(!dropped(address), "{address:02x?}");
+            assert!(!is_dropped(address), "{address:02x?}");
         }
         // An element with one of the four bits set would never match, and the kernel refuses duplicate elements.
         let distinct: BTreeSet<[u8; 6]> = reserved_addresses().collect();

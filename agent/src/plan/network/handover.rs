@@ -9,7 +9,7 @@ use super::id::LinkChangeId;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::removal;
-use super::users::users;
+use super::users::links_losing_frames;
 use super::work::Stage;
 use berth_host_facts::links::Link;
 
@@ -35,7 +35,7 @@ impl Planner<'_> {
         let to = &self.network.uplink.name;
         let ports = self.links.ports(bridge).filter(|port| port.name != *to);
         let before: Vec<&Link> =
-            ports.filter(|port| removal::is_uplink(self.made(), port)).collect();
+            ports.filter(|port| removal::is_uplink(self.ledger_record(), port)).collect();
         if before.is_empty() {
             return None;
         }
@@ -62,7 +62,7 @@ impl Planner<'_> {
         ops.extend(before.iter().map(leave));
         let mut undo: Vec<LinkOp> = remove(to, &vlans).into_iter().collect();
         undo.extend(before.iter().filter_map(|port| add(&port.name, &carried(port))));
-        let users = ops.iter().flat_map(|op| users(op, self.links, &ops)).collect();
+        let users = ops.iter().flat_map(|op| links_losing_frames(op, self.links, &ops)).collect();
         let names: Vec<&str> = before.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
@@ -88,7 +88,7 @@ impl Planner<'_> {
         self.record_disruption(&handover.users, &handover.loses);
         // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
         // another tenant.
-        let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
+        let mut owners = self.ledger_record().map(|made| made.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {
             owners.entry(tenant.id()).or_insert_with(|| tenant.name.to_owned());
         }

@@ -151,7 +151,7 @@ impl fmt::Display for LinkChangeId {
                 let by = if uplinks.is_empty() {
                     "tenants' links".to_owned()
                 } else {
-                    joined(uplinks, ", ")
+                    join_link_names(uplinks, ", ")
                 };
                 write!(
                     f,
@@ -168,15 +168,19 @@ impl fmt::Display for LinkChangeId {
             Self::SetLink { link, differences } => write!(f, "set {link}: {}", Listed(differences)),
             Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
             Self::MoveUplink { uplink, bridge, from } => {
-                write!(f, "make {uplink} the uplink of {bridge} instead of {}", joined(from, ", "))
+                write!(
+                    f,
+                    "make {uplink} the uplink of {bridge} instead of {}",
+                    join_link_names(from, ", ")
+                )
             }
             Self::SetUp(link) => write!(f, "set {link} up"),
             Self::SetDown(link) => write!(f, "set {link} down"),
             Self::AddVlans { vlans, port, bridge, tenants } => {
-                write!(f, "add {} to {port} on {bridge}{}", counted(vlans), owners(tenants))
+                write!(f, "add {} to {port} on {bridge}{}", format_vlans(vlans), owners(tenants))
             }
             Self::RemoveVlans { vlans, port, bridge } => {
-                write!(f, "remove {} from {port} on {bridge}", counted(vlans))
+                write!(f, "remove {} from {port} on {bridge}", format_vlans(vlans))
             }
             Self::AddTenant { tenant, segment, bridge, partly } => {
                 let bridge = bridge.as_ref().map(LinkName::as_str).unwrap_or_default();
@@ -196,7 +200,7 @@ impl fmt::Display for LinkChangeId {
                 write!(f, " for {tenant}")
             }
             Self::RemoveLinks { links, network, tenant } => {
-                write!(f, "remove {} of ", joined(links, " and "))?;
+                write!(f, "remove {} of ", join_link_names(links, " and "))?;
                 match tenant {
                     Some(tenant) => write!(f, "tenant {tenant}"),
                     None => write!(f, "network {network}"),
@@ -218,12 +222,12 @@ impl fmt::Display for Segment {
     }
 }
 
-fn joined<'a>(links: impl IntoIterator<Item = &'a LinkName>, separator: &str) -> String {
+fn join_link_names<'a>(links: impl IntoIterator<Item = &'a LinkName>, separator: &str) -> String {
     links.into_iter().map(LinkName::as_str).collect::<Vec<_>>().join(separator)
 }
 
 /// Returns `VLAN 120`, or `VLANs 120-121`.
-fn counted(vlans: &VlanSet) -> String {
+fn format_vlans(vlans: &VlanSet) -> String {
     format!("VLAN{} {vlans}", if vlans.len() == 1 { "" } else { "s" })
 }
 

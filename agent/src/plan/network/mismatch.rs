@@ -12,7 +12,7 @@ pub enum Mismatch {
     Absent(LinkName),
     /// The link of that name has another kind, VLAN or tunnel.
     #[error("{0} is another link")]
-    AnotherLink(LinkName),
+    WrongKind(LinkName),
     /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", Listed(.differences))]
     Differs {
@@ -26,7 +26,7 @@ pub enum Mismatch {
     Down(LinkName),
     /// The link is not a port of the bridge.
     #[error("{port} is no port of {bridge}")]
-    NotAPort {
+    NotPort {
         /// The link.
         port: LinkName,
         /// The bridge.

@@ -43,7 +43,7 @@ pub use op::LinkOp;
 use planner::Planner;
 pub use removal::StaleRecords;
 use state::NetworkState;
-pub use users::users;
+pub use users::links_losing_frames;
 pub use work::{FilterWork, LinkWork, Stage};
 
 /// Plan of all networks.
@@ -76,17 +76,17 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         let mut planner = Planner::new(input, network);
         planner.plan();
         plan.states.push(state::from_planner(network, &planner));
-        if let Some(made) = planner.adopted() {
+        if let Some(made) = planner.record_to_adopt() {
             plan.adopt.insert(network.name.to_owned(), made);
         }
         plan.changes.extend(planner.changes);
     }
     for (network, why) in &desired.frozen {
-        plan.states.push(state::frozen(input, network, why));
+        plan.states.push(state::frozen_state(input, network, why));
     }
     for network in &input.unparsed.networks {
         if !desired.frozen.contains_key(network) {
-            plan.states.push(state::frozen(input, network, "its spec has a fault"));
+            plan.states.push(state::frozen_state(input, network, "its spec has a fault"));
         }
     }
     let (changes, forget) = removal::plan(input, &desired);
@@ -94,7 +94,7 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     plan.forget = forget;
     let all_clear = desired.frozen.is_empty() && input.unparsed.networks.is_empty();
     let filter = filter::plan(input, &plan.changes, all_clear);
-    plan.forget.filter = filter.is_none() && filter::is_gone(input);
+    plan.forget.filter = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;
     plan.changes.sort_by_key(|change| change.links().map(|work| work.stage));

@@ -73,7 +73,7 @@ pub enum LinkOp {
 impl LinkOp {
     /// Returns true if the step may disconnect links that are attached to the link, to its bridge or to its VLANs.
     #[must_use]
-    pub const fn takes_away(&self) -> bool {
+    pub const fn may_disconnect_links(&self) -> bool {
         matches!(
             self,
             Self::Remove(_)

@@ -32,7 +32,7 @@ pub(super) struct Planner<'a> {
     /// Tenants whose changes must wait, by id, with the reason.
     pub(super) waits: BTreeMap<u32, String>,
     /// VLAN links on the uplink, by VLAN id. Such a link receives the frames of its VLAN before any bridge does.
-    pub(super) competing: BTreeMap<u16, &'a Link>,
+    pub(super) competing_links: BTreeMap<u16, &'a Link>,
 }
 
 impl<'a> Planner<'a> {
@@ -46,7 +46,7 @@ impl<'a> Planner<'a> {
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
             waits: BTreeMap::new(),
-            competing: input
+            competing_links: input
                 .facts
                 .links
                 .stacked_on(&network.uplink.name)
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             return false;
         }
         let Some(carries) = carries else { return true };
-        let trial = self.made().and_then(|made| made.trial.as_ref());
+        let trial = self.ledger_record().and_then(|made| made.trial.as_ref());
         let why = if !shared.allow_management {
             format!(
                 "{carries}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
@@ -212,7 +212,7 @@ impl<'a> Planner<'a> {
         if let Some(change) = self.changes.last_mut() {
             change.disruption = Disruption::High;
             change.effect =
-                format!("{} will lose the network while {loses}", removal::counted(users));
+                format!("{} will lose the network while {loses}", removal::format_users(users));
         }
         if let Some(work) = self.last_work() {
             work.may_disrupt = true;
@@ -244,19 +244,19 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the record of this network in the rollback ledger.
-    pub(super) fn made(&self) -> Option<&'a NetworkRecord> {
+    pub(super) fn ledger_record(&self) -> Option<&'a NetworkRecord> {
         self.input.facts.ledger.networks.get(self.network.name)
     }
 
     /// Returns the record of a network that is in place but not recorded: a process was killed before it could
     /// record the network, or the spec changed to the links that were already in place.
-    pub(super) fn adopted(&self) -> Option<NetworkRecord> {
+    pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
         let not_yet =
             |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
         if self.down.is_some() || self.changes.iter().any(not_yet) {
             return None;
         }
-        let mut now = self.made().cloned().unwrap_or_default();
+        let mut now = self.ledger_record().cloned().unwrap_or_default();
         if now.settings != self.network.settings {
             now = NetworkRecord {
                 settings: self.network.settings.clone(),
@@ -275,17 +275,17 @@ impl<'a> Planner<'a> {
                 now.tenants.insert(tenant.id(), tenant.name.to_owned());
             }
         }
-        (self.made() != Some(&now)).then_some(now)
+        (self.ledger_record() != Some(&now)).then_some(now)
     }
 
     /// Returns true if the network was created from the current settings of the spec, so that any difference is drift.
     pub(super) fn matches_spec(&self) -> bool {
-        self.made().is_some_and(|made| made.settings == self.network.settings)
+        self.ledger_record().is_some_and(|made| made.settings == self.network.settings)
     }
 
     /// Returns true if the rollback ledger records this tenant with this id, for the current settings of the network.
-    pub(super) fn had(&self, id: u32, tenant: &str) -> bool {
-        let known = self.made().and_then(|made| made.tenants.get(&id));
+    pub(super) fn had_tenant(&self, id: u32, tenant: &str) -> bool {
+        let known = self.ledger_record().and_then(|made| made.tenants.get(&id));
         self.matches_spec() && known.is_some_and(|known| known == tenant)
     }
 
@@ -308,7 +308,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds a blocked change of tenants, with the reason.
-    pub(super) fn push_blocked(&mut self, id: LinkChangeId, was: &str, will_be: &str, why: String) {
+    pub(super) fn add_blocked_change(
+        &mut self,
+        id: LinkChangeId,
+        was: &str,
+        will_be: &str,
+        why: String,
+    ) {
         self.push(Stage::Tenants, id, was, will_be, Vec::new());
         if let Some(change) = self.changes.last_mut() {
             change.blocked = Some(why);

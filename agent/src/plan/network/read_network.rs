@@ -13,7 +13,7 @@ use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, Links};
 
 /// Smallest MTU with which Ethernet can carry IPv4 (RFC 791); also the minimum of the schema.
-const LEAST_MTU: u32 = 576;
+const MIN_MTU: u32 = 576;
 
 /// Returns the network of the spec, without its tenants. `others` are the networks before it in the spec.
 ///
@@ -104,8 +104,8 @@ fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Re
         );
         return Err(path.fault(mtu, message));
     }
-    if mtu < LEAST_MTU {
-        return Err(path.fault(mtu, format!("is less than {LEAST_MTU} bytes")));
+    if mtu < MIN_MTU {
+        return Err(path.fault(mtu, format!("is less than {MIN_MTU} bytes")));
     }
     Ok(mtu)
 }

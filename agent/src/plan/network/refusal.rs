@@ -57,7 +57,7 @@ pub(super) enum TenantError {
 #[error(
     "{} would lose the network while {loses}; move these VMs away first, or set \
      spec.networks[{network}].allowDisruption: true",
-    removal::counted(.users)
+    removal::format_users(.users)
 )]
 pub(super) struct Disrupts {
     /// The attached links.

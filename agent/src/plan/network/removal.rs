@@ -10,7 +10,7 @@ use super::id::LinkChangeId;
 use super::link_change::change;
 use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
-use super::users;
+use super::users::links_losing_frames;
 use super::work::{LinkWork, Stage};
 use crate::plan::change::{Action, Change, ChangeReason};
 use crate::plan::input::Input;
@@ -18,7 +18,7 @@ use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Maximum number of links that a message names; it has only the number of the others.
-const NAMED: usize = 4;
+const MAX_NAMED_USERS: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
             // first.
             Some(link) if ours(link) => {}
             Some(link) if link.up == Some(true) => {
-                changes.push(lower(links, link));
+                changes.push(set_down_change(links, link));
             }
             _ => forget.uplinks.push(name.clone()),
         }
@@ -136,7 +136,8 @@ fn removal(
         }
         ops.push(LinkOp::Remove(link.name.clone()));
     }
-    let users: BTreeSet<String> = ops.iter().flat_map(|op| users(op, links, &ops)).collect();
+    let users: BTreeSet<String> =
+        ops.iter().flat_map(|op| links_losing_frames(op, links, &ops)).collect();
     let gone = made.iter().flat_map(|made| {
         made.tenants
             .iter()
@@ -154,7 +155,7 @@ fn removal(
 }
 
 /// Returns the change that sets an uplink down that was down originally.
-fn lower(links: &Links, link: &Link) -> Change {
+fn set_down_change(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
@@ -181,13 +182,13 @@ fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -
 
 /// Returns the reason why a link that is in use is not removed.
 pub(super) fn in_use(users: &BTreeSet<String>) -> String {
-    format!("still in use by {}; it is removed when its last port is removed", counted(users))
+    format!("still in use by {}; it is removed when its last port is removed", format_users(users))
 }
 
 /// Returns the names of the first links, and the number of the other links.
-pub(super) fn counted(users: &BTreeSet<String>) -> String {
-    let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
-    match users.len().saturating_sub(NAMED) {
+pub(super) fn format_users(users: &BTreeSet<String>) -> String {
+    let named: Vec<&str> = users.iter().take(MAX_NAMED_USERS).map(String::as_str).collect();
+    match users.len().saturating_sub(MAX_NAMED_USERS) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }

@@ -12,7 +12,7 @@ use super::work::Stage;
 use crate::plan::input::Input;
 
 /// `maxItems` of `status.networks[].notReady` in the CRD.
-const MOST: usize = 64;
+const MAX_NOT_READY: usize = 64;
 
 /// State of one host network: the number of tenants whose VLAN or links are in place, and the reasons for the other
 /// tenants.
@@ -65,7 +65,7 @@ impl NetworkState {
             ready: self.ready,
             pending: count(TenantNetworkState::Pending),
             failed: count(TenantNetworkState::Failed),
-            not_ready: self.not_ready.iter().take(MOST).map(one).collect(),
+            not_ready: self.not_ready.iter().take(MAX_NOT_READY).map(one).collect(),
         }
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
 }
 
 /// Returns the state of a network that is not changed.
-pub(super) fn frozen(input: Input, name: &str, why: &str) -> NetworkState {
+pub(super) fn frozen_state(input: Input, name: &str, why: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
     for tenant in tenants {

@@ -32,8 +32,8 @@ impl Planner<'_> {
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
             let Some(id) = tenant.segment.vlan() else { continue };
-            if let Some(competitor) = self.competing.get(&id.into()).copied() {
-                // A VLAN that the uplink carries stays, so that it works again when the competing
+            if let Some(competitor) = self.competing_links.get(&id.into()).copied() {
+                // A VLAN that the uplink carries stays, so that it works again when the competing_links
                 // link is removed.
                 if now.all.contains(id) {
                     desired.insert(id);
@@ -53,7 +53,7 @@ impl Planner<'_> {
                 continue;
             }
             desired.insert(id);
-            let had = self.made().and_then(|made| made.tenants.get(&tenant.id()));
+            let had = self.ledger_record().and_then(|made| made.tenants.get(&tenant.id()));
             if let Some(other) = had.filter(|other| *other != tenant.name) {
                 let only = VlanSet::from_iter([id]);
                 let users = self.users_of_vlans(bridge, &only).into_iter();
@@ -66,7 +66,8 @@ impl Planner<'_> {
                 }
             }
             if !sound(&now, id) {
-                let list = if self.had(tenant.id(), tenant.name) { &mut again } else { &mut new };
+                let list =
+                    if self.had_tenant(tenant.id(), tenant.name) { &mut again } else { &mut new };
                 list.push(tenant);
                 self.pending.insert(tenant.id());
             }
@@ -82,7 +83,7 @@ impl Planner<'_> {
                 bridge: bridge.clone(),
                 tenants: Vec::new(),
             };
-            self.push_blocked(id, "absent", "carried", why);
+            self.add_blocked_change(id, "absent", "carried", why);
         }
         for (tenants, drift) in [(new, false), (again, true)] {
             self.add_vlans(bridge, &tenants, drift);
@@ -107,7 +108,7 @@ impl Planner<'_> {
         };
         let ops = vec![LinkOp::AddVlans { port, vlans }];
         self.push(Stage::Tenants, id, "absent", "carried", ops);
-        self.makes(tenants);
+        self.record_added_tenants(tenants);
         if drift {
             self.is_drift();
         }
@@ -117,11 +118,12 @@ impl Planner<'_> {
     /// with its VLANs.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
         let Some(bridge) = self.links.named(bridge) else { return Vec::new() };
-        let mut users = users::on_vlans(self.links, bridge, vlans);
+        let mut users = users::links_on_vlans(self.links, bridge, vlans);
         let ports = self.links.ports(&bridge.name);
         let uplinks: Vec<&str> = ports
             .filter(|port| {
-                port.name == self.network.uplink.name || removal::is_uplink(self.made(), port)
+                port.name == self.network.uplink.name
+                    || removal::is_uplink(self.ledger_record(), port)
             })
             .map(|port| port.name.as_str())
             .collect();
@@ -140,7 +142,7 @@ impl Planner<'_> {
         }
         let used: VlanSet = extra.iter().filter(|id| users.contains_key(id)).collect();
         let free = extra.difference(&used);
-        let made = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
+        let made = self.ledger_record().map(|made| made.tenants.clone()).unwrap_or_default();
         if !free.is_empty() {
             let id = LinkChangeId::RemoveVlans {
                 vlans: free.clone(),
@@ -167,7 +169,7 @@ impl Planner<'_> {
                 port: uplink.clone(),
                 bridge: bridge.clone(),
             };
-            self.push_blocked(id, "carried", "absent", removal::in_use(&ports));
+            self.add_blocked_change(id, "carried", "absent", removal::in_use(&ports));
         }
     }
 
@@ -176,7 +178,7 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             if let Err(why) = self.tenant(tenant) {
                 let id = self.add_tenant(tenant, false);
-                self.push_blocked(id, "absent", "in place", why.to_string());
+                self.add_blocked_change(id, "absent", "in place", why.to_string());
                 self.failed.insert(tenant.id(), why.to_string());
             }
         }
@@ -218,7 +220,7 @@ impl Planner<'_> {
                 });
             }
             let Some(link) = link else {
-                ops.extend(diff::make(desired));
+                ops.extend(diff::create_link_ops(desired));
                 absent += 1;
                 continue;
             };
@@ -239,9 +241,9 @@ impl Planner<'_> {
         if ops.is_empty() {
             return Ok(());
         }
-        let had = self.had(tenant.id(), tenant.name);
+        let had = self.had_tenant(tenant.id(), tenant.name);
         let users: BTreeSet<String> =
-            ops.iter().flat_map(|op| users::users(op, self.links, &ops)).collect();
+            ops.iter().flat_map(|op| users::links_losing_frames(op, self.links, &ops)).collect();
         let again = ops.iter().filter_map(|op| match op {
             LinkOp::Remove(name) => Some(name.as_str()),
             _ => None,
@@ -261,7 +263,7 @@ impl Planner<'_> {
         };
         let was = if absent > 0 { "absent" } else { "otherwise" };
         self.push(Stage::Tenants, id, was, "in place", ops);
-        self.makes(&[tenant]);
+        self.record_added_tenants(&[tenant]);
         self.record_disruption(&users, &loses);
         if let Some(work) = self.last_work() {
             work.undo = undo;
@@ -278,7 +280,7 @@ impl Planner<'_> {
     fn conflicting_link(&self, desired: &DesiredLink) -> Option<&Link> {
         let conflicting_link = match &desired.kind {
             DesiredKind::Bridge { .. } => None,
-            DesiredKind::Vlan { id, .. } => self.competing.get(&(*id).into()).copied(),
+            DesiredKind::Vlan { id, .. } => self.competing_links.get(&(*id).into()).copied(),
             DesiredKind::Vxlan { vni, port, .. } => self.links.all.iter().find(|link| {
                 link.name != desired.name
                     && link.tunnel.as_ref().is_some_and(|tunnel| {
@@ -321,7 +323,7 @@ impl Planner<'_> {
     }
 
     /// Records that these tenants are in place after the last change.
-    fn makes(&mut self, tenants: &[&Tenant]) {
+    fn record_added_tenants(&mut self, tenants: &[&Tenant]) {
         if let Some(work) = self.last_work() {
             work.made =
                 tenants.iter().map(|tenant| (tenant.id(), tenant.name.to_owned())).collect();

@@ -12,7 +12,7 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Returns the names of the links that a step would disconnect, except the links that steps of the same change work on.
 #[must_use]
-pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
+pub fn links_losing_frames(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
         LinkOp::Remove(name) | LinkOp::Down(name) => {
             links.named(name).map_or_else(BTreeSet::new, |link| {
@@ -48,7 +48,11 @@ pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> 
 
 /// Returns the links of a bridge that are in some of these VLANs, each with its VLANs. A port with unknown VLANs
 /// counts as a member of all of them.
-pub(super) fn on_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
+pub(super) fn links_on_vlans(
+    links: &Links,
+    bridge: &Link,
+    vlans: &VlanSet,
+) -> Vec<(String, VlanSet)> {
     let carried = |link: &Link| match &link.vlans {
         Some(carried) => carried.all.intersection(vlans),
         None => vlans.clone(),
@@ -66,7 +70,7 @@ pub(super) fn on_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> Vec<(St
 }
 
 fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<String> {
-    on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
+    links_on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
 }
 
 /// Returns the links of a bridge that would be disconnected if this uplink left the bridge.

@@ -25,7 +25,7 @@ impl DesiredNetworks<'_> {
                     Scenario::Vxlan { tunnels, .. } => {
                         (format!("UDP port {}", tunnels.port), Vec::new())
                     }
-                    _ => wire(&input.facts.links, network.uplink),
+                    _ => frame_path(&input.facts.links, network.uplink),
                 };
                 for tenant in &network.tenants {
                     let made = input.facts.ledger.networks.get(network.name);
@@ -57,7 +57,7 @@ impl DesiredNetworks<'_> {
 
 /// Returns the path of the frames of an uplink. A VLAN link adds its tag to the frames of the link below; frames of a
 /// virtual function leave by its physical function.
-fn wire(links: &Links, uplink: &Link) -> FramePath {
+fn frame_path(links: &Links, uplink: &Link) -> FramePath {
     let (mut link, mut tags) = (uplink, Vec::new());
     // In a kernel no link is stacked on itself, but a damaged capture may have such a link.
     for _ in 0..links.all.len() {

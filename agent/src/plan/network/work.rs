@@ -95,7 +95,7 @@ impl LinkWork {
 
     /// Returns the link that becomes a port, and its bridge.
     #[must_use]
-    pub fn joins(&self) -> Option<(&LinkName, &LinkName)> {
+    pub fn joined_uplink(&self) -> Option<(&LinkName, &LinkName)> {
         self.ops.iter().find_map(|op| match op {
             LinkOp::Join { port, bridge } => Some((port, bridge)),
             _ => None,

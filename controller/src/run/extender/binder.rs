@@ -31,7 +31,7 @@ const IDLE_HOSTS: usize = 4096;
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns `timeout`, shortened to the time that remains until the end of the whole call.
-fn within_call(timeout: Duration, end: Instant) -> Duration {
+fn limit_to_call(timeout: Duration, end: Instant) -> Duration {
     timeout.min(end.saturating_duration_since(Instant::now()))
 }
 
@@ -52,7 +52,7 @@ impl Binder {
         let mut pod: Option<Pod> = None;
         loop {
             let mut changed = service.gate.subscribe();
-            service.gate.pass_before(until, end).await?;
+            service.gate.wait_until_allowed_before(until, end).await?;
             let (uid, node) = (&args.pod_uid, &args.node);
             let sending = tokio::time::timeout_at(end.into(), service.sending.read()).await;
             let sending = sending.map_err(|_| BindFailure::Relisting)?;
@@ -94,7 +94,7 @@ impl Binder {
     async fn read(&self, args: &BindingArgs, end: Instant) -> Result<Pod, BindFailure> {
         let pods = self.pods(args);
         let read = pods.get(&args.pod_name);
-        let read = tokio::time::timeout(within_call(READ_TIMEOUT, end), read).await;
+        let read = tokio::time::timeout(limit_to_call(READ_TIMEOUT, end), read).await;
         Ok(read.map_err(|_| BindFailure::ReadPodTimeout)??)
     }
 
@@ -108,7 +108,7 @@ impl Binder {
         let body = binding(args);
         let (pods, params) = (self.pods(args), post_params());
         let call = pods.create_subresource::<_, Value>("binding", &args.pod_name, &params, &body);
-        let error = match tokio::time::timeout(within_call(SEND_TIMEOUT, end), call).await {
+        let error = match tokio::time::timeout(limit_to_call(SEND_TIMEOUT, end), call).await {
             Ok(Ok(_)) => {
                 service.update(|extender, now| extender.bound(now, uid));
                 return Ok(());

@@ -67,7 +67,7 @@ impl Calls {
         let mut object_until: Option<Instant> = None;
         loop {
             let mut changed = service.gate.subscribe();
-            if let Err(error) = service.gate.pass_before(until, end).await {
+            if let Err(error) = service.gate.wait_until_allowed_before(until, end).await {
                 service.extender().record_unanswered(&args.pod);
                 return (wire::filter_error(&chain(&error)), "error");
             }
@@ -123,8 +123,13 @@ impl Calls {
     }
 
     /// Records a response in the metrics, and returns its body.
-    fn answered(&self, call: &'static str, (text, result): Answer, began: Instant) -> JsonText {
-        self.service.metrics.assignment.decided(call, result, began.elapsed());
+    fn record_answer(
+        &self,
+        call: &'static str,
+        (text, result): Answer,
+        began: Instant,
+    ) -> JsonText {
+        self.service.metrics.assignment.record_decision(call, result, began.elapsed());
         JsonText(text)
     }
 }
@@ -144,7 +149,7 @@ async fn filter(State(calls): State<Arc<Calls>>, body: RequestBody) -> JsonText 
         Ok(body) => calls.filter(&body).await,
         Err(error) => (wire::filter_error(&chain(&error)), "error"),
     };
-    calls.answered("filter", answer, began)
+    calls.record_answer("filter", answer, began)
 }
 
 async fn bind(State(calls): State<Arc<Calls>>, body: RequestBody) -> JsonText {
@@ -153,5 +158,5 @@ async fn bind(State(calls): State<Arc<Calls>>, body: RequestBody) -> JsonText {
         Ok(body) => calls.bind(&body).await,
         Err(error) => (wire::bound(&chain(&error)), "error"),
     };
-    calls.answered("bind", answer, began)
+    calls.record_answer("bind", answer, began)
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_runtime::watch::{Config, Event, always, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
@@ -59,7 +59,7 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
             service.update(|extender, now| extender.claim(now, &key.0, &key.1, None));
         }
     };
-    watch(api, Config::default(), "persistentvolumeclaims", handle, always).await;
+    watch(api, Config::default(), "persistentvolumeclaims", handle, continue_after_error).await;
 }
 
 /// Returns namespace and name of a claim and its selected node; `None` if the claim has a volume.

@@ -22,7 +22,7 @@ static NO_RESOURCES: Resources =
     Resources { cpu_millis: 0, memory: 0, hugepages: BTreeMap::new(), extended: BTreeMap::new() };
 
 /// Number of hosts that are passed to the extender before the task yields to other tasks.
-const BATCH: usize = 64;
+const HOSTS_PER_YIELD: usize = 64;
 
 /// Passes hosts to the extender; never ends.
 pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
@@ -43,7 +43,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
             Some(change) = of_nodes.recv() => match change {
                 Change::Relisted => hosts.read_all().await,
                 Change::Object(before, after) => {
-                    if relevant_of_node(before.as_deref()) != relevant_of_node(after.as_deref()) {
+                    if relevant_node_fields(before.as_deref()) != relevant_node_fields(after.as_deref()) {
                         hosts.read_one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
@@ -51,8 +51,8 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
             Some(change) = of_infra_nodes.recv() => match change {
                 Change::Relisted => hosts.read_all().await,
                 Change::Object(before, after) => {
-                    if relevant_of_infra_node(before.as_deref())
-                        != relevant_of_infra_node(after.as_deref())
+                    if relevant_infra_node_fields(before.as_deref())
+                        != relevant_infra_node_fields(after.as_deref())
                     {
                         hosts.read_one(&name(before.as_deref(), after.as_deref()));
                     }
@@ -92,23 +92,23 @@ impl Hosts<'_> {
         let infra_nodes = self.shared.infra_nodes.all();
         let names = nodes.iter().map(|node| node.name_any());
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
-        let known = self.known();
+        let known = self.known_hosts();
         let names: BTreeSet<String> = names.chain(known).collect();
         self.service.extender().hosts_relisted();
         for (index, name) in names.iter().enumerate() {
             self.read(name);
             // The task yields, so that calls and other watches can run in between.
-            if index % BATCH == BATCH - 1 {
+            if index % HOSTS_PER_YIELD == HOSTS_PER_YIELD - 1 {
                 tokio::task::yield_now().await;
             }
         }
         self.service.notify();
         let (hosts, took) = (names.len(), began.elapsed());
-        self.service.metrics.assignment.counted("hosts", took);
+        self.service.metrics.assignment.record_count_time("hosts", took);
         tracing::info!(hosts, seconds = took.as_secs_f64(), "hosts are listed and read");
     }
 
-    fn known(&self) -> Vec<String> {
+    fn known_hosts(&self) -> Vec<String> {
         let extender = self.service.extender();
         let reported = extender.engine().hosts().map(|(_, facts)| facts.name.clone());
         reported.chain(self.unreported.iter().cloned()).collect()
@@ -180,7 +180,7 @@ fn name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
 
 /// Returns the fields of a Node that the extender uses, for comparison. A kubelet writes its Node every few minutes,
 /// but the data that it writes is mostly unchanged or not used here.
-fn relevant_of_node(node: Option<&Node>) -> impl PartialEq {
+fn relevant_node_fields(node: Option<&Node>) -> impl PartialEq {
     node.map(|node| {
         let status = node.status.as_ref();
         let version =
@@ -193,6 +193,6 @@ fn relevant_of_node(node: Option<&Node>) -> impl PartialEq {
     })
 }
 
-fn relevant_of_infra_node(host: Option<&InfraNode>) -> impl PartialEq {
+fn relevant_infra_node_fields(host: Option<&InfraNode>) -> impl PartialEq {
     host.map(|host| (host.metadata.uid.clone(), host.spec.clone(), host.status.clone()))
 }

@@ -42,13 +42,13 @@ impl Listed {
     }
 
     /// Returns the kinds that are not listed yet.
-    pub(super) fn unlisted(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
+    pub(super) fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the reason why the extender cannot answer calls yet; `None` if all kinds are listed.
     pub(in crate::run) fn unready(&self) -> Option<String> {
-        let kinds: Vec<&str> = self.unlisted().iter().map(|kind| kind.name()).collect();
+        let kinds: Vec<&str> = self.unlisted_kinds().iter().map(|kind| kind.name()).collect();
         (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))
     }
 }

@@ -94,7 +94,7 @@ async fn run(service: Arc<Service>, shared: Shared) {
         let idle = service.sending.write().await;
         // A watch may have marked its kind as listed before it was stopped.
         service.gate.close();
-        *service.extender() = Extender::unlisted();
+        *service.extender() = Extender::before_listing();
         drop(idle);
         tracing::info!(age_seconds = MAX_AGE.as_secs(), "listing all objects again, as once a day");
     }

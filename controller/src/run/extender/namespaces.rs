@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_runtime::watch::{Config, Event, always, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 
@@ -26,5 +26,5 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
         // A deleted namespace may stay in the state: the API server has deleted its pods before.
         Event::Delete(_) => {}
     };
-    watch(api, Config::default(), "namespaces", handle, always).await;
+    watch(api, Config::default(), "namespaces", handle, continue_after_error).await;
 }

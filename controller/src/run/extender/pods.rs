@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use berth_extender::{Extender, KubeletRefusal, ObservedPod};
 use berth_kubevirt_render::launcher::kubelet_uid;
-use berth_runtime::watch::{Config, Event, always, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
@@ -19,7 +19,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     service.gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
     // The watch does not use the wrapper `DeserializeGuard` for objects that cannot be parsed, because it would parse
-    // each of many thousands of pods twice. Pods are a built-in kind, so they can always be parsed.
+    // each of many thousands of pods twice. Pods are a built-in kind, so they can continue_after_error be parsed.
     let api: Api<Pod> = Api::all(service.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();
@@ -72,7 +72,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
             let pods = std::mem::take(&mut listed).len();
             service.gate.set_listed(Kind::Pods, true);
             counting = counting.saturating_add(began.elapsed());
-            service.metrics.assignment.counted("pods", counting);
+            service.metrics.assignment.record_count_time("pods", counting);
             tracing::info!(pods, seconds = counting.as_secs_f64(), "pods are listed and counted");
         }
         Event::Apply(object) => {
@@ -90,7 +90,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
             service.update(|extender, now| extender.pod_deleted(now, &uid));
         }
     };
-    watch(api, Config::default(), "pods", handle, always).await;
+    watch(api, Config::default(), "pods", handle, continue_after_error).await;
 }
 
 /// Returns the reason why the kubelet has refused a pod; `None` if it has not, or if the pod has another scheduler

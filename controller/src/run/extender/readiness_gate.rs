@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_extender::{LeaseGuard, READ_VALIDITY};
-use berth_runtime::call::found;
+use berth_runtime::call::none_if_not_found;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -60,16 +60,16 @@ impl ReadinessGate {
     /// Records that a kind has been listed, or that a new list of the kind has begun.
     pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
         if is_listed {
-            self.listed.unlisted().remove(&kind);
+            self.listed.unlisted_kinds().remove(&kind);
         } else {
-            self.listed.unlisted().insert(kind);
+            self.listed.unlisted_kinds().insert(kind);
         }
         self.notify();
     }
 
     /// Records that no kind is listed.
     pub(super) fn close(&self) {
-        self.listed.unlisted().extend(Kind::ALL);
+        self.listed.unlisted_kinds().extend(Kind::ALL);
     }
 
     /// Notifies the calls that wait for a change of the state.
@@ -80,7 +80,7 @@ impl ReadinessGate {
     /// Waits until all kinds except pods are listed. The other kinds are needed to count pods.
     pub(super) async fn wait_for_other_kinds(&self) {
         let mut changed = self.changed.subscribe();
-        while self.listed.unlisted().iter().any(|kind| *kind != Kind::Pods) {
+        while self.listed.unlisted_kinds().iter().any(|kind| *kind != Kind::Pods) {
             if changed.changed().await.is_err() {
                 return;
             }
@@ -97,7 +97,7 @@ impl ReadinessGate {
     ///
     /// # Errors
     /// Returns the reason if this extender may not decide at the end of the wait.
-    pub(super) async fn pass(&self, until: Instant) -> Result<(), GateError> {
+    pub(super) async fn wait_until_allowed(&self, until: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
             let (error, pause) = match self.listed.unready() {
@@ -117,12 +117,16 @@ impl ReadinessGate {
         }
     }
 
-    /// Waits as [`Self::pass`] does, but ends at `end`, even during a request.
+    /// Waits as [`Self::wait_until_allowed`] does, but ends at `end`, even during a request.
     ///
     /// # Errors
     /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
-    pub(super) async fn pass_before(&self, until: Instant, end: Instant) -> Result<(), GateError> {
-        let pass = tokio::time::timeout_at(end.into(), self.pass(until)).await;
+    pub(super) async fn wait_until_allowed_before(
+        &self,
+        until: Instant,
+        end: Instant,
+    ) -> Result<(), GateError> {
+        let pass = tokio::time::timeout_at(end.into(), self.wait_until_allowed(until)).await;
         pass.unwrap_or(Err(GateError::Late))
     }
 
@@ -160,8 +164,8 @@ impl ReadinessGate {
             let (name, seconds) = (name.clone(), LEASE_TIMEOUT.as_secs());
             return Err(GateError::LeaseTimeout { name, seconds });
         };
-        let lease =
-            found(lease).map_err(|source| GateError::ReadLease { name: name.clone(), source })?;
+        let lease = none_if_not_found(lease)
+            .map_err(|source| GateError::ReadLease { name: name.clone(), source })?;
         lock(&self.guard).update(began, Instant::now(), lease.as_ref())?;
         Ok(())
     }

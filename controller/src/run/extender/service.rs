@@ -35,7 +35,7 @@ impl Service {
         listed: &Arc<Listed>,
     ) -> Self {
         Self {
-            extender: Mutex::new(Extender::unlisted()),
+            extender: Mutex::new(Extender::before_listing()),
             gate: ReadinessGate::new(client, settings, Arc::clone(listed)),
             pending_vms: Mutex::default(),
             changed: Notify::new(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_extender::node_selector;
 use berth_kubevirt_render::launcher::Configuration;
-use berth_runtime::call::{CallError, within};
+use berth_runtime::call::{CallError, with_timeout};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -52,13 +52,13 @@ async fn read_node_selector(
     (namespace, name): &Claim,
 ) -> Result<Option<NodeSelector>, CallError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-    let Some(claim) = within(claims.get_opt(name)).await? else { return Ok(None) };
+    let Some(claim) = with_timeout(claims.get_opt(name)).await? else { return Ok(None) };
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     let Some(volume) = volume.filter(|name| !name.is_empty()) else {
         return Ok(claim.annotations().get(SELECTED_NODE).map(|node| node_selector(node)));
     };
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let volume = within(volumes.get_opt(&volume)).await?;
+    let volume = with_timeout(volumes.get_opt(&volume)).await?;
     Ok(volume.and_then(|volume| volume.spec?.node_affinity?.required))
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn kubevirt_configuration(client: &Client) -> Configuration {
     let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
     let resource = ApiResource::from_gvk_with_plural(&kind, "kubevirts");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let read = match within(api.list(&ListParams::default().limit(1))).await {
+    let read = match with_timeout(api.list(&ListParams::default().limit(1))).await {
         Ok(list) => match list.items.into_iter().next() {
             Some(object) => serde_json::to_value(object).map_err(anyhow::Error::from),
             None => return Configuration::default(),

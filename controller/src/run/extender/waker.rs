@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::names::CAPACITY_GENERATION;
-use berth_runtime::call::within;
+use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -53,11 +53,11 @@ impl PodWaker {
                 continue;
             }
             let now = std::time::Instant::now();
-            if service.gate.pass(now).await.is_err() {
+            if service.gate.wait_until_allowed(now).await.is_err() {
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
-            let new = service.extender().wake();
+            let new = service.extender().take_hosts_to_patch();
             left.extend(new.into_iter().filter(|host| !left.contains(host)).collect::<Vec<_>>());
             let round: Vec<String> = left.drain(..left.len().min(NODES)).collect();
             let mut failed = 0;
@@ -79,7 +79,7 @@ impl PodWaker {
     /// Returns the major and minor version of the API server.
     async fn version(&self) -> (u32, u32) {
         loop {
-            match within(self.service.client.apiserver_version()).await {
+            match with_timeout(self.service.client.apiserver_version()).await {
                 Ok(version) => {
                     // Some distributions append a plus sign to the minor version.
                     let number = |text: &str| {
@@ -104,7 +104,7 @@ impl PodWaker {
         let now = Timestamp::now().as_millisecond().to_string();
         let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
         let params = patch_params();
-        match within(nodes.patch_metadata(node, &params, &patch)).await {
+        match with_timeout(nodes.patch_metadata(node, &params, &patch)).await {
             Ok(_) => {
                 self.service.metrics.assignment.count_wake();
                 tracing::debug!(node, "touched a Node that has room for a waiting pod");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::machine::MachineTemplate;
 use super::validated::ValidatedDeployment;
 use crate::run::calls::patch_params;
@@ -27,7 +27,10 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    fn take(&mut self, template: Result<MachineTemplate, Vec<Problem>>) -> Option<MachineTemplate> {
+    fn accept_template(
+        &mut self,
+        template: Result<MachineTemplate, Vec<Problem>>,
+    ) -> Option<MachineTemplate> {
         match template {
             Ok(template) => {
                 self.notes = Some(template.notes.clone());
@@ -58,7 +61,7 @@ impl ValidatedDeployment<'_> {
                 steps.delete.clear();
                 let message =
                     format!("no machine is created before its tenant is isolated: {reason}");
-                let problem = Problem::new(self.deployment.called(), "", "", message);
+                let problem = Problem::new(self.deployment.qualified_name(), "", "", message);
                 Applied { problems: vec![problem], ..Applied::default() }
             }
             None => self.create_missing(steps, now).await?,
@@ -77,7 +80,10 @@ impl ValidatedDeployment<'_> {
         for name in &steps.adopt {
             let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
             let adopted = self.machines().patch(name, &patch_params(), &patch).await;
-            at(|| format!("adopt VirtualMachine {}/{name}", self.namespace), found(adopted))?;
+            with_request(
+                || format!("adopt VirtualMachine {}/{name}", self.namespace),
+                none_if_not_found(adopted),
+            )?;
             tracing::info!(namespace = %self.namespace, machine = %name, "adopted VirtualMachine");
         }
         Ok(())
@@ -93,7 +99,7 @@ impl ValidatedDeployment<'_> {
             != self.object.metadata.generation;
         if steps.create == 0 {
             if is_new {
-                applied.take(self.template().await?);
+                applied.accept_template(self.template().await?);
             }
             return Ok(applied);
         }
@@ -105,7 +111,7 @@ impl ValidatedDeployment<'_> {
             return Ok(applied);
         }
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
-        let list = at(
+        let list = with_request(
             || format!("list VirtualMachines of {}", self.namespace),
             self.machines().list(&params).await,
         )?;
@@ -122,7 +128,7 @@ impl ValidatedDeployment<'_> {
             steps.create = 0;
             return Ok(applied);
         }
-        let template = applied.take(self.template().await?);
+        let template = applied.accept_template(self.template().await?);
         let mut count = 0_u32;
         for _ in 0..template.as_ref().map_or(0, |_| steps.create) {
             let Some(template) = &template else { break };
@@ -148,7 +154,10 @@ impl ValidatedDeployment<'_> {
                 DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
             let name = &vm.name;
             let deleted = self.machines().delete(name, &params).await;
-            at(|| format!("delete VirtualMachine {}/{name}", self.namespace), found(deleted))?;
+            with_request(
+                || format!("delete VirtualMachine {}/{name}", self.namespace),
+                none_if_not_found(deleted),
+            )?;
             if vm.has_failed {
                 self.context.with_state(self.object, |memory| {
                     memory.failures = memory.failures.saturating_add(1);

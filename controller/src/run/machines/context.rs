@@ -59,7 +59,7 @@ impl Context {
         change(all.entry(object.uid().unwrap_or_default()).or_default())
     }
 
-    pub(super) fn forget(&self, object: &DynamicObject) {
+    pub(super) fn remove_state(&self, object: &DynamicObject) {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
     }

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
 use super::context::{Context, RETRY};
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::resources::machines;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
@@ -23,7 +23,7 @@ impl Context {
     /// reconcile while machines exist.
     pub(super) async fn finalize(&self, object: &DynamicObject) -> Result<Option<Duration>, Error> {
         if !object.finalizers().iter().any(|one| one == FINALIZER) {
-            self.forget(object);
+            self.remove_state(object);
             return Ok(None);
         }
         let own = self.list_machines_of(object).await?;
@@ -33,14 +33,14 @@ impl Context {
                 Api::namespaced_with(self.client.clone(), &namespace, &machines());
             let only = Preconditions { uid: vm.uid(), resource_version: None };
             let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
-            let deleted = found(api.delete(&name, &params).await);
-            at(|| format!("delete VirtualMachine {namespace}/{name}"), deleted)?;
+            let deleted = none_if_not_found(api.delete(&name, &params).await);
+            with_request(|| format!("delete VirtualMachine {namespace}/{name}"), deleted)?;
         }
         if own.is_empty() {
             let rest = object.finalizers().iter().filter(|one| *one != FINALIZER);
             let rest: Vec<String> = rest.cloned().collect();
             self.set_finalizers(object, &rest).await?;
-            self.forget(object);
+            self.remove_state(object);
             return Ok(None);
         }
         Ok(Some(jittered(RETRY)))
@@ -60,7 +60,8 @@ impl Context {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
         // If KubeVirt is not installed, there are no VirtualMachines, and the API server answers 404.
-        let list = at(|| format!("list VirtualMachines of md={name}"), found(list))?;
+        let list =
+            with_request(|| format!("list VirtualMachines of md={name}"), none_if_not_found(list))?;
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {
             let vm = serde_json::to_value(vm).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_runtime::reconcile::ReconcileError;
 
-pub(super) use crate::run::calls::found;
+pub(super) use crate::run::calls::none_if_not_found;
 
 /// A failed request: verb and object of the request, and the error that the API server returned.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,10 @@ impl ReconcileError for Error {
 }
 
 /// Adds the verb and the object of the request to an error.
-pub(super) fn at<T>(what: impl FnOnce() -> String, result: kube::Result<T>) -> Result<T, Error> {
+pub(super) fn with_request<T>(
+    what: impl FnOnce() -> String,
+    result: kube::Result<T>,
+) -> Result<T, Error> {
     result.map_err(|error| Error { what: what(), error })
 }
 
@@ -82,7 +85,7 @@ mod tests {
         let result: kube::Result<()> = Err(redact_message(kube::Error::Api(status.into())));
         let words = refusal(&result).unwrap();
         assert!(words.contains("Invalid (422), fields: spec.memory"), "{words}");
-        let error = at(|| "create".to_owned(), result).unwrap_err();
+        let error = with_request(|| "create".to_owned(), result).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{error:?}");
     }
 }

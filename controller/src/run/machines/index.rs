@@ -40,7 +40,7 @@ impl<K: Ord> Index<K> {
     }
 
     /// Returns namespace and name of the objects with this key.
-    pub(super) fn at(&self, key: &K) -> Vec<ObjectKey> {
+    pub(super) fn with_key(&self, key: &K) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.get(key).into_iter().flatten().cloned().collect()
     }
@@ -122,7 +122,7 @@ mod tests {
         index.update("web", at("web-2"), true);
         index.update("web", at("web-1"), false);
         index.update("other", at("other-1"), false);
-        assert_eq!(index.at(&"web"), [at("web-2")]);
+        assert_eq!(index.with_key(&"web"), [at("web-2")]);
         assert!(index.matching(|key| *key != "web").is_empty());
     }
 }

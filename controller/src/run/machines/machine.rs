@@ -10,7 +10,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, at, found, ignore_conflict, redact_message, refusal};
+use super::errors::{
+    Error, ignore_conflict, none_if_not_found, redact_message, refusal, with_request,
+};
 use super::user_data::{UserData, secret};
 use super::validated::ValidatedDeployment;
 use crate::run::calls::post_params;
@@ -37,7 +39,7 @@ impl ValidatedDeployment<'_> {
             self.context.user_data(&self.deployment, tenant, &self.namespace, config).await?;
         let wrong = |message: String| {
             vec![
-                Problem::new(self.deployment.called(), "", "", message)
+                Problem::new(self.deployment.qualified_name(), "", "", message)
                     .into_fatal("no machine is made"),
             ]
         };
@@ -87,19 +89,19 @@ impl ValidatedDeployment<'_> {
         let what = || format!("create VirtualMachine {}/{name}", self.namespace);
         let body = match serde_json::from_value(rendered.machine) {
             Ok(body) => body,
-            Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
+            Err(error) => return with_request(what, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&post_params(), &body).await;
         // The message is removed if the object has values from Secrets, because the API server quotes the object in
         // it.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
         if let Some(words) = refusal(&created) {
-            let called = self.deployment.called();
+            let called = self.deployment.qualified_name();
             let message = format!("VirtualMachine {}/{name} is refused: {words}", self.namespace);
             let problem = Problem::new(called, "", "", message);
             return Ok(Some(problem.into_fatal("no machine is made")));
         }
-        let Some(created) = at(what, ignore_conflict(created))? else { return Ok(None) };
+        let Some(created) = with_request(what, ignore_conflict(created))? else { return Ok(None) };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
         self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
             .await
@@ -112,9 +114,12 @@ impl ValidatedDeployment<'_> {
         let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
         let body = match serde_json::from_value(secret(machine, &self.namespace, uid, data)) {
             Ok(body) => body,
-            Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
+            Err(error) => return with_request(what, Err(kube::Error::SerdeError(error))),
         };
-        at(what, ignore_conflict(api.create(&post_params(), &body).await.map_err(redact_message)))?;
+        with_request(
+            what,
+            ignore_conflict(api.create(&post_params(), &body).await.map_err(redact_message)),
+        )?;
         self.context.with_state(self.object, |memory| {
             memory.machines_with_secret.insert(machine.to_owned())
         });
@@ -141,7 +146,7 @@ impl ValidatedDeployment<'_> {
         for vm in self.vms.iter().filter(lacks) {
             let secret = format!("userdata-{}", vm.name);
             let what = || format!("get Secret {}/{secret}", self.namespace);
-            if at(what, found(api.get_metadata(&secret).await))?.is_some() {
+            if with_request(what, none_if_not_found(api.get_metadata(&secret).await))?.is_some() {
                 self.context.with_state(self.object, |memory| {
                     memory.machines_with_secret.insert(vm.name.clone())
                 });

@@ -6,7 +6,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::context::Context;
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::resources::{deployments, foreign_machines};
 use super::validated::ValidatedDeployment;
 
@@ -43,7 +43,8 @@ impl ValidatedDeployment<'_> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.context.client.clone(), &namespace, &foreign_machines());
         let list = api.list(&ListParams::default().limit(1)).await;
-        let list = at(|| format!("list Machines of {namespace}"), found(list))?;
+        let list =
+            with_request(|| format!("list Machines of {namespace}"), none_if_not_found(list))?;
         Ok(list.is_some_and(|list| !list.items.is_empty()))
     }
 }

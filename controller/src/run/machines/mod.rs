@@ -40,8 +40,8 @@ use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::Error;
 use resources::{
-    deployments, foreign_machines, machines, resource, trim_all, trim_instance, trim_machine,
-    without_managed_fields,
+    deployments, foreign_machines, keep_metadata_only, machines, resource, trim_instance,
+    trim_machine, without_managed_fields,
 };
 use triggers::Triggers;
 
@@ -80,9 +80,10 @@ pub async fn run(
         OptionalKind { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
     let (instances, follow_instances) =
         OptionalInformer::start(&client, manner, with(Triggers::instance));
-    let manner = OptionalKind { resource: foreign_machines(), labels: None, trim: trim_all };
+    let manner =
+        OptionalKind { resource: foreign_machines(), labels: None, trim: keep_metadata_only };
     let (foreign, follow_foreign) =
-        OptionalInformer::start(&client, manner, with(Triggers::foreign));
+        OptionalInformer::start(&client, manner, with(Triggers::handle_foreign_machine));
     let webhooks = OptionalKind {
         resource: resource(
             "admissionregistration.k8s.io",
@@ -91,7 +92,7 @@ pub async fn run(
             "mutatingwebhookconfigurations",
         ),
         labels: None,
-        trim: trim_all,
+        trim: keep_metadata_only,
     };
     let (webhooks, follow_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
     triggers.set(&deployments, &machines);
@@ -129,7 +130,7 @@ pub async fn run(
         follow_instances,
         follow_foreign,
         follow_webhooks,
-        tenant_triggers.follow_tenants(tenant_changes)
+        tenant_triggers.handle_tenant_changes(tenant_changes)
     );
 }
 

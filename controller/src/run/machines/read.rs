@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::context::Context;
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::references::References;
 use super::resources::resource;
 use crate::run::calls::forbidden;
@@ -39,7 +39,7 @@ impl Context {
     ) -> Result<(), Error> {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut references = References::default();
-        references.walk(&value, namespace);
+        references.collect_references(&value, namespace);
         let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
         // Objects to which the MachineDeployment may not refer are not read.
         references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
@@ -55,11 +55,11 @@ impl Context {
             let what = || format!("get {kind} {namespace}/{name}");
             let read = if *kind == "Secret" {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-                let secret = at(what, forbidden(found(api.get(name).await)))?;
+                let secret = with_request(what, forbidden(none_if_not_found(api.get(name).await)))?;
                 secret.map(|secret| secret.and_then(|secret| serde_json::to_value(secret).ok()))
             } else {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-                let map = at(what, forbidden(found(api.get(name).await)))?;
+                let map = with_request(what, forbidden(none_if_not_found(api.get(name).await)))?;
                 map.map(|map| map.and_then(|map| serde_json::to_value(map).ok()))
             };
             match read {
@@ -78,7 +78,10 @@ impl Context {
             ] {
                 let resource = resource(group, version, kind, plural);
                 let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                let object = at(|| format!("get {kind} {class}"), found(api.get(class).await))?;
+                let object = with_request(
+                    || format!("get {kind} {class}"),
+                    none_if_not_found(api.get(class).await),
+                )?;
                 Self::add(
                     around,
                     object.and_then(|object| serde_json::to_value(object).ok()),
@@ -92,13 +95,18 @@ impl Context {
             let own = resource(group, "v1beta1", kind, "virtualmachineinstancetypes");
             let own: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), namespace, &own);
-            let object =
-                at(|| format!("get {kind} {namespace}/{name}"), found(own.get(name).await))?;
+            let object = with_request(
+                || format!("get {kind} {namespace}/{name}"),
+                none_if_not_found(own.get(name).await),
+            )?;
             Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
             let kind = "VirtualMachineClusterInstancetype";
             let all = resource(group, "v1beta1", kind, "virtualmachineclusterinstancetypes");
             let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &all);
-            let object = at(|| format!("get {kind} {name}"), found(all.get(name).await))?;
+            let object = with_request(
+                || format!("get {kind} {name}"),
+                none_if_not_found(all.get(name).await),
+            )?;
             Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
         }
         Ok(())

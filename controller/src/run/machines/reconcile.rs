@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::apply::Applied;
 use super::context::{Context, RETRY};
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::policies;
 use super::resources::deployments;
 use super::update_status::Report;
@@ -75,7 +75,7 @@ pub(super) async fn reconcile(
     let mut steps = match decided {
         Ok(steps) => steps,
         Err(error) => {
-            let called = validated.deployment.called();
+            let called = validated.deployment.qualified_name();
             let problem = Problem::new(called, error.field, &error.value, error.message);
             return context.report_invalid(object, problem, None).await;
         }
@@ -122,8 +122,9 @@ impl Context {
         let patch = json!({"metadata": {
             "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
         }});
-        let patched = found(api.patch(&name, &patch_params(), &Patch::Merge(patch)).await);
-        at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
+        let patched =
+            none_if_not_found(api.patch(&name, &patch_params(), &Patch::Merge(patch)).await);
+        with_request(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
     }
 
     /// Returns the name of the tenant of a namespace if the tenant is being deleted. No machine may be created then:
@@ -166,7 +167,7 @@ impl ValidatedDeployment<'_> {
             let tenant = self.context.deleting_tenant(&self.namespace)?;
             format!("tenant {tenant} is being deleted: no machines are created")
         };
-        Some(Problem::new(self.deployment.called(), "", "", message))
+        Some(Problem::new(self.deployment.qualified_name(), "", "", message))
     }
 
     /// Returns the number of seconds for which no machine may be created because of failed machines; `None` if there

@@ -2,18 +2,18 @@
 //! status before the first machine is created. A later edit of the fields that would leave machines in another
 //! namespace, or create a second set of machines, is refused.
 
-use berth_api::names::CONTROLLER_STATUS;
+use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::resources::deployments;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
 
 /// Field of the status that contains the namespace of the machines.
-const RECORD: &str = "machineNamespace";
+const STATUS_FIELD: &str = "machineNamespace";
 
 impl ValidatedDeployment<'_> {
     /// Records the namespace of the machines in the status. Returns a problem if machines already exist in another
@@ -24,7 +24,7 @@ impl ValidatedDeployment<'_> {
     ) -> Result<Option<Problem>, Error> {
         let Self { context, object, namespace: home, .. } = self;
         let status = object.data.get("status");
-        let recorded = status.and_then(|status| status.get(RECORD)).and_then(Value::as_str);
+        let recorded = status.and_then(|status| status.get(STATUS_FIELD)).and_then(Value::as_str);
         if recorded == Some(home.as_str()) {
             return Ok(None);
         }
@@ -39,12 +39,12 @@ impl ValidatedDeployment<'_> {
         };
         let left = left.into_iter().find(|namespace| namespace != home);
         let wrong = |from: &str, why: &str| {
-            let field = format!("status.{RECORD}");
+            let field = format!("status.{STATUS_FIELD}");
             let message = format!(
                 "{why}, but its fields now select {home}: undo the change of its annotation or clusterName, or of \
                  its TenantCluster; to move it, scale it to 0 before"
             );
-            let problem = Problem::new(self.deployment.called(), field, from, message);
+            let problem = Problem::new(self.deployment.qualified_name(), field, from, message);
             Ok(Some(problem.into_fatal("nothing is created or deleted")))
         };
         match (left, recorded) {
@@ -59,12 +59,14 @@ impl ValidatedDeployment<'_> {
         let namespace = object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =
             Api::namespaced_with(context.client.clone(), &namespace, &deployments());
-        let patch = Patch::Merge(json!({"status": {RECORD: home}}));
+        let patch = Patch::Merge(json!({"status": {STATUS_FIELD: home}}));
         let params = PatchParams {
-            field_manager: Some(CONTROLLER_STATUS.to_owned()),
+            field_manager: Some(CONTROLLER_STATUS_FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let patched = found(api.patch_status(&object.name_any(), &params, &patch).await);
-        at(|| format!("status of {}", self.deployment.called()), patched).map(|_| None)
+        let patched =
+            none_if_not_found(api.patch_status(&object.name_any(), &params, &patch).await);
+        with_request(|| format!("status of {}", self.deployment.qualified_name()), patched)
+            .map(|_| None)
     }
 }

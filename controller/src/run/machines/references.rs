@@ -17,7 +17,7 @@ pub(super) struct References {
 impl References {
     /// Collects the references in a JSON value, including all nested values. `namespace` is the default namespace of
     /// references.
-    pub(super) fn walk(&mut self, value: &Value, namespace: &str) {
+    pub(super) fn collect_references(&mut self, value: &Value, namespace: &str) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match value {
             Value::Object(map) => {
@@ -48,7 +48,7 @@ impl References {
                         }
                         _ => {}
                     }
-                    self.walk(value, namespace);
+                    self.collect_references(value, namespace);
                 }
                 // References with an empty name are removed; a name that is itself a reference is resolved when that
                 // reference has been read.
@@ -57,7 +57,9 @@ impl References {
                 self.classes.retain(|name| !name.is_empty());
                 self.instancetypes.retain(|name| !name.is_empty());
             }
-            Value::Array(items) => items.iter().for_each(|item| self.walk(item, namespace)),
+            Value::Array(items) => {
+                items.iter().for_each(|item| self.collect_references(item, namespace))
+            }
             _ => {}
         }
     }

@@ -47,7 +47,7 @@ pub(super) fn trim_instance(object: &mut DynamicObject) {
     pack_content(object);
 }
 
-pub(super) fn trim_all(object: &mut DynamicObject) {
+pub(super) fn keep_metadata_only(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     object.data = Value::Null;
 }

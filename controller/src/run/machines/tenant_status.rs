@@ -1,13 +1,13 @@
 //! Writes the numbers of a tenant's machines to the status of its TenantCluster.
 
 use berth_api::ConditionReason;
-use berth_api::names::CONTROLLER_STATUS;
+use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::resources::resource;
 use super::update_status::{Report, conditions};
 use crate::managed_fields::conditions_are_atomic;
@@ -74,8 +74,9 @@ impl Context {
             // current.
             body["metadata"]["resourceVersion"] = known.resource_version().into();
         }
-        let params = PatchParams::apply(CONTROLLER_STATUS).force();
+        let params = PatchParams::apply(CONTROLLER_STATUS_FIELD_MANAGER).force();
         let patched = api.patch_status(tenant, &params, &Patch::Apply(body)).await;
-        at(|| format!("status of TenantCluster {tenant}"), found(patched)).map(drop)
+        with_request(|| format!("status of TenantCluster {tenant}"), none_if_not_found(patched))
+            .map(drop)
     }
 }

@@ -103,18 +103,18 @@ impl Triggers {
             Ownership::Deployment(key) => self.trigger(key),
             Ownership::Uid(uid) => {
                 let Some([deployments, ..]) = self.stores.get() else { return };
-                let mut all = self.by_name.at(deployment);
+                let mut all = self.by_name.with_key(deployment);
                 all.retain(|(namespace, name)| {
                     deployments.get(namespace, name).and_then(|one| one.uid()) == Some(uid.clone())
                 });
                 self.trigger_all(all);
             }
-            Ownership::Unknown => self.trigger_all(self.by_name.at(deployment)),
+            Ownership::Unknown => self.trigger_all(self.by_name.with_key(deployment)),
         }
     }
 
     /// Handles the changes of tenants; never ends.
-    pub(super) async fn follow_tenants(
+    pub(super) async fn handle_tenant_changes(
         &self,
         mut changes: UnboundedReceiver<Change<TenantCluster>>,
     ) {
@@ -170,13 +170,13 @@ impl Triggers {
     }
 
     /// Handles a change of a Machine of machine-controller.
-    pub(super) fn foreign(&self, machine: &DynamicObject, _: bool) {
-        self.trigger_all(self.by_namespace.at(&machine.namespace().unwrap_or_default()));
+    pub(super) fn handle_foreign_machine(&self, machine: &DynamicObject, _: bool) {
+        self.trigger_all(self.by_namespace.with_key(&machine.namespace().unwrap_or_default()));
     }
 
     /// Returns the VirtualMachines in a namespace whose label contains the name of the MachineDeployment.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
-        self.machines.at(&(namespace.to_owned(), deployment.to_owned()))
+        self.machines.with_key(&(namespace.to_owned(), deployment.to_owned()))
     }
 
     /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, by the UID of their owner. The
@@ -197,6 +197,6 @@ impl Triggers {
 
     /// Returns the MachineDeployments in a namespace.
     pub(super) fn deployments_in(&self, namespace: &str) -> Vec<ObjectKey> {
-        self.by_namespace.at(&namespace.to_owned())
+        self.by_namespace.with_key(&namespace.to_owned())
     }
 }

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
-use berth_api::names::CONTROLLER_STATUS;
+use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use super::resources::deployments;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
@@ -20,7 +20,7 @@ use berth_kubevirt_render::machines::steps::Steps;
 /// Type of the condition that is true if machines honor all fields of their template.
 const TEMPLATE_HONORED: &str = "TemplateHonored";
 /// Maximum length of a condition's message, in characters.
-const LONGEST: usize = 8000;
+const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
 const DEADLINE: u64 = 600;
 
@@ -37,7 +37,7 @@ impl Report {
     /// Returns the report for an invalid MachineDeployment.
     pub(super) fn invalid(problems: &[Problem]) -> Self {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let message: String = all.join("\n").chars().take(LONGEST).collect();
+        let message: String = all.join("\n").chars().take(MAX_MESSAGE_LENGTH).collect();
         Self {
             conditions: vec![("Valid", false, ConditionReason::InvalidSpec, message)],
             requeue_after: None,
@@ -108,7 +108,7 @@ impl Report {
     pub(super) fn with_notes(mut self, notes: Option<&[Problem]>) -> Self {
         let Some(notes) = notes else { return self };
         let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
-        let message: String = all.join("\n").chars().take(LONGEST).collect();
+        let message: String = all.join("\n").chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push(if notes.is_empty() {
             (
                 TEMPLATE_HONORED,
@@ -170,13 +170,13 @@ impl Context {
                 Api::namespaced_with(self.client.clone(), &namespace, &deployments());
             let patch = Patch::Merge(json!({"status": status}));
             let params = PatchParams {
-                field_manager: Some(CONTROLLER_STATUS.to_owned()),
+                field_manager: Some(CONTROLLER_STATUS_FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()
             };
             let patched = api.patch_status(&object.name_any(), &params, &patch).await;
-            at(
+            with_request(
                 || format!("status of MachineDeployment {namespace}/{}", object.name_any()),
-                found(patched),
+                none_if_not_found(patched),
             )?;
         }
         self.update_tenant_status(object).await

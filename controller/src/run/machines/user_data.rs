@@ -7,7 +7,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, at, found};
+use super::errors::{Error, none_if_not_found, with_request};
 use crate::run::calls::{Forbidden, forbidden};
 use berth_kubevirt_render::machines::{MachineDeployment, Scope};
 
@@ -86,11 +86,12 @@ impl Context {
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &of);
         let what = || format!("get Secret {of}/{}", secret.name);
-        let found = match at(what, forbidden(found(api.get(&secret.name).await)))? {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
-            Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
-        };
+        let found =
+            match with_request(what, forbidden(none_if_not_found(api.get(&secret.name).await)))? {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
+                Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
+            };
         let data = found.data.unwrap_or_default();
         let text = |key: &str| data.get(key).map(|bytes| String::from_utf8(bytes.0.clone()));
         match text(key) {

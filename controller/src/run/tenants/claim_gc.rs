@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, Preconditions};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
 use crate::tenants::ids::NetworkId;
 
@@ -61,7 +61,10 @@ impl Context {
                 // The tenant is read from the API server, because the store may be stale.
                 let api: Api<TenantCluster> = Api::all(self.client.clone());
                 let name = &claim.spec.tenant;
-                let tenant = at(format!("get TenantCluster {name}"), found(api.get(name).await))?;
+                let tenant = with_request(
+                    format!("get TenantCluster {name}"),
+                    none_if_not_found(api.get(name).await),
+                )?;
                 let tenant =
                     tenant.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
                 if let Some(tenant) = tenant {
@@ -82,8 +85,11 @@ impl Context {
                 let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
                 let api: Api<berth_api::VlanClaim> = Api::all(self.client.clone());
                 tracing::info!(claim = %name, "delete VlanClaim after its quarantine");
-                at(format!("delete VlanClaim {name}"), found(api.delete(&name, &params).await))
-                    .map(drop)
+                with_request(
+                    format!("delete VlanClaim {name}"),
+                    none_if_not_found(api.delete(&name, &params).await),
+                )
+                .map(drop)
             }
         }
     }

@@ -12,12 +12,12 @@ use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use crate::run::calls::{patch_params, post_params};
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
-use crate::tenants::imports::{Attachment, used};
+use crate::tenants::imports::{Attachment, imported_ids};
 use crate::tenants::network::HostNetwork;
 use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
@@ -59,7 +59,7 @@ impl Context {
             recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
         let (mut all, config) = (self.stores.shared_informers.claims.all(), self.config());
-        let foreign = if claims::held(request, &all).is_some() {
+        let foreign = if claims::claimed_id(request, &all).is_some() {
             BTreeMap::new()
         } else {
             self.foreign_ids(tenant, network)
@@ -108,7 +108,7 @@ impl Context {
             };
             let Some((id, claim)) = new else { continue };
             if claim.annotations().contains_key(VERIFIED) {
-                return claimed(id, moved(request, id));
+                return claimed(id, lost_claim_note(request, id));
             }
             let others = self.networks_sharing_segment(request, &config, &all);
             let Some(conflicting_claim) = self.conflicting_claim(id, request, &others).await?
@@ -116,10 +116,10 @@ impl Context {
                 if !others.is_empty() {
                     self.verify(&claim).await?;
                 }
-                return claimed(id, moved(request, id));
+                return claimed(id, lost_claim_note(request, id));
             };
             tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "withdrew VlanClaim because another tenant has the same VLAN or VNI");
-            self.withdraw(&claim).await?;
+            self.delete_unverified_claim(&claim).await?;
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
         }
@@ -173,8 +173,8 @@ impl Context {
                 if read > 0 {
                     tokio::time::sleep(CONFLICT_READ_DELAY).await;
                 }
-                let there = found(self.claims().get(&name).await);
-                let there = at(format!("get VlanClaim {name}"), there)?;
+                let there = none_if_not_found(self.claims().get(&name).await);
+                let there = with_request(format!("get VlanClaim {name}"), there)?;
                 is_there = there.is_some_and(|claim| {
                     claim.spec.tenant_uid != request.uid
                         && NetworkId::from_claim(&claim) == Some(id)
@@ -196,18 +196,19 @@ impl Context {
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         // The write contains the resource version, so it fails if another client has written the claim.
-        let replaced = found(self.claims().replace(&name, &post_params(), &verified).await);
-        let replaced = at(format!("replace VlanClaim {name}"), replaced)?;
+        let replaced =
+            none_if_not_found(self.claims().replace(&name, &post_params(), &verified).await);
+        let replaced = with_request(format!("replace VlanClaim {name}"), replaced)?;
         replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
     }
 
     /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet, so no quarantine is needed.
-    async fn withdraw(&self, claim: &VlanClaim) -> Result<(), Error> {
+    async fn delete_unverified_claim(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let only = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-        let deleted = found(self.claims().delete(&name, &params).await);
-        at(format!("delete VlanClaim {name}"), deleted).map(drop)
+        let deleted = none_if_not_found(self.claims().delete(&name, &params).await);
+        with_request(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
 
     /// Creates a claim for the tenant of the request. Returns `None` if another tenant already has a claim of this
@@ -233,12 +234,15 @@ impl Context {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 // The claim may already exist for this tenant, created by another controller or by this controller
                 // before a restart.
-                let there = at(format!("get {what}"), found(self.claims().get(&name).await))?;
+                let there = with_request(
+                    format!("get {what}"),
+                    none_if_not_found(self.claims().get(&name).await),
+                )?;
                 Ok(there.filter(|there| {
                     there.spec.tenant_uid == request.uid && there.spec.network == request.network
                 }))
             }
-            Err(error) => at(format!("create {what}"), Err(error)),
+            Err(error) => with_request(format!("create {what}"), Err(error)),
         }
     }
 
@@ -257,7 +261,7 @@ impl Context {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return Err(Error::Changed(format!("VlanClaim {name}")));
             }
-            result => at(format!("replace VlanClaim {name}"), result)?,
+            result => with_request(format!("replace VlanClaim {name}"), result)?,
         };
         self.set_released_at(&new, Value::Null).await
     }
@@ -275,7 +279,7 @@ impl Context {
         });
         let params = patch_params();
         let result = self.claims().patch_status(&name, &params, &Patch::Merge(patch)).await;
-        at(format!("patch status of VlanClaim {name}"), result).map(drop)
+        with_request(format!("patch status of VlanClaim {name}"), result).map(drop)
     }
 
     fn foreign_ids(
@@ -293,13 +297,18 @@ impl Context {
         });
         let asked = tenant.spec.network.as_ref();
         let resource = asked.and_then(|asked| asked.sriov_resource.as_deref());
-        used(attachments, network, resource, &TenantCluster::namespace_of(&tenant.name_any()))
+        imported_ids(
+            attachments,
+            network,
+            resource,
+            &TenantCluster::namespace_of(&tenant.name_any()),
+        )
     }
 }
 
 /// Returns the note for a tenant whose earlier VLAN or VNI now belongs to another tenant, so that it has got `id`
 /// instead; `None` for other tenants.
-fn moved(request: Request<'_>, id: NetworkId) -> Option<String> {
+fn lost_claim_note(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(
         "was {before}, whose claim belongs to another tenant: machines that run there must be restarted"

@@ -126,8 +126,8 @@ impl Cluster {
     {
         let (this, changed) = (Arc::clone(self), changed.clone());
         async move {
-            follow(api, config, move |list| {
-                this.put(watched, |all| put(all, list), &changed);
+            watch_kind(api, config, move |list| {
+                this.update_objects(watched, |all| put(all, list), &changed);
             })
             .await;
         }
@@ -145,16 +145,20 @@ impl Cluster {
         let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
         async move {
             let put = move |list| {
-                this.put(Watched::ApiEndpoints, |all| all.api_endpoints = list, &changed);
+                this.update_objects(
+                    Watched::ApiEndpoints,
+                    |all| all.api_endpoints = list,
+                    &changed,
+                );
             };
-            if serves::<EndpointSlice>(&client).await {
-                return follow(Api::namespaced(client, API_SERVER.0), config, put).await;
+            if is_kind_served::<EndpointSlice>(&client).await {
+                return watch_kind(Api::namespaced(client, API_SERVER.0), config, put).await;
             }
             let api: Api<Endpoints> = Api::namespaced(client, API_SERVER.0);
             let slices = |list: Listed<Endpoints>| -> Listed<EndpointSlice> {
-                Ok(list?.iter().map(|one| Arc::new(slice(one))).collect())
+                Ok(list?.iter().map(|one| Arc::new(to_endpoint_slice(one))).collect())
             };
-            follow(api, config, move |list| put(slices(list))).await;
+            watch_kind(api, config, move |list| put(slices(list))).await;
         }
         .boxed()
     }
@@ -169,13 +173,17 @@ impl Cluster {
         let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
         async move {
             let put = move |list| {
-                this.put(Watched::ServiceNetworks, |all| all.service_networks = list, &changed);
+                this.update_objects(
+                    Watched::ServiceNetworks,
+                    |all| all.service_networks = list,
+                    &changed,
+                );
             };
-            while !serves::<ServiceCIDR>(&client).await {
+            while !is_kind_served::<ServiceCIDR>(&client).await {
                 put(Ok(Vec::new()));
                 tokio::time::sleep(PROBE).await;
             }
-            follow(Api::all(client), Config::default(), put).await;
+            watch_kind(Api::all(client), Config::default(), put).await;
         }
         .boxed()
     }
@@ -202,7 +210,12 @@ impl Cluster {
         .boxed()
     }
 
-    fn put(&self, watched: Watched, put: impl FnOnce(&mut Objects), changed: &impl Fn()) {
+    fn update_objects(
+        &self,
+        watched: Watched,
+        put: impl FnOnce(&mut Objects),
+        changed: &impl Fn(),
+    ) {
         put(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));
         if self.renew() {
             changed();
@@ -228,7 +241,7 @@ impl Cluster {
 
 /// Watches the objects of a kind, and passes them to `put` after each change. If the first list fails, passes the
 /// error. Later, the last objects stay valid while the API server does not answer.
-async fn follow<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
+async fn watch_kind<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -260,7 +273,7 @@ where
 }
 
 /// Returns true if the API server serves a kind. Retries until the API server answers.
-async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
+async fn is_kind_served<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     let resource = ApiResource::erase::<K>(&());
     loop {
         match is_served(client, &resource).await {
@@ -273,7 +286,7 @@ async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     }
 }
 
-fn slice(endpoints: &Endpoints) -> EndpointSlice {
+fn to_endpoint_slice(endpoints: &Endpoints) -> EndpointSlice {
     let subsets = endpoints.subsets.iter().flatten();
     // Addresses that are not ready are used too, because they also belong to the API server.
     let all =

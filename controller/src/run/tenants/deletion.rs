@@ -12,7 +12,7 @@ use kube::api::{
 use serde_json::json;
 
 use super::context::Context;
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
 use crate::tenants::deletion::{Action, DeletionState, Machine, Namespace, next, parse_lenient};
 use crate::tenants::ids::NetworkId;
@@ -119,8 +119,10 @@ fn resource_of(kind: &str) -> Option<ApiResource> {
 impl Context {
     /// Reads a tenant from the API server, even if its spec cannot be parsed.
     async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
-        let object =
-            at(format!("get TenantCluster {name}"), found(self.tenants().get(name).await))?;
+        let object = with_request(
+            format!("get TenantCluster {name}"),
+            none_if_not_found(self.tenants().get(name).await),
+        )?;
         let object = object.and_then(|object| serde_json::to_value(object).ok());
         Ok(object.as_ref().and_then(parse_lenient))
     }
@@ -140,9 +142,11 @@ impl Context {
             let Some(resource) = resource_of(kind) else { continue };
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), &namespace, &resource);
-            let list = found(api.list_metadata(&ListParams::default()).await);
+            let list = none_if_not_found(api.list_metadata(&ListParams::default()).await);
             // A kind that is not installed has no objects.
-            let Some(list) = at(format!("list {kind} in {namespace}"), list)? else { continue };
+            let Some(list) = with_request(format!("list {kind} in {namespace}"), list)? else {
+                continue;
+            };
             all.extend(list.items.iter().map(|object| Machine {
                 kind: kind.to_owned(),
                 name: object.name_any(),
@@ -159,7 +163,11 @@ impl Context {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &resource);
         let what = format!("delete {} {namespace}/{}", machine.kind, machine.name);
-        at(what, found(api.delete(&machine.name, &DeleteParams::background()).await)).map(drop)
+        with_request(
+            what,
+            none_if_not_found(api.delete(&machine.name, &DeleteParams::background()).await),
+        )
+        .map(drop)
     }
 
     async fn delete_namespace(&self, tenant: &TenantCluster) -> Result<(), Error> {
@@ -167,12 +175,12 @@ impl Context {
         let resource = Kind::Namespace.resource();
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let what = format!("delete Namespace {name}");
-        let there = at(what.clone(), found(api.get_metadata(&name).await))?;
+        let there = with_request(what.clone(), none_if_not_found(api.get_metadata(&name).await))?;
         // The namespace contains all data of the tenant. Therefore it is read again directly before its deletion, to
         // check that Berth created it.
         let Some(there) = there.filter(|there| is_owned(there.labels())) else { return Ok(()) };
         let only = Preconditions { uid: there.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
-        at(what, found(api.delete(&name, &params).await)).map(drop)
+        with_request(what, none_if_not_found(api.delete(&name, &params).await)).map(drop)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_runtime::reconcile::ReconcileError;
 
-pub(super) use crate::run::calls::found;
+pub(super) use crate::run::calls::none_if_not_found;
 
 /// Error that ends a reconcile of a tenant.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,10 @@ pub enum Error {
 
 /// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::Changed`], because the next
 /// reconcile resolves it.
-pub(super) fn at<T>(what: impl Into<String>, result: kube::Result<T>) -> Result<T, Error> {
+pub(super) fn with_request<T>(
+    what: impl Into<String>,
+    result: kube::Result<T>,
+) -> Result<T, Error> {
     result.map_err(|error| match &error {
         kube::Error::Api(status) if status.code == 409 => Error::Changed(what.into()),
         _ => Error::Server { what: what.into(), error: Box::new(error) },

@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditi
 use serde_json::Value;
 
 use super::context::Context;
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use crate::run::calls::post_params;
 use crate::run::packed::{pack_content, unpack_content};
 use crate::tenants::fault::Fault;
@@ -94,7 +94,7 @@ impl Context {
                 }
             }
             None if !may_adopt => {
-                let there = found(api.get_metadata(&name).await).map_err(refused)?;
+                let there = none_if_not_found(api.get_metadata(&name).await).map_err(refused)?;
                 if there.is_some_and(|there| !is_owned(there.labels())) {
                     let message = format!(
                         "{what} exists and was not created by Berth; delete it, or let Berth adopt it with label {}={}",
@@ -143,7 +143,7 @@ impl Context {
             let message = format!("Secret {CSI} could not be created: {error}");
             Fault::new(ConditionReason::ApplyFailed, message)
         };
-        if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
+        if none_if_not_found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
             let params = post_params();
             api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
         }
@@ -189,7 +189,7 @@ impl Context {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let only = Preconditions { uid: object.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
-        let deleted = found(self.api(kind, &namespace).delete(&name, &params).await);
-        at(format!("delete {} {name}", kind.name()), deleted).map(drop)
+        let deleted = none_if_not_found(self.api(kind, &namespace).delete(&name, &params).await);
+        with_request(format!("delete {} {name}", kind.name()), deleted).map(drop)
     }
 }

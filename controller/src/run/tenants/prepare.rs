@@ -8,7 +8,7 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch};
 use serde_json::json;
 
 use super::context::Context;
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
 use crate::run::calls::{patch_params, post_params};
 use crate::tenants::deletion::{Namespace, parse_lenient};
@@ -50,7 +50,7 @@ impl Context {
         let what = format!("patch TenantCluster {name}");
         // If the tenant was deleted in the meantime, there is nothing to clean up, because no object was created for
         // it yet.
-        let patched = at(what, found(result))?;
+        let patched = with_request(what, none_if_not_found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
         let patched = patched.as_ref().and_then(parse_lenient);
         patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
@@ -82,10 +82,10 @@ impl Context {
             let api: Api<DynamicObject> =
                 Api::all_with(self.client.clone(), &Kind::Namespace.resource());
             let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
-            let object = at(what.clone(), object)?;
+            let object = with_request(what.clone(), object)?;
             // The namespace is created and not applied, because an apply would adopt a namespace that a user creates
             // at the same moment.
-            at(what, api.create(&post_params(), &object).await)?;
+            with_request(what, api.create(&post_params(), &object).await)?;
             state = Namespace::Owned;
         }
         if state != Namespace::Terminating {
@@ -105,8 +105,8 @@ impl Context {
             None => {
                 let api: Api<DynamicObject> =
                     Api::all_with(self.client.clone(), &Kind::Namespace.resource());
-                let read = found(api.get_metadata(&name).await);
-                at(format!("get Namespace {name}"), read)?.map(|object| object.metadata)
+                let read = none_if_not_found(api.get_metadata(&name).await);
+                with_request(format!("get Namespace {name}"), read)?.map(|object| object.metadata)
             }
         };
         Ok(match metadata {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
 use super::context::{ApiServer, Context, KubeconfigRead};
-use super::error::{Error, at, found};
+use super::error::{Error, none_if_not_found, with_request};
 use crate::run::calls::forbidden;
 use crate::tenants::cluster::ClusterFacts;
 use crate::tenants::deletion::Namespace;
@@ -82,11 +82,11 @@ impl Context {
             return Ok(fault(format!("{place} {}", scope.refusal())));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let read = found(api.get(&of.name).await);
+        let read = none_if_not_found(api.get(&of.name).await);
         // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
         // created a moment ago, and takes effect soon.
         let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
-        let secret = match at(format!("get {place}"), read)? {
+        let secret = match with_request(format!("get {place}"), read)? {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(fault(format!("{place} does not exist"))),
             Err(why) => return Ok(fault(format!("{place} {why}"))),

@@ -21,7 +21,8 @@ use crate::tenants::status::{self, Parts};
 const RETRY: Duration = Duration::from_secs(15);
 
 /// Reasons of faults for which the API server returned an error.
-const REFUSED: [ConditionReason; 2] = [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
+const API_ERROR_REASONS: [ConditionReason; 2] =
+    [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
 /// Reconciles a tenant. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
@@ -100,7 +101,7 @@ fn namespace_terminating(tenant: &TenantCluster) -> Fault {
 fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
     let faults = [&parts.network, &parts.policies, &parts.objects];
     let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
-    if let Some(fault) = faults.iter().find(|fault| REFUSED.contains(&fault.reason)) {
+    if let Some(fault) = faults.iter().find(|fault| API_ERROR_REASONS.contains(&fault.reason)) {
         return Err(Error::NotApplied(fault.to_string()));
     }
     Ok((!faults.is_empty()).then_some(RETRY))

@@ -51,7 +51,7 @@ pub struct SharedInformers {
 impl SharedInformers {
     /// Starts the watches for a program that runs only the reconciler of tenants.
     #[must_use]
-    pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
+    pub fn start_watches(client: &Client, tasks: &mut JoinSet<()>) -> Self {
         let waiting = Arc::default();
         Self {
             tenants: Informer::start(client, tasks, &waiting, |tenant| {
@@ -139,30 +139,30 @@ impl Stores {
         let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
             &self.shared_informers;
         [
-            self.on_change(tenants.changes(), |stores, change: Change<TenantCluster>| {
+            self.handle_changes(tenants.changes(), |stores, change: Change<TenantCluster>| {
                 stores.triggers.claims.notify_one();
                 match changed_object(change) {
                     Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
                     None => stores.triggers.trigger_all(),
                 }
             }),
-            self.on_change(claims.changes(), |stores, change: Change<VlanClaim>| {
+            self.handle_changes(claims.changes(), |stores, change: Change<VlanClaim>| {
                 stores.triggers.claims.notify_one();
                 match changed_object(change) {
                     Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
                     None => stores.triggers.trigger_all(),
                 }
             }),
-            self.on_change(configs.changes(), |stores, _: Change<InfraConfig>| {
+            self.handle_changes(configs.changes(), |stores, _: Change<InfraConfig>| {
                 stores.triggers.claims.notify_one();
                 stores.triggers.trigger_all();
             }),
-            self.on_change(infra_nodes.changes(), Self::host_changed::<InfraNode>),
-            self.on_change(nodes.changes(), Self::host_changed::<Node>),
+            self.handle_changes(infra_nodes.changes(), Self::host_changed::<InfraNode>),
+            self.handle_changes(nodes.changes(), Self::host_changed::<Node>),
         ]
     }
 
-    fn on_change<K: Send + Sync + 'static>(
+    fn handle_changes<K: Send + Sync + 'static>(
         self: &Arc<Self>,
         mut changes: UnboundedReceiver<Change<K>>,
         handle: fn(&Self, Change<K>),
@@ -235,7 +235,8 @@ impl Stores {
                 })
             });
             if before != after {
-                affected.merge(AffectedTenants::between(before.as_deref(), after.as_deref()));
+                affected
+                    .merge(AffectedTenants::from_difference(before.as_deref(), after.as_deref()));
             }
             match after {
                 Some(host) => drop(hosts.insert(name, host)),

@@ -1,12 +1,12 @@
 //! Step 7 of a reconcile of a tenant: writes the status and emits Events.
 
-use berth_api::names::CONTROLLER_TENANTS;
+use berth_api::names::TENANTS_FIELD_MANAGER;
 use berth_api::{TenantCluster, TenantClusterStatus};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
 
 use super::context::Context;
-use super::error::{Error, at};
+use super::error::{Error, with_request};
 use crate::tenants::ids::NetworkId;
 use crate::tenants::status;
 
@@ -23,10 +23,10 @@ impl Context {
         status.conditions.retain(|one| status::OWNED_CONDITIONS.contains(&one.type_.as_str()));
         (status.vlan, status.vni) = id.split();
         let name = tenant.name_any();
-        let params = PatchParams::apply(CONTROLLER_TENANTS).force();
+        let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
         let body = Patch::Apply(status::apply(&tenant, &status, true));
         let api: Api<TenantCluster> = Api::all(self.client.clone());
-        at(
+        with_request(
             format!("patch status of TenantCluster {name}"),
             api.patch_status(&name, &params, &body).await,
         )
@@ -42,12 +42,12 @@ impl Context {
             return Ok(());
         }
         let name = tenant.name_any();
-        let params = PatchParams::apply(CONTROLLER_TENANTS).force();
+        let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
         // The write contains the resource version: a status that was built from an old object must not overwrite the
         // VLAN in a newer version.
         let body = Patch::Apply(status::apply(tenant, desired, true));
         let result = self.tenants().patch_status(&name, &params, &body).await;
-        at(format!("patch status of TenantCluster {name}"), result)?;
+        with_request(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
             // No Events are emitted for these conditions, because they change all the time while a tenant starts.
             if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {

@@ -141,7 +141,7 @@ fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
 mod tests {
     use super::*;
 
-    fn made(
+    fn render_attachment(
         scenario: NetworkScenario,
         asked: Value,
         tenants: usize,
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn each_scenario_has_its_definition() {
-        let bridge = made(NetworkScenario::VlanAwareBridge, json!({}), 1000).unwrap();
+        let bridge = render_attachment(NetworkScenario::VlanAwareBridge, json!({}), 1000).unwrap();
         assert_eq!(
             bridge.0,
             json!({
@@ -172,8 +172,12 @@ mod tests {
             })
         );
         assert_eq!(bridge.1, "bridge.network.kubevirt.io/br-trunk");
-        let own =
-            made(NetworkScenario::BridgePerTenant, json!({"macSpoofCheck": false}), 16).unwrap();
+        let own = render_attachment(
+            NetworkScenario::BridgePerTenant,
+            json!({"macSpoofCheck": false}),
+            16,
+        )
+        .unwrap();
         assert_eq!(
             own.0,
             json!({
@@ -182,10 +186,10 @@ mod tests {
             })
         );
         assert_eq!(own.1, "bridge.network.kubevirt.io/tn1234");
-        let vxlan = made(NetworkScenario::Vxlan, json!({}), 17).unwrap();
+        let vxlan = render_attachment(NetworkScenario::Vxlan, json!({}), 17).unwrap();
         assert_eq!((&vxlan.0["bridge"], &vxlan.1), (&json!("tn10000"), &Value::Null));
         let vf = json!({"sriovResource": "openshift.io/tenantvfs"});
-        let sriov = made(NetworkScenario::SriovVf, vf, 1).unwrap();
+        let sriov = render_attachment(NetworkScenario::SriovVf, vf, 1).unwrap();
         assert_eq!(
             sriov.0,
             json!({
@@ -195,7 +199,8 @@ mod tests {
         );
         assert_eq!(sriov.1, "openshift.io/tenantvfs");
         let macvtap =
-            made(NetworkScenario::BridgePerTenant, json!({"binding": "Macvtap"}), 1).unwrap();
+            render_attachment(NetworkScenario::BridgePerTenant, json!({"binding": "Macvtap"}), 1)
+                .unwrap();
         assert_eq!(
             macvtap.0,
             json!({"cniVersion": "0.3.1", "name": "tenant-abc-mvt", "type": "macvtap", "mtu": 1500})
@@ -210,7 +215,7 @@ mod tests {
             (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "and no bridges"),
             (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "and no VLANs"),
         ] {
-            let fault = made(scenario, asked, 1).unwrap_err();
+            let fault = render_attachment(scenario, asked, 1).unwrap_err();
             assert!(fault.message.contains(words), "{fault}");
         }
     }

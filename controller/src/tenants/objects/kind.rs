@@ -37,7 +37,9 @@ impl Kind {
     ];
 
     /// Returns group, version, kind and plural of the kind.
-    const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
+    const fn group_version_kind_plural(
+        self,
+    ) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
@@ -68,20 +70,20 @@ impl Kind {
     /// Returns the kind's name in manifests.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        self.words().2
+        self.group_version_kind_plural().2
     }
 
     /// Returns the `apiVersion` of the kind: `group/version`, or `version` for the core group.
     #[must_use]
     pub fn api_version(self) -> String {
-        let (group, version, ..) = self.words();
+        let (group, version, ..) = self.group_version_kind_plural();
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
     /// Returns the name of the CustomResourceDefinition of the kind; `None` for a built-in kind.
     #[must_use]
     pub fn crd(self) -> Option<String> {
-        let (group, _, _, plural) = self.words();
+        let (group, _, _, plural) = self.group_version_kind_plural();
         let is_custom = matches!(
             self,
             Self::NetworkAttachmentDefinition | Self::Instancetype | Self::Preference
@@ -92,7 +94,7 @@ impl Kind {
     /// Returns the resource description of the kind for an untyped client.
     #[must_use]
     pub fn resource(self) -> ApiResource {
-        let (group, version, kind, plural) = self.words();
+        let (group, version, kind, plural) = self.group_version_kind_plural();
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn same_namespace() -> Value {
 }
 
 /// Returns the peer that matches one address.
-pub(super) fn single(address: IpAddr) -> Value {
+pub(super) fn single_address_peer(address: IpAddr) -> Value {
     let length = if address.is_ipv4() { 32 } else { 128 };
     json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
 }
@@ -52,7 +52,7 @@ pub(super) fn dns(
             "ports": ports,
         })
     };
-    let (mut rules, mut addresses) = (Vec::new(), vec![single(NODE_LOCAL_DNS)]);
+    let (mut rules, mut addresses) = (Vec::new(), vec![single_address_peer(NODE_LOCAL_DNS)]);
     match &config.cluster_dns {
         Some(dns) if dns.namespace_labels.is_empty() || dns.pod_labels.is_empty() => {
             return Err(UnknownFact::ClusterDnsWithoutLabels);
@@ -71,7 +71,7 @@ pub(super) fn dns(
                     .map(|(protocol, port)| json!({"protocol": protocol, "port": port}));
                 rules.push(pods(json!(dns.namespace), json!(backend.selector), ports.collect()));
             }
-            addresses.extend(dns.addresses.iter().copied().map(single));
+            addresses.extend(dns.addresses.iter().copied().map(single_address_peer));
         }
     }
     rules.push(json!({"to": addresses, "ports": udp_and_tcp(&[DOMAIN])}));
@@ -89,7 +89,7 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
             faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
             continue;
         };
-        rules.push(json!({"to": [single(address)], "ports": udp_and_tcp(&[DOMAIN])}));
+        rules.push(json!({"to": [single_address_peer(address)], "ports": udp_and_tcp(&[DOMAIN])}));
     }
     rules
 }
@@ -103,7 +103,7 @@ pub(super) fn internet(
     cluster: &ClusterFacts,
 ) -> Result<Vec<Value>, UnknownFact> {
     cluster.api_server.as_ref().map_err(Clone::clone)?;
-    let (v4, v6) = cluster.excluded(config);
+    let (v4, v6) = cluster.excluded_networks(config);
     let texts = |all: Vec<String>| (!all.iter().any(|net| net.ends_with("/0"))).then_some(all);
     let v4 = texts(v4.iter().map(ToString::to_string).collect());
     let v6 = texts(v6.iter().map(ToString::to_string).collect());

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::desired_object::DesiredObject;
 use super::kind::Kind;
-use super::peers::{dns, internet, name_servers, same_namespace, single};
+use super::peers::{dns, internet, name_servers, same_namespace, single_address_peer};
 use super::workloads;
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
@@ -66,7 +66,7 @@ pub fn policies(input: Input<'_>) -> Policies {
     let mut all = Policies::default();
     let isolation = input.asked.and_then(|asked| asked.isolation).unwrap_or_default();
     if isolation != Isolation::Off {
-        isolate(input, isolation, &mut all);
+        add_isolation_policies(input, isolation, &mut all);
     }
     let own = input.asked.map(|asked| asked.custom.as_slice()).unwrap_or_default();
     let ours = [ISOLATION, workloads::IMPORTER, workloads::CDI, workloads::VIRT_API];
@@ -77,7 +77,7 @@ pub fn policies(input: Input<'_>) -> Policies {
         ("tenant", "spec.networkPolicies.custom", own),
     ] {
         for policy in list {
-            match custom(input.tenant, source, policy, &mut taken) {
+            match custom_policy(input.tenant, source, policy, &mut taken) {
                 Ok(wanted) => all.custom.push(wanted),
                 Err(error) => {
                     let message = format!("{place}[{}]: {error}", policy.name);
@@ -89,7 +89,7 @@ pub fn policies(input: Input<'_>) -> Policies {
     all
 }
 
-fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
+fn add_isolation_policies(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     let Input { tenant, config, cluster, .. } = input;
     let mut known = |what: &str, rules: Result<Vec<Value>, UnknownFact>| {
         rules.unwrap_or_else(|why| {
@@ -104,7 +104,7 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     out.extend(known("cluster DNS", dns(config, cluster)));
     let servers = config.dns_config.as_ref().and_then(|dns| dns.nameservers.clone());
     out.extend(name_servers(&servers.unwrap_or_default(), &mut all.faults));
-    out.extend(input.api_server.map(|address| json!({"to": [single(address)]})));
+    out.extend(input.api_server.map(|address| json!({"to": [single_address_peer(address)]})));
     let of = |name: &str, spec: Value| {
         DesiredObject::new(Kind::NetworkPolicy, tenant, name, json!({"spec": spec}))
     };
@@ -128,7 +128,7 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     all.isolation.push(of(workloads::IMPORTER, workloads::importer(config, &internet)));
 }
 
-fn custom(
+fn custom_policy(
     tenant: &str,
     source: &str,
     policy: &CustomNetworkPolicy,

@@ -13,7 +13,7 @@ use berth_api::InfraConfigSpec;
 use berth_api::names::TENANT;
 use serde_json::{Value, json};
 
-use super::peers::{single, tcp};
+use super::peers::{single_address_peer, tcp};
 use crate::tenants::cluster::NAMESPACE_NAME;
 
 pub(super) const IMPORTER: &str = "allow-kubevirt-importer";
@@ -55,7 +55,9 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
         match source {
             Source::Name(port) => drop(ports.insert(port)),
             Source::Address(address, port) => {
-                egress.push(json!({"to": [single(address)], "ports": tcp(&[port].into())}));
+                egress.push(
+                    json!({"to": [single_address_peer(address)], "ports": tcp(&[port].into())}),
+                );
             }
             Source::Namespace(name) => {
                 let peer = json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}});

@@ -14,7 +14,7 @@ const NAME: usize = 256;
 const CONDITION: usize = 32_768;
 /// Maximum number of entries of lists (`maxItems`).
 const UPLINKS: usize = 128;
-const ENTRIES: usize = 64;
+const MAX_ENTRIES: usize = 64;
 const FIELDS: usize = 16;
 const THREADS: usize = 8;
 const CACHES: usize = 128;
@@ -30,27 +30,31 @@ impl InfraNodeStatus {
     /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`.
     pub fn truncate_to_schema(&mut self) {
         for unknown in &mut self.unknown {
-            cut(&mut unknown.path, NAME);
-            unknown.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+            truncate_chars(&mut unknown.path, NAME);
+            unknown.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
         }
-        self.changes.truncate(ENTRIES);
+        self.changes.truncate(MAX_ENTRIES);
         for change in &mut self.changes {
-            cut(&mut change.what, NAME);
-            change.message.iter_mut().for_each(|message| cut(message, MESSAGE));
-            change.removes.iter_mut().flat_map(|one| &mut one.vlans).for_each(VlanRanges::fit);
+            truncate_chars(&mut change.what, NAME);
+            change.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
+            change
+                .removes
+                .iter_mut()
+                .flat_map(|one| &mut one.vlans)
+                .for_each(VlanRanges::merge_if_too_long);
         }
         for network in &mut self.networks {
-            network.not_ready.truncate(ENTRIES);
+            network.not_ready.truncate(MAX_ENTRIES);
             for tenant in &mut network.not_ready {
-                tenant.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+                tenant.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
             }
         }
         for Condition { message, .. } in &mut self.conditions {
-            cut(message, CONDITION);
+            truncate_chars(message, CONDITION);
         }
         let capabilities = &mut self.capabilities;
         capabilities.uplinks.truncate(UPLINKS);
-        capabilities.links.truncate(ENTRIES);
+        capabilities.links.truncate(MAX_ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
         start.for_each(|start| start.pending_restart.truncate(FIELDS));
         // An incomplete list of threads would be wrong.
@@ -69,22 +73,22 @@ impl InfraNodeStatus {
         self.devices.retain(|one| one.resource.chars().count() <= RESOURCE);
         for allocation in &mut self.allocations {
             let all = &allocation.containers;
-            if all.len() > CONTAINERS || !all.iter().all(fits) {
+            if all.len() > CONTAINERS || !all.iter().all(is_within_limits) {
                 allocation.containers.clear();
             }
         }
     }
 }
 
-fn fits(container: &AllocatedContainer) -> bool {
+fn is_within_limits(container: &AllocatedContainer) -> bool {
     container.name.chars().count() <= CONTAINER
         && container.memory.len() <= BLOCKS
-        && container.memory.iter().all(|block| block.zones.len() <= ENTRIES)
-        && container.devices.len() <= ENTRIES
+        && container.memory.iter().all(|block| block.zones.len() <= MAX_ENTRIES)
+        && container.devices.len() <= MAX_ENTRIES
 }
 
 /// Truncates a text to `most` characters. The API server counts characters, not bytes.
-fn cut(text: &mut String, most: usize) {
+fn truncate_chars(text: &mut String, most: usize) {
     if text.chars().count() <= most {
         return;
     }

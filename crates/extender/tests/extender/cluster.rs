@@ -89,7 +89,7 @@ impl Cluster {
     /// Restarts the extender with the objects on the API server.
     pub(crate) fn restart(&mut self) {
         self.log.push("restart".to_owned());
-        self.extender = Extender::unlisted();
+        self.extender = Extender::before_listing();
         self.events.clear();
         for at in 0..self.kubelets.len() {
             self.kubelets[at].reports.clear();

@@ -42,7 +42,11 @@ fn a_deleted_node_is_not_counted() {
     // The scheduler does not offer host c, which has none of these pods.
     assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Refused(_)));
     extender.node_deleted("c");
-    assert_eq!(extender.wake().len(), 1, "the pod was refused because the host was empty");
+    assert_eq!(
+        extender.take_hosts_to_patch().len(),
+        1,
+        "the pod was refused because the host was empty"
+    );
     assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Host(_)));
     let names: Vec<_> = extender.engine().hosts().map(|(_, facts)| facts.name.clone()).collect();
     assert_eq!(names, ["a", "b"]);
@@ -93,7 +97,7 @@ fn a_terminating_pod_without_exclusive_resources_does_not_block_a_host_that_come
 #[test]
 fn resources_of_a_deleted_node_are_not_free_at_once() {
     let now = Instant::now();
-    let mut extender = Extender::unlisted();
+    let mut extender = Extender::before_listing();
     report(&mut extender, &host("a"), 1);
     extender.pods_listed(now, &HashSet::new());
     is_on(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
@@ -139,7 +143,7 @@ fn each_of_many_waiting_request_classes_has_its_turn() {
     extender.pod_deleted(now, "first");
     let mut woken = Vec::new();
     for version in 2..6 {
-        woken.extend(extender.wake());
+        woken.extend(extender.take_hosts_to_patch());
         // A host changes in each round.
         let zone = ZoneForm { cpus: 2, memory: 64, huge: 0, small: 0 };
         report(&mut extender, &HostForm { zones: vec![zone], ..host("b") }, version);

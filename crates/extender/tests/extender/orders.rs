@@ -107,7 +107,7 @@ fn a_static_pod_has_the_allocation_under_the_kubelets_uid() {
     let mirror = on(mirror, "a");
     let has = json!([{"podUID": "static-uid", "cpus": "1-4", "zones": [0]}]);
     let has = serde_json::from_value(has).expect("allocations");
-    let mut extender = Extender::unlisted();
+    let mut extender = Extender::before_listing();
     report(&mut extender, &HostForm { has, ..host() }, 1);
     let read = observed(&mirror);
     assert_eq!(read.uid(), "static-uid");

@@ -54,10 +54,10 @@ fn filter_answers_one_host_and_reserves_it() {
     assert_eq!(why[0].1, why[2].1, "equal reasons have equal words");
     assert!(!why[0].1.contains(|c: char| c.is_ascii_digit()), "{why:?}");
     // Expired reservations are released, and `wake` returns a host on which the waiting pod fits.
-    assert!(extender.wake().is_empty());
+    assert!(extender.take_hosts_to_patch().is_empty());
     extender.tick(now + MINUTE);
-    assert_eq!(extender.wake().len(), 1);
-    assert!(extender.wake().is_empty(), "once for each refusal");
+    assert_eq!(extender.take_hosts_to_patch().len(), 1);
+    assert!(extender.take_hosts_to_patch().is_empty(), "once for each refusal");
     assert!(matches!(extender.filter(now + MINUTE, &third, &names), FilterAnswer::Host(_)));
 }
 
@@ -140,7 +140,7 @@ fn the_outcome_of_a_binding_may_come_before_or_after_the_watch() {
             "the pod is deleted"
         );
         extender.tick(now + MINUTE);
-        assert_eq!(extender.wake(), ["a"]);
+        assert_eq!(extender.take_hosts_to_patch(), ["a"]);
         assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
     }
 }
@@ -170,7 +170,7 @@ fn a_host_with_a_stale_report_takes_no_pinned_vm_until_the_report_is_fresh() {
     };
     assert_eq!(why[0].1, "node(s) had a stale agent report");
     report(&mut extender, &fresh, 2);
-    assert_eq!(extender.wake(), ["a"]);
+    assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     // A delayed older report is ignored.
     report(&mut extender, &HostForm { stale: true, ..fresh.clone() }, 1);
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));

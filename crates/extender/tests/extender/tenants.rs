@@ -75,7 +75,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
                 "after {after:?} it is held again"
             );
         }
-        assert!(extender.wake().is_empty());
+        assert!(extender.take_hosts_to_patch().is_empty());
         // The pod is woken when its VM becomes known.
         let (uid, read) = instance("vmi-vm", "Pending");
         if is_listed {
@@ -83,7 +83,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
         } else {
             extender.instance(&uid, read);
         }
-        assert_eq!(extender.wake(), ["a"]);
+        assert_eq!(extender.take_hosts_to_patch(), ["a"]);
         assert_eq!(extender.filter(now + 601 * SECOND, &pod, &["a"]), FilterAnswer::Host("a"));
     }
 }

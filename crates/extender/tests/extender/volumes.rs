@@ -79,7 +79,7 @@ fn nothing_is_kept_for_a_vm_that_is_deleted_or_has_ended() {
         } else {
             extender.instance_deleted("vmi-vm");
         }
-        assert_eq!(extender.wake(), ["a"]);
+        assert_eq!(extender.take_hosts_to_patch(), ["a"]);
         assert_eq!(another(&mut extender, now), FilterAnswer::Host("a"));
     }
 }
@@ -98,9 +98,9 @@ fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
     let own = PodForm::vm("vm", 8).build();
     assert!(matches!(extender.filter(now, &own, &["a"]), FilterAnswer::Refused(_)));
     assert!(matches!(another(&mut extender, now), FilterAnswer::Refused(_)));
-    assert!(extender.wake().is_empty());
+    assert!(extender.take_hosts_to_patch().is_empty());
     report(&mut extender, &host("a"), 3);
-    assert_eq!(extender.wake(), ["a"]);
+    assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert!(
         matches!(another(&mut extender, now), FilterAnswer::Refused(_)),
         "the host is kept for the VM"
@@ -124,7 +124,7 @@ fn a_pod_whose_vm_is_not_known_yet_waits() {
 fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
     let now = Instant::now();
     for claim_first in [true, false] {
-        let mut extender = Extender::unlisted();
+        let mut extender = Extender::before_listing();
         report(&mut extender, &host("a"), 1);
         report(&mut extender, &host("b"), 1);
         let form = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 8) };
@@ -181,7 +181,7 @@ fn pending_vm() -> PendingVm {
 
 /// Returns the state after a restart, with a VM that is on no host and with the volume of its claim.
 fn restarted(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
-    let mut extender = Extender::unlisted();
+    let mut extender = Extender::before_listing();
     for name in ["a", "b"] {
         report(&mut extender, &host(name), 1);
     }

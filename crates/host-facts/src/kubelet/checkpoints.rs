@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    fn by_amount(options: &[&str]) -> KubeletConfig {
+    fn config_without_cpu_list(options: &[&str]) -> KubeletConfig {
         KubeletConfig { reserved_system_cpus: None, ..config("static", "", options) }
     }
 
@@ -198,8 +198,8 @@ mod tests {
             (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
             (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
-            (state("static", "2-7", ""), by_amount(&strict), None),
-            (state("static", "2-8", ""), by_amount(&strict), Some("has CPUs 8,")),
+            (state("static", "2-7", ""), config_without_cpu_list(&strict), None),
+            (state("static", "2-8", ""), config_without_cpu_list(&strict), Some("has CPUs 8,")),
         ] {
             let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
             match fault {

@@ -45,7 +45,7 @@ pub struct KubeletConfig {
 }
 
 /// Values that the kubelet accepts, by field.
-const KNOWN: [(&str, &[&str]); 4] = [
+const KNOWN_VALUES: [(&str, &[&str]); 4] = [
     ("cpuManagerPolicy", &["none", "static"]),
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),
@@ -125,7 +125,7 @@ impl KubeletConfig {
     pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
         let before = self.clone();
         let text = |name: &str, target: &mut String| {
-            if let Some(value) = flags.last(name) {
+            if let Some(value) = flags.last_value(name) {
                 value.clone_into(target);
             }
         };
@@ -133,10 +133,10 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
-        // Each occurrence of the flag adds one pair, and all pairs together replace the map of the configuration
+        // Each occurrence of the flag adds one parse_pair, and all pairs together replace the map of the configuration
         // file.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
-            let pairs = flags.all(name).iter().filter_map(|value| flags::pair(value));
+            let pairs = flags.all(name).iter().filter_map(|value| flags::parse_pair(value));
             let pairs: BTreeMap<String, String> =
                 pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             if !pairs.is_empty() {
@@ -146,12 +146,12 @@ impl KubeletConfig {
         options("cpu-manager-policy-options", &mut self.cpu_manager_policy_options);
         options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
         let place = "kubelet's command line";
-        if let Some(value) = flags.last("reserved-cpus") {
+        if let Some(value) = flags.last_value("reserved-cpus") {
             self.set_reserved_cpus(value);
         }
         for (index, flag) in ["kube-reserved", "system-reserved"].into_iter().enumerate() {
             let amounts = flags.all(flag).iter().flat_map(|value| value.split(','));
-            let amounts: BTreeMap<&str, &str> = amounts.filter_map(flags::pair).collect();
+            let amounts: BTreeMap<&str, &str> = amounts.filter_map(flags::parse_pair).collect();
             self.reserves_cpu_by_amount |=
                 amounts.get("cpu").is_some_and(|cpu| is_nonzero_cpu(cpu));
             let memory = amounts.get("memory").and_then(|amount| amount.parse().ok());
@@ -170,7 +170,7 @@ impl KubeletConfig {
             self.reserved_memory =
                 reserved_memory_flags(flags.all("reserved-memory"), place, notes);
         }
-        if let Some(value) = flags.last("fail-swap-on") {
+        if let Some(value) = flags.last_value("fail-swap-on") {
             self.fail_swap_on = value != "false";
         }
         self.validate();
@@ -223,7 +223,7 @@ impl KubeletConfig {
             &self.topology_manager_scope,
             &self.memory_manager_policy,
         ];
-        for ((field, known), value) in KNOWN.into_iter().zip(values) {
+        for ((field, known), value) in KNOWN_VALUES.into_iter().zip(values) {
             if known.contains(&value.as_str()) {
                 self.invalid.remove(field);
             } else {
@@ -322,7 +322,7 @@ fn reserved_memory_flags(
             let limits: Option<Vec<(String, Bytes)>> = limits
                 .split(',')
                 .map(|limit| {
-                    let (resource, amount) = flags::pair(limit)?;
+                    let (resource, amount) = flags::parse_pair(limit)?;
                     Some((resource.to_owned(), amount.parse().ok()?))
                 })
                 .collect();

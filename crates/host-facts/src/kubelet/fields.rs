@@ -23,13 +23,15 @@ type Field = (&'static str, fn(&KubeletConfig) -> String);
 /// The fields that determine from which zones a VM gets CPUs and memory.
 const FIELDS: [Field; 8] = [
     ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
-    ("cpuManagerPolicyOptions", |config| on(&config.cpu_manager_policy_options)),
+    ("cpuManagerPolicyOptions", |config| enabled_options(&config.cpu_manager_policy_options)),
     ("reservedSystemCPUs", |config| {
         config.reserved_system_cpus.as_ref().map(CpuSet::to_string).unwrap_or_default()
     }),
     ("topologyManagerPolicy", |config| config.topology_manager_policy.clone()),
     ("topologyManagerScope", |config| config.topology_manager_scope.clone()),
-    ("topologyManagerPolicyOptions", |config| on(&config.topology_manager_policy_options)),
+    ("topologyManagerPolicyOptions", |config| {
+        enabled_options(&config.topology_manager_policy_options)
+    }),
     ("memoryManagerPolicy", |config| config.memory_manager_policy.clone()),
     ("reservedMemory", reserved_memory),
 ];
@@ -46,7 +48,7 @@ pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Differe
 
 /// Returns the names of the options that are on, as text. For an option whose value is not `true`, the value is
 /// appended to the name.
-fn on(options: &std::collections::BTreeMap<String, String>) -> String {
+fn enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }
     });

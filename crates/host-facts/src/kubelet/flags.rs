@@ -9,7 +9,7 @@ pub struct Flags(BTreeMap<String, Vec<String>>);
 impl Flags {
     /// Returns the last value of a flag. If a flag is not a list, the last value is effective.
     #[must_use]
-    pub fn last(&self, name: &str) -> Option<&str> {
+    pub fn last_value(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.last().map(String::as_str)
     }
 
@@ -78,7 +78,7 @@ pub fn parse_environment(text: &str, variable: &str) -> Flags {
 
 /// Splits a value of a map flag, such as `full-pcpus-only=true`, into name and value.
 #[must_use]
-pub fn pair(value: &str) -> Option<(&str, &str)> {
+pub fn parse_pair(value: &str) -> Option<(&str, &str)> {
     value.split_once('=').map(|(name, value)| (name.trim(), value.trim()))
 }
 
@@ -92,19 +92,19 @@ mod tests {
     fn both_forms_are_understood_and_the_last_counts() {
         let flags =
             parse_cmdline(b"/usr/bin/kubelet\0--config\0/a\0--v=2\0--fail_swap_on\0--x=1\0--x=2\0");
-        assert_eq!(flags.last("config"), Some("/a"));
-        assert_eq!(flags.last("v"), Some("2"));
-        assert_eq!(flags.last("fail-swap-on"), Some("true"));
-        assert_eq!(flags.last("x"), Some("2"));
+        assert_eq!(flags.last_value("config"), Some("/a"));
+        assert_eq!(flags.last_value("v"), Some("2"));
+        assert_eq!(flags.last_value("fail-swap-on"), Some("true"));
+        assert_eq!(flags.last_value("x"), Some("2"));
         assert_eq!(flags.all("x"), ["1", "2"]);
-        assert_eq!(pair("a = b=c"), Some(("a", "b=c")));
+        assert_eq!(parse_pair("a = b=c"), Some(("a", "b=c")));
     }
 
     #[test]
     fn environment_files_are_flags_too() {
         let flags =
             parse_environment("# x\nKUBELET_EXTRA_ARGS=\"--a=1 --b 2\"\n", "KUBELET_EXTRA_ARGS");
-        assert_eq!((flags.last("a"), flags.last("b")), (Some("1"), Some("2")));
+        assert_eq!((flags.last_value("a"), flags.last_value("b")), (Some("1"), Some("2")));
         assert_eq!(parse_environment("OTHER=--a=1", "KUBELET_EXTRA_ARGS"), Flags::default());
     }
 

@@ -25,7 +25,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 ];
 /// Maximum depth of folders that are searched below `--config-dir`. The kubelet has no such limit.
-const DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// Reason why the configuration is unknown, as a code and a text.
 type Unknown = (UnknownReason, String);
@@ -58,10 +58,10 @@ pub(super) fn from_arguments(
     source: String,
 ) -> Result<Layers, Unknown> {
     let mut layers = Layers::new(Flags::from_arguments(arguments), Some(source));
-    if let Some(file) = layers.flags.last("config").map(relative) {
+    if let Some(file) = layers.flags.last_value("config").map(relative) {
         layers.add(root, &file)?;
     }
-    if let Some(folder) = layers.flags.last("config-dir").map(relative) {
+    if let Some(folder) = layers.flags.last_value("config-dir").map(relative) {
         layers.add_drop_ins(root, &folder)?;
     }
     Ok(layers)
@@ -97,7 +97,7 @@ pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Lay
     let mut layers = Layers::new(flags, source);
     layers.add(root, file)?;
     let beside = format!("{file}.d");
-    let folder = layers.flags.last("config-dir").map_or(beside, relative);
+    let folder = layers.flags.last_value("config-dir").map_or(beside, relative);
     if root.exists(&folder) {
         layers.add_drop_ins(root, &folder)?;
     }
@@ -136,7 +136,7 @@ impl Layers {
         let folder = folder.trim_end_matches('/');
         // The folder must be recorded too: if a file is removed, only the folder's time of change shows this.
         self.read.push(folder.to_owned());
-        for file in drop_ins(root, folder, DEPTH)? {
+        for file in drop_ins(root, folder, MAX_DEPTH)? {
             self.add(root, &file)?;
         }
         Ok(())

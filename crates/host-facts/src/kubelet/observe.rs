@@ -48,8 +48,8 @@ pub fn observe(
         )),
         (Found::One(pid), _) => {
             facts.pid = Some(pid);
-            facts.unit = process::unit(root, pid).unwrap_or(facts.unit);
-            let after_boot = started::after_boot(root, pid);
+            facts.unit = process::systemd_unit(root, pid).unwrap_or(facts.unit);
+            let after_boot = started::start_time(root, pid);
             facts.start = boot_id
                 .zip(after_boot)
                 .map(|(boot_id, after_boot)| Start { boot_id: boot_id.to_owned(), after_boot });
@@ -82,15 +82,15 @@ pub fn observe(
         Ok(mut layers) => {
             facts.without_drop_in = layers.without_drop_in();
             read.append(&mut layers.read);
-            if let Some(folder) = layers.flags.last("root-dir") {
+            if let Some(folder) = layers.flags.last_value("root-dir") {
                 folder.trim_end_matches('/').clone_into(&mut facts.folder);
             }
             facts.set_by_flags = FLAGS
                 .into_iter()
-                .filter(|(flag, _)| layers.flags.last(flag).is_some())
+                .filter(|(flag, _)| layers.flags.last_value(flag).is_some())
                 .map(|(_, field)| field)
                 .collect();
-            if let Some(folder) = layers.flags.last("config-dir") {
+            if let Some(folder) = layers.flags.last_value("config-dir") {
                 let folder = folder.trim_end_matches('/');
                 let file = |name: &str| {
                     root.read(&format!("{folder}/{name}")).ok().map(|text| text + "\n")
@@ -99,7 +99,7 @@ pub fn observe(
                 facts.staged_drop_in = file(drop_in::STAGED);
                 facts.config_dir = Some(folder.to_owned());
             }
-            facts.node_name = layers.flags.last("hostname-override").map(str::to_owned);
+            facts.node_name = layers.flags.last_value("hostname-override").map(str::to_owned);
             let config = layers.configuration(notes);
             for (field, why) in &config.invalid {
                 notes.unknown(

@@ -24,7 +24,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     let named = processes.found.iter().filter(|process| process.name == KUBELET);
     let mut pids: Vec<u32> = named.map(|process| process.pid).collect();
     if pids.len() > 1 {
-        let in_service = pids.iter().copied().filter(|pid| unit(root, *pid).is_some());
+        let in_service = pids.iter().copied().filter(|pid| systemd_unit(root, *pid).is_some());
         let in_service: Vec<u32> = in_service.collect();
         if in_service.len() == 1 {
             pids = in_service;
@@ -38,7 +38,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
 }
 
 /// Returns the systemd unit of a process: the last part of its control group's path that is the name of a service.
-pub(super) fn unit(root: &Root, pid: u32) -> Option<String> {
+pub(super) fn systemd_unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =
         |line: &str| line.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);

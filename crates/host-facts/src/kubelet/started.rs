@@ -76,7 +76,7 @@ impl Record {
 /// Returns the time from the boot to the start of a process, in hundredths of a second. Field 22 of `stat` is in
 /// units of `USER_HZ`, which is 100 on every Linux on which a kubelet runs. An earlier field of `stat`, the process
 /// name, may contain any characters, even `)`.
-pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
+pub(super) fn start_time(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()

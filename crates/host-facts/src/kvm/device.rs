@@ -43,7 +43,7 @@ pub struct Probe {
 const API_VERSION: i32 = 12;
 /// Maximum number of attempts to create a VM: KVM_CREATE_VM fails with EINTR if a signal arrives. QEMU also repeats
 /// it.
-const TRIES: usize = 10;
+const MAX_TRIES: usize = 10;
 
 /// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.
 #[must_use]
@@ -79,7 +79,7 @@ pub fn probe() -> Device {
 
 fn create_test_vm(kvm: &Kvm) -> Option<String> {
     let mut errno = Errno::EINTR;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         match kvm.create_vm() {
             Ok(_) => return None,
             Err(error) => errno = Errno::from_raw(error.errno()),

@@ -6,7 +6,7 @@ use super::device::{self, Device};
 use super::evidence::Evidence;
 use super::{cpuid, state};
 use crate::cpuinfo::CpuInfo;
-use crate::kernel_files::switch;
+use crate::kernel_files::read_bool;
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -15,7 +15,7 @@ const MODULES: &str = "sys/module";
 /// Reads CPU flags and module parameters. On a running machine, also opens `/dev/kvm`.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
     let evidence = evidence(root, cpuinfo);
-    let mut kvm = match state::decide(&evidence) {
+    let mut kvm = match state::determine_state(&evidence) {
         Ok(state) => Kvm { state: Some(state), ..Kvm::default() },
         Err((reason, why)) => {
             notes.unknown("capabilities.kvm.state", reason, why);
@@ -94,7 +94,7 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     let parameter = |names: [&str; 2]| {
         let module = loaded?;
         let name = if module == "kvm_amd" { names[1] } else { names[0] };
-        switch(root, &format!("{MODULES}/{module}/parameters/{name}"))
+        read_bool(root, &format!("{MODULES}/{module}/parameters/{name}"))
     };
     kvm.nested = parameter(["nested", "nested"]);
     kvm.second_level_translation = parameter(["ept", "npt"]);
@@ -119,7 +119,7 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
 /// it is `Y` even if the firmware then refuses, so the device of the security processor is also required. For TDX,
 /// the module sets the parameter only after its initialisation succeeded.
 fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
-    let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
+    let on = |path: &str| read_bool(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
     let unknown = |notes: &mut Notes, reason, why: &str| {
         notes.unknown("capabilities.kvm.confidential", reason, why);

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::evidence::Evidence;
 
 /// Returns the state of KVM, or the reason why it is unknown.
-pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+pub(super) fn determine_state(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     match &evidence.device {
         Some(Device::Opened(probe)) if probe.failure.is_none() => Ok(KvmState::Ready),
         Some(Device::Opened(_)) => Ok(KvmState::SmokeTestFailed),
@@ -80,7 +80,7 @@ mod tests {
 
     /// Returns the evidence of a running host that has the CPU flag, and on which the loaded module has registered
     /// its device.
-    fn fine(device: Option<Device>) -> Evidence {
+    fn working_evidence(device: Option<Device>) -> Evidence {
         Evidence {
             device,
             cpu_flag: Some(true),
@@ -97,13 +97,17 @@ mod tests {
         let opened = |failure: Option<&str>| {
             Some(Device::Opened(Probe { failure: failure.map(str::to_owned), ..Probe::default() }))
         };
-        let absent = || fine(Some(Device::Absent));
+        let absent = || working_evidence(Some(Device::Absent));
         let cases = [
-            ("opens and makes a VM", fine(opened(None)), Ok(KvmState::Ready)),
-            ("API 11", fine(opened(Some("API 11"))), Ok(KvmState::SmokeTestFailed)),
-            ("EACCES", fine(Some(Device::NoPermission)), Ok(KvmState::NoPermission)),
-            ("EPERM", fine(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
-            ("EMFILE", fine(Some(Device::Broken("x".into()))), Err(UnknownReason::Unreadable)),
+            ("opens and makes a VM", working_evidence(opened(None)), Ok(KvmState::Ready)),
+            ("API 11", working_evidence(opened(Some("API 11"))), Ok(KvmState::SmokeTestFailed)),
+            ("EACCES", working_evidence(Some(Device::NoPermission)), Ok(KvmState::NoPermission)),
+            ("EPERM", working_evidence(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
+            (
+                "EMFILE",
+                working_evidence(Some(Device::Broken("x".into()))),
+                Err(UnknownReason::Unreadable),
+            ),
             ("no node in a container", absent(), Err(UnknownReason::NotFound)),
             (
                 "flag, module absent",
@@ -147,24 +151,37 @@ mod tests {
             ),
             (
                 "captured, no flag",
-                Evidence { cpu_flag: Some(false), cpuid: None, registered: false, ..fine(None) },
+                Evidence {
+                    cpu_flag: Some(false),
+                    cpuid: None,
+                    registered: false,
+                    ..working_evidence(None)
+                },
                 Ok(KvmState::NoCpuSupport),
             ),
-            ("captured, all there", fine(None), Err(UnknownReason::CapturedTree)),
+            ("captured, all there", working_evidence(None), Err(UnknownReason::CapturedTree)),
             (
                 "captured, module not loaded",
-                Evidence { module_loaded: Some(false), registered: false, ..fine(None) },
+                Evidence {
+                    module_loaded: Some(false),
+                    registered: false,
+                    ..working_evidence(None)
+                },
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
                 "captured, no /sys/module",
-                Evidence { module_loaded: None, registered: false, ..fine(None) },
+                Evidence { module_loaded: None, registered: false, ..working_evidence(None) },
                 Err(UnknownReason::CapturedTree),
             ),
             ("captured, nothing", Evidence::default(), Err(UnknownReason::CapturedTree)),
         ];
         for (case, evidence, expected) in cases {
-            assert_eq!(decide(&evidence).map_err(|(reason, _)| reason), expected, "{case}");
+            assert_eq!(
+                determine_state(&evidence).map_err(|(reason, _)| reason),
+                expected,
+                "{case}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::LinkName;
 
 use super::link::Link;
-use crate::kernel_files::switch;
+use crate::kernel_files::read_bool;
 use crate::root::Root;
 
 /// Settings and programs that disturb tenant networks and that Berth does not change.
@@ -60,7 +60,7 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     } else {
         BTreeMap::new()
     };
-    let bridge_calls_iptables = switch(root, "proc/sys/net/bridge/bridge-nf-call-iptables");
+    let bridge_calls_iptables = read_bool(root, "proc/sys/net/bridge/bridge-nf-call-iptables");
     ConflictingSettings { bridge_calls_iptables, managers }
 }
 

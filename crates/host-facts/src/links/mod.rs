@@ -24,7 +24,7 @@ pub use bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 pub use conflicting_settings::{ConflictingSettings, Manager, networkd_manages, nm_manages};
 pub use filter::read as read_filter;
 pub use link::{Link, LinkKind};
-pub use nearby::nearby;
+pub use nearby::read_stacked_links;
 pub use netlink::{Gateway, default_gateways, indexes, link_of};
 pub use observe::live;
 pub use routes::Routes;

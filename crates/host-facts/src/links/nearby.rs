@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 
 use super::link::{Link, LinkKind};
-use super::netlink::{link, stacked};
+use super::netlink::{link, lower_links};
 use super::other_namespaces::links_in_other_namespaces;
 use super::table::Links;
 use crate::netlink::NetlinkReader;
@@ -19,7 +19,11 @@ use crate::root::Root;
 ///
 /// # Errors
 /// Returns an error if the kernel does not answer. In this case, the users of the link are unknown.
-pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::Result<Links> {
+pub fn read_stacked_links(
+    netlink: &mut NetlinkReader,
+    root: &Root,
+    name: &LinkName,
+) -> io::Result<Links> {
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::IfName(name.to_string()));
     let Some((mut lower, master)) = get(netlink, request)? else { return Ok(Links::default()) };
@@ -39,7 +43,7 @@ pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::
         for port in ports(netlink, &lower)? {
             all.entry(port.name.clone()).or_insert(port);
         }
-        for upper in uppers(root, &lower)? {
+        for upper in upper_links(root, &lower)? {
             all.entry(upper.name.clone()).or_insert(upper);
         }
         lower.users_elsewhere = lower.index.and_then(|i| elsewhere.remove(&i)).unwrap_or_default();
@@ -54,7 +58,7 @@ fn get(
 ) -> io::Result<Option<(Link, Option<u32>)>> {
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     let found = match netlink.get(Message::GetLink(request))? {
-        Some(Message::NewLink(message)) => Some((link(&message), stacked(&message).master)),
+        Some(Message::NewLink(message)) => Some((link(&message), lower_links(&message).master)),
         _ => None,
     };
     Ok(found.and_then(|(link, master)| Some((link?, master))))
@@ -67,7 +71,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     request.attributes.push(LinkAttribute::Controller(index));
     netlink.dump(&Message::GetLink(request), |answer| match answer {
-        Message::NewLink(message) if stacked(message).master == Some(index) => {
+        Message::NewLink(message) if lower_links(message).master == Some(index) => {
             Some(Link { master: Some(bridge.name.clone()), ..link(message)? })
         }
         _ => None,
@@ -76,7 +80,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
 
 /// Reads the links of any kind in this network namespace that are stacked on a link. The kernel lists them in sysfs
 /// (`netdev_adjacent_sysfs_add`).
-fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
+fn upper_links(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);
     let entries = root.list(&folder).map_err(io::Error::other)?;
     let names = entries.iter().filter_map(|entry| entry.strip_prefix("upper_")?.parse().ok());

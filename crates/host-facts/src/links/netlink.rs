@@ -35,7 +35,7 @@ pub(super) struct Dump {
 /// Reads links and routes.
 pub(super) fn dump() -> io::Result<Dump> {
     let mut netlink = NetlinkReader::open()?;
-    let read = |message: &LinkMessage| Some((link(message)?, stacked(message)));
+    let read = |message: &LinkMessage| Some((link(message)?, lower_links(message)));
     let found = links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
     let (mut links, stacks): (Vec<Link>, Vec<LowerLinks>) = found.into_iter().unzip();
     let names = names_by_index(&links);
@@ -139,7 +139,9 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::Group(group) => link.group = Some(*group),
             LinkAttribute::OperState(state) => link.state = Some(link_state(state)),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
-            LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| take(&mut link, info)),
+            LinkAttribute::LinkInfo(infos) => {
+                infos.iter().for_each(|info| apply_link_info(&mut link, info))
+            }
             LinkAttribute::AfSpecUnspec(families) => read_ip_options(&mut link.ip, families),
             _ => {}
         }
@@ -147,7 +149,7 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     Some(link)
 }
 
-fn take(link: &mut Link, info: &LinkInfo) {
+fn apply_link_info(link: &mut Link, info: &LinkInfo) {
     match info {
         LinkInfo::Kind(InfoKind::Bond | InfoKind::Team) => link.kind = LinkKind::Bond,
         LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,
@@ -232,7 +234,7 @@ pub(super) struct LowerLinks {
     parent: Option<u32>,
 }
 
-pub(super) fn stacked(message: &LinkMessage) -> LowerLinks {
+pub(super) fn lower_links(message: &LinkMessage) -> LowerLinks {
     let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
     let mut stacked = LowerLinks { master: None, parent: None };
     for attribute in &message.attributes {

@@ -40,7 +40,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     };
     all.sort_by(|a, b| a.name.cmp(&b.name));
     for link in &mut all {
-        physical::complete(root, pci, link);
+        physical::add_device(root, pci, link);
     }
     let (udp_ports, conflicting_settings) =
         (proc_net::udp_ports(root), conflicting_settings::observe(root, &all));

@@ -7,7 +7,7 @@ use crate::root::Root;
 const NET: &str = "sys/class/net";
 
 /// If the link has a device, marks it as a physical link or virtual function, and adds the facts about the device.
-pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
+pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
     // Only links without a kind can be physical, because virtual links never have a device.
     if link.kind == LinkKind::Other && root.link(&file("device")).is_some() {

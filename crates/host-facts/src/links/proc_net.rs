@@ -47,7 +47,7 @@ pub fn routes_v4(table: &str) -> Routes {
         else {
             continue;
         };
-        if !usable(flags) || to.is_link_local() || to.is_multicast() {
+        if !is_usable_route(flags) || to.is_link_local() || to.is_multicast() {
             continue;
         }
         match mask.to_bits().count_ones() {
@@ -78,7 +78,7 @@ pub fn routes_v6(table: &str) -> Routes {
         let to = Ipv6Addr::from_bits(to);
         let leads_out = !to.is_unicast_link_local() && !to.is_multicast();
         // The routes for the host's own addresses are local routes through `lo`.
-        if !usable(flags) || *name == "lo" || is_local(flags) || !leads_out {
+        if !is_usable_route(flags) || *name == "lo" || is_local(flags) || !leads_out {
             continue;
         }
         let Ok(name) = name.parse() else { continue };
@@ -108,7 +108,7 @@ pub fn ports(table: &str) -> BTreeSet<u16> {
     table.lines().filter_map(port).collect()
 }
 
-fn usable(flags: &str) -> bool {
+fn is_usable_route(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
 }
 

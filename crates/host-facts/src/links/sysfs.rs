@@ -46,7 +46,7 @@ fn link(root: &Root, name: LinkName) -> Link {
         state: text("operstate").and_then(|word| state_from_word(&word)),
         master: root.link_name(&file("master")).and_then(|master| master.parse().ok()),
         vlan_filtering: (kind == LinkKind::Bridge)
-            .then(|| crate::kernel_files::switch(root, &file("bridge/vlan_filtering")))
+            .then(|| crate::kernel_files::read_bool(root, &file("bridge/vlan_filtering")))
             .flatten(),
         alias: text("ifalias"),
         up: text("flags")
@@ -55,9 +55,12 @@ fn link(root: &Root, name: LinkName) -> Link {
         group: root.parse(&file("netdev_group")).ok(),
         bridge: (kind == LinkKind::Bridge).then(|| BridgeOptions {
             default_pvid: root.parse(&file("bridge/default_pvid")).ok(),
-            stp: crate::kernel_files::switch(root, &file("bridge/stp_state")),
+            stp: crate::kernel_files::read_bool(root, &file("bridge/stp_state")),
             forward_delay: root.parse(&file("bridge/forward_delay")).ok(),
-            mcast_snooping: crate::kernel_files::switch(root, &file("bridge/multicast_snooping")),
+            mcast_snooping: crate::kernel_files::read_bool(
+                root,
+                &file("bridge/multicast_snooping"),
+            ),
         }),
         ..Link::new(name, kind)
     }

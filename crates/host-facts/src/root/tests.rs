@@ -71,9 +71,12 @@ fn never_hangs_on_loops_and_pipes() {
 
 #[test]
 fn a_file_without_end_is_refused() {
-    let (_folder, root) = tree(&[("sys/huge", &vec![b'1'; SMALL + 1])]);
-    assert_eq!(root.read("sys/huge").unwrap_err().problem, ReadProblem::TooLarge(SMALL));
-    assert_eq!(root.read_large("sys/huge").unwrap().len(), SMALL + 1);
+    let (_folder, root) = tree(&[("sys/huge", &vec![b'1'; MAX_SMALL_FILE_BYTES + 1])]);
+    assert_eq!(
+        root.read("sys/huge").unwrap_err().problem,
+        ReadProblem::TooLarge(MAX_SMALL_FILE_BYTES)
+    );
+    assert_eq!(root.read_large("sys/huge").unwrap().len(), MAX_SMALL_FILE_BYTES + 1);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) enum AmountProblem {
 
 impl AmountError {
     /// Returns the same error with the parent's name, such as `limits`, in front of the field.
-    fn below(self, parent: &str) -> Self {
+    fn with_parent_field(self, parent: &str) -> Self {
         Self { field: format!("{parent}.{}", self.field), ..self }
     }
 }
@@ -57,10 +57,10 @@ pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountErr
         };
         match name.as_str() {
             "cpu" => all.cpu_millis = to_u64(quantity.millis())?,
-            "memory" => all.memory = to_u64(quantity.units())?,
-            EPHEMERAL_STORAGE => storage = to_u64(quantity.units())?,
+            "memory" => all.memory = to_u64(quantity.whole_units_rounded_up())?,
+            EPHEMERAL_STORAGE => storage = to_u64(quantity.whole_units_rounded_up())?,
             other => {
-                let whole = to_u64(quantity.units())?;
+                let whole = to_u64(quantity.whole_units_rounded_up())?;
                 if let Some(size) = other.strip_prefix("hugepages-") {
                     let size: PageSize =
                         size.parse().map_err(|error| fail(AmountProblem::PageSize(error)))?;
@@ -107,13 +107,14 @@ pub(super) fn container(
         let problem = AmountProblem::NoLimit { container: container() };
         return Err(AmountError { field: format!("requests.{resource}"), problem });
     }
-    let (requests, storage) = resources(&requests).map_err(|error| error.below("requests"))?;
-    let (limits, _) = resources(limits).map_err(|error| error.below("limits"))?;
+    let (requests, storage) =
+        resources(&requests).map_err(|error| error.with_parent_field("requests"))?;
+    let (limits, _) = resources(limits).map_err(|error| error.with_parent_field("limits"))?;
     Ok((Container { name: name.to_owned(), is_sidecar: false, requests, limits }, storage))
 }
 
 /// Multiplies a number of whole units by a factor and truncates the product, as Go's `int64(float64)` does.
-pub(super) fn times(units: i128, factor: f64) -> Quantity {
+pub(super) fn multiply_truncating(units: i128, factor: f64) -> Quantity {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -125,6 +126,6 @@ pub(super) fn times(units: i128, factor: f64) -> Quantity {
 
 /// Returns the quantity of the resource `name` that the user has set, or else the calculated quantity; zero if both
 /// are absent.
-pub(super) fn overlaid(calculated: &Amounts, given: &Amounts, name: &str) -> Quantity {
+pub(super) fn given_or_calculated(calculated: &Amounts, given: &Amounts, name: &str) -> Quantity {
     if given.contains_key(name) { amount(given, name) } else { amount(calculated, name) }
 }

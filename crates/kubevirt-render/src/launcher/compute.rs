@@ -3,7 +3,7 @@
 
 use berth_api::Quantity;
 
-use super::amounts::{EPHEMERAL_STORAGE, overlaid, times};
+use super::amounts::{EPHEMERAL_STORAGE, given_or_calculated, multiply_truncating};
 use super::cluster_objects::ClusterObjects;
 use super::configuration::{Configuration, EVEN_PARITY, Gate};
 use super::invalid::Invalid;
@@ -54,13 +54,13 @@ pub(super) fn render(
         lists.memory_request(spec, configuration.memory_overcommit);
     }
     if spec.is_dedicated() {
-        lists.pin(machine);
+        lists.set_dedicated_cpus(machine);
     } else {
         let limited = objects.cpu_limited.contains(&machine.namespace);
         let selector = configuration.cpu_limit_namespaces.as_ref();
         let limited = !resources.limits.contains_key(CPU)
             && (limited || objects.limits_cpus(&machine.namespace, selector));
-        lists.share(spec, configuration, limited);
+        lists.set_shared_cpus(spec, configuration, limited);
     }
     if spec.domain.memory.hugepages.is_some() {
         lists.hugepages(spec, overhead);
@@ -70,14 +70,15 @@ pub(super) fn render(
     if !resources.limits.contains_key(MEMORY) && objects.memory_limited.contains(&machine.namespace)
     {
         let ratio = objects.memory_limit_ratio(&machine.namespace);
-        let limit = times(amount(&lists.requests, MEMORY).units(), ratio);
+        let limit =
+            multiply_truncating(amount(&lists.requests, MEMORY).whole_units_rounded_up(), ratio);
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
     for resource in networks(machine, objects)? {
         lists.add_device(&resource);
     }
     lists.devices(spec, configuration);
-    Ok(lists.merged())
+    Ok(lists.into_compute())
 }
 
 impl Lists {
@@ -120,7 +121,7 @@ impl Lists {
     }
 
     /// Sets the request and limit of dedicated CPUs (`WithCPUPinning`).
-    fn pin(&mut self, machine: &Machine) {
+    fn set_dedicated_cpus(&mut self, machine: &Machine) {
         let spec = &machine.spec;
         let Some(cpu) = &spec.domain.cpu else { return };
         let pool = spec.pool_threads();
@@ -142,7 +143,7 @@ impl Lists {
             // parity.
             let policy = spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
             let again = if policy { pool } else { 0 };
-            let even = limit.units().saturating_add(i128::from(again)) % 2 == 0;
+            let even = limit.whole_units_rounded_up().saturating_add(i128::from(again)) % 2 == 0;
             let two = even && machine.annotations.contains_key(EVEN_PARITY);
             let own = Quantity::from_units(if two { 2 } else { 1 });
             self.limits.insert(CPU.to_owned(), limit.saturating_add(own));
@@ -157,14 +158,14 @@ impl Lists {
 
     /// Calculates the CPU request of a VM without dedicated CPUs (`WithoutDedicatedCPU`), and the CPU limit if
     /// `limited` is true.
-    fn share(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
+    fn set_shared_cpus(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
         let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
         let all = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
         let ratio = configuration.cpu_allocation_ratio;
         if all == 0 || ratio <= 0 {
             return;
         }
-        self.calculated_requests.insert(CPU.to_owned(), shared(all, ratio));
+        self.calculated_requests.insert(CPU.to_owned(), divide_by_ratio(all, ratio));
         if limited {
             self.calculated_limits.insert(CPU.to_owned(), Quantity::from_units(all));
         }
@@ -177,10 +178,15 @@ impl Lists {
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
         let request = amount(&self.requests, MEMORY);
         let more = |than: Quantity| {
-            let guest = memory.guest.filter(|guest| than.units() > guest.units());
+            let guest = memory
+                .guest
+                .filter(|guest| than.whole_units_rounded_up() > guest.whole_units_rounded_up());
             guest.map_or(Quantity::ZERO, |guest| than.saturating_sub(guest))
         };
-        let pages = memory.guest.filter(|guest| request.units() > guest.units()).unwrap_or(request);
+        let pages = memory
+            .guest
+            .filter(|guest| request.whole_units_rounded_up() > guest.whole_units_rounded_up())
+            .unwrap_or(request);
         let name = format!("hugepages-{size}");
         self.calculated_requests.insert(name.clone(), pages);
         self.calculated_limits.insert(name, pages);
@@ -215,7 +221,7 @@ impl Lists {
             ("sev", spec.is_sev()),
             ("tdx", spec.is_tdx() && configuration.version.since(9, 0)),
             ("pr-helper", reserved),
-            ("iommufd", configuration.gate(Gate::Iommufd)),
+            ("iommufd", configuration.is_gate_enabled(Gate::Iommufd)),
         ] {
             if is_required {
                 self.add_device(&format!("devices.kubevirt.io/{device}"));
@@ -231,12 +237,12 @@ impl Lists {
             (&mut self.calculated_requests, &self.requests),
             (&mut self.calculated_limits, &self.limits),
         ] {
-            let more = overlaid(calculated, given, name).saturating_add(one);
+            let more = given_or_calculated(calculated, given, name).saturating_add(one);
             calculated.insert(name.to_owned(), more);
         }
     }
 
-    fn merged(mut self) -> Compute {
+    fn into_compute(mut self) -> Compute {
         self.calculated_requests.append(&mut self.requests);
         self.calculated_limits.append(&mut self.limits);
         Compute { requests: self.calculated_requests, limits: self.calculated_limits }
@@ -264,7 +270,7 @@ fn request_for_memory(
     if overcommit == 100 {
         return Some(guest);
     }
-    let share = guest.units().saturating_mul(100) / i128::from(overcommit.max(1));
+    let share = guest.whole_units_rounded_up().saturating_mul(100) / i128::from(overcommit.max(1));
     Some(Quantity::from_units(u64::try_from(share).unwrap_or(u64::MAX)))
 }
 
@@ -281,7 +287,7 @@ pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
 /// Returns the CPU request for a number of vCPUs: the number divided by the allocation ratio. `KubeVirt` divides
 /// floats and parses the printed quotient, which may round up by one thousandth; this function returns the same
 /// result.
-fn shared(vcpus: u64, ratio: i64) -> Quantity {
+fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
     let cpus = vcpus as f64 / ratio as f64;
     let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
     text.parse().unwrap_or_default()

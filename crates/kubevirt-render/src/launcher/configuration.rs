@@ -110,7 +110,7 @@ impl Default for Configuration {
 
 impl Configuration {
     /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
-    pub(super) fn gate(&self, gate: Gate) -> bool {
+    pub(super) fn is_gate_enabled(&self, gate: Gate) -> bool {
         let on = self.feature_gates.contains(gate.name());
         // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
         let beta = gate.is_beta() && self.version.since(9, 0);

@@ -113,7 +113,7 @@ pub(super) fn other_containers(
         disks.map(|volume| volume.name.as_str()).filter(|name| *name != "kernel-boot-volume");
     let mut disks: Vec<String> = disks.map(|name| format!("volume{name}")).collect();
     disks.extend(kernel.then(|| "volumekernel-boot-volume".to_owned()));
-    let image_volumes = configuration.gate(Gate::ImageVolume);
+    let image_volumes = configuration.is_gate_enabled(Gate::ImageVolume);
     if !image_volumes {
         concurrent.extend(disks.iter().map(|name| renderer.disk(name.clone())));
     }

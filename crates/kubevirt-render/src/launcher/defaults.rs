@@ -54,7 +54,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     if cpu.model.is_empty() {
         cpu.model = configuration.cpu_model.clone().unwrap_or_else(|| "host-model".to_owned());
     }
-    let parity = configuration.even_parity && configuration.gate(Gate::AlignCpus);
+    let parity = configuration.even_parity && configuration.is_gate_enabled(Gate::AlignCpus);
     if cpu.isolate_emulator_thread && parity {
         machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
     }
@@ -88,7 +88,8 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
 fn topology(spec: &mut Spec) {
     let resources = &spec.domain.resources;
     let requested = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
-    let sockets = requested.map_or(1, |cpus| u32::try_from(cpus.units()).unwrap_or(u32::MAX));
+    let sockets = requested
+        .map_or(1, |cpus| u32::try_from(cpus.whole_units_rounded_up()).unwrap_or(u32::MAX));
     let cpu = spec.domain.cpu.get_or_insert_default();
     if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
         (cpu.sockets, cpu.cores, cpu.threads) = (sockets, 1, 1);
@@ -185,7 +186,7 @@ fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
     let requested = amount(&domain.resources.requests, "memory");
     let memory =
         if requested.is_zero() { domain.memory.guest.unwrap_or_default() } else { requested };
-    if memory.units() % i128::from(size.bytes()) != 0 {
+    if memory.whole_units_rounded_up() % i128::from(size.bytes()) != 0 {
         return Err(
             machine.invalid(field, format!("the memory {memory} is not a multiple of {size}"))
         );
@@ -209,14 +210,19 @@ fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
     }
     for name in ["cpu", "memory"] {
         let (request, limit) = (amount(requests, name), amount(limits, name));
-        if !request.is_zero() && !limit.is_zero() && request.units() != limit.units() {
+        if !request.is_zero()
+            && !limit.is_zero()
+            && request.whole_units_rounded_up() != limit.whole_units_rounded_up()
+        {
             let message =
                 format!("`{request}` must equal the limit {limit} with dedicatedCpuPlacement");
             return Err(machine.invalid(&format!("domain.resources.requests.{name}"), message));
         }
     }
     let requested = amount(limits, "cpu").max(amount(requests, "cpu"));
-    if !requested.is_zero() && u128::try_from(requested.units()).ok() != Some(vcpus) {
+    if !requested.is_zero()
+        && u128::try_from(requested.whole_units_rounded_up()).ok() != Some(vcpus)
+    {
         let message = format!(
             "`{requested}` must equal the {vcpus} vCPUs of domain.cpu with dedicatedCpuPlacement"
         );

@@ -77,7 +77,7 @@ impl ExistingPod {
                 let at = format!("spec.{field}[{index}].resources");
                 let (mut read, disk) = read_container(&called, &at, container, is_init)?;
                 if let Some(status) = statuses.get(container.name.as_str()) {
-                    keep_allocated(&mut read, status);
+                    apply_in_place_resize(&mut read, status);
                 }
                 if is_init && !read.is_sidecar {
                     init_storage = disk.max(init_storage);
@@ -105,7 +105,7 @@ impl ExistingPod {
                 let field = format!("spec.resources.{}", error.field);
                 Invalid::new(&called, field, error.problem.to_string())
             })?;
-            share_as_a_pod(&mut pod, &own.requests);
+            apply_pod_level_resources(&mut pod, &own.requests);
         }
         let phase = status.phase.unwrap_or_default();
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -138,7 +138,7 @@ pub fn kubelet_uid(pod: &core::Pod) -> String {
 /// Applies the effect of an in-place resize (KEP-1287) on the requests of a container. The container keeps its
 /// allocated resources until the kubelet has resized it, or forever if the kubelet cannot resize it. Meanwhile the
 /// scheduler counts the larger of the allocated and the desired resources (`determineContainerReqs`).
-fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
+fn apply_in_place_resize(container: &mut Container, status: &core::ContainerStatus) {
     let actual = status.resources.as_ref();
     let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
     for (list, name) in
@@ -150,7 +150,7 @@ fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
         let (requests, limits) = (&mut container.requests, &mut container.limits);
         let (amount, request, limit) = match name {
             "cpu" => (quantity.millis(), &mut requests.cpu_millis, &mut limits.cpu_millis),
-            _ => (quantity.units(), &mut requests.memory, &mut limits.memory),
+            _ => (quantity.whole_units_rounded_up(), &mut requests.memory, &mut limits.memory),
         };
         *request = u64::try_from(amount).unwrap_or_default().max(*request);
         if *limit > 0 {
@@ -163,7 +163,7 @@ fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
 /// exclusive CPUs or memory to no container of such a pod (`PodLevelResourceManagers` is off). Therefore the limits
 /// are removed so that the pod is not Guaranteed, and the part of the pod's requests that exceeds the sum of its
 /// containers' requests counts as overhead.
-fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
+fn apply_pod_level_resources(pod: &mut Pod, own: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);
     }

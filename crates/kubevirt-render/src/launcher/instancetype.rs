@@ -155,7 +155,7 @@ pub(super) fn apply_instancetype(
     cpu.realtime = from.cpu.realtime.or(cpu.realtime);
     domain.memory.guest = Some(from.memory.guest);
     if from.memory.overcommit_percent > 0 {
-        domain.resources.requests.insert("memory".to_owned(), overcommitted(&from.memory));
+        domain.resources.requests.insert("memory".to_owned(), overcommitted_memory(&from.memory));
     }
     if from.memory.hugepages.is_some() {
         domain.memory.hugepages.clone_from(&from.memory.hugepages);
@@ -181,10 +181,10 @@ pub(super) fn apply_instancetype(
 
 /// Returns the memory request for the overcommitted memory of an instance type. KubeVirt's `applyMemory` uses 32-bit
 /// floats; their rounding errors are visible in the pods.
-fn overcommitted(memory: &InstancetypeMemory) -> Quantity {
+fn overcommitted_memory(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
-    let requested = memory.guest.units() as f32 * share;
-    amounts::times(1, f64::from(requested))
+    let requested = memory.guest.whole_units_rounded_up() as f32 * share;
+    amounts::multiply_truncating(1, f64::from(requested))
 }
 
 /// Returns the path of a field that both the machine and the instance type set, if there is one (`validateCPU`,
@@ -263,12 +263,12 @@ fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Top
         "" | "sockets" | "any" | "preferSockets" | "preferAny" => Ok([1, vcpus, 1]),
         "cores" | "preferCores" => Ok([vcpus, 1, 1]),
         "threads" | "preferThreads" => Ok([1, 1, vcpus]),
-        "spread" | "preferSpread" => spread(vcpus, preference),
+        "spread" | "preferSpread" => spread_vcpus(vcpus, preference),
         other => Err(TopologyError::UnknownTopology(other.to_owned())),
     }
 }
 
-fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
+fn spread_vcpus(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     let none = SpreadOptions::default();
     let options = preference.map_or(&none, |preference| &preference.cpu.spread_options);
     let older =

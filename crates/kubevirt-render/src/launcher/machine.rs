@@ -135,7 +135,9 @@ impl Machine {
         let numa = cpu.and_then(|cpu| cpu.numa);
         let memory = self.spec.guest_memory();
         Guest {
-            memory: memory.map_or(0, |memory| u64::try_from(memory.units()).unwrap_or_default()),
+            memory: memory.map_or(0, |memory| {
+                u64::try_from(memory.whole_units_rounded_up()).unwrap_or_default()
+            }),
             is_dedicated: cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement),
             is_mapped: numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
         }

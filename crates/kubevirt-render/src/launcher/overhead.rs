@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::Quantity;
 
-use super::amounts::times;
+use super::amounts::multiply_truncating;
 use super::configuration::Configuration;
 use super::spec::{Spec, amount};
 use super::version::Version;
@@ -17,23 +17,26 @@ pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     // Since 1.5.3, the ratio also applies to the overhead of dedicated CPUs.
     let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };
     let is_multiplied = version.since(5, 3);
-    let own =
-        fixed(spec, version).saturating_add(if is_multiplied { pinned } else { Quantity::ZERO });
-    let own = configuration.overhead_ratio.map_or(own, |ratio| multiplied(own, ratio));
+    let own = fixed_overhead(spec, version).saturating_add(if is_multiplied {
+        pinned
+    } else {
+        Quantity::ZERO
+    });
+    let own = configuration.overhead_ratio.map_or(own, |ratio| multiply_memory(own, ratio));
     let own = own.saturating_add(if is_multiplied { Quantity::ZERO } else { pinned });
     own.saturating_add(networks(spec, configuration))
 }
 
 /// Returns the overhead before the configured ratio is applied, without the overhead of networks and of dedicated
 /// CPUs.
-fn fixed(spec: &Spec, version: Version) -> Quantity {
+fn fixed_overhead(spec: &Spec, version: Version) -> Quantity {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
     // The page tables take 1/512 of the requested memory. KubeVirt calculates this amount in thousands of bytes.
-    let kilos = amount(&domain.resources.requests, "memory").kilos();
+    let kilos = amount(&domain.resources.requests, "memory").thousands_rounded_up();
     let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
     // KubeVirt's constants for monitor, launcher, virtlogd, virtqemud and QEMU; they differ between releases.
     let virtlogd = if version.since(5, 0) { 25 } else { 20 };
-    let virtqemud = if version.since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
+    let virtqemud = if version.is_since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
     let qemu = if version.since(10, 0) { 50 } else { 30 };
     let mut all = 25 + 100 + virtlogd + virtqemud + qemu;
     all += 8 * vcpus(spec) + 8;
@@ -57,7 +60,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
         all += 256;
     }
     // KubeVirt respects `enabled: false` since 1.5.1 and 1.4.1.
-    let reads_enabled = version.since_or_backport(5, 1, 4, 1);
+    let reads_enabled = version.is_since_or_backport(5, 1, 4, 1);
     if devices.tpm.is_some_and(|tpm| !reads_enabled || tpm.enabled.unwrap_or(true)) {
         all += 53;
     }
@@ -71,7 +74,7 @@ fn vcpus(spec: &Spec) -> u64 {
     let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
     let count = match &spec.domain.cpu {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
-        None => asked.and_then(|cpus| u64::try_from(cpus.units()).ok()),
+        None => asked.and_then(|cpus| u64::try_from(cpus.whole_units_rounded_up()).ok()),
     };
     // The clamping has no effect on valid machines: `defaults::check` rejects larger numbers.
     count.unwrap_or(1).clamp(1, 1 << 32)
@@ -91,9 +94,10 @@ pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
 }
 
 /// Multiplies memory in thousands of bytes by a ratio and truncates the product, as `MultiplyMemory` does.
-fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
+fn multiply_memory(memory: Quantity, ratio: f64) -> Quantity {
     let by = |factor: f64| {
-        let kilos = times(memory.kilos(), factor).units();
+        let kilos =
+            multiply_truncating(memory.thousands_rounded_up(), factor).whole_units_rounded_up();
         Quantity::from_units(u64::try_from(kilos.saturating_mul(1000)).unwrap_or(u64::MAX))
     };
     if ratio < 1.0 {

@@ -132,7 +132,7 @@ pub(super) fn render(
     }
     pod.overhead = runtime_overhead(configuration, objects)?;
     let bytes = |quantity: Option<berth_api::Quantity>| {
-        u64::try_from(quantity.unwrap_or_default().units()).unwrap_or(0)
+        u64::try_from(quantity.unwrap_or_default().whole_units_rounded_up()).unwrap_or(0)
     };
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let cpu = spec.domain.cpu.clone().unwrap_or_default();

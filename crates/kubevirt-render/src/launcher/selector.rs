@@ -64,7 +64,7 @@ pub(super) fn labels(
     require(spec.is_snp(), "kubevirt.io/sev-snp".to_owned());
     require(secure && version.since(6, 0), "kubevirt.io/s390-pv".to_owned());
     require(spec.is_tdx(), "kubevirt.io/tdx".to_owned());
-    if configuration.gate(Gate::HypervStrictCheck) {
+    if configuration.is_gate_enabled(Gate::HypervStrictCheck) {
         for label in enlightenments(spec) {
             require(true, label);
         }
@@ -77,7 +77,7 @@ pub(super) fn labels(
 }
 
 fn crosses_architectures(machine: &Machine, configuration: &Configuration) -> bool {
-    configuration.gate(Gate::CrossArchitecture) && !machine.spec.architecture.is_empty()
+    configuration.is_gate_enabled(Gate::CrossArchitecture) && !machine.spec.architecture.is_empty()
 }
 
 /// Returns true if a guest needs a fixed TSC frequency (`GetTscFrequencyRequirement`; only on amd64).

@@ -36,7 +36,7 @@ impl Version {
 
     /// Returns true if this release contains a change that was made in 1.`minor`.`patch` and backported to
     /// 1.`older`.`backport`.
-    pub(super) fn since_or_backport(
+    pub(super) fn is_since_or_backport(
         self,
         minor: u16,
         patch: u16,
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn backports_are_known() {
-        let has = |text: &str| text.parse::<Version>().unwrap().since_or_backport(5, 1, 4, 1);
+        let has = |text: &str| text.parse::<Version>().unwrap().is_since_or_backport(5, 1, 4, 1);
         assert!(has("1.4.1") && has("1.5.1") && has("1.6.0"));
         assert!(!has("1.4.0") && !has("1.5.0") && !has("1.3.1"));
     }

@@ -193,7 +193,7 @@ impl MachineDeployment {
 
     /// Returns kind, namespace and name, for messages.
     #[must_use]
-    pub fn called(&self) -> String {
+    pub fn qualified_name(&self) -> String {
         let Metadata { name, namespace, .. } = &self.metadata;
         if namespace.is_empty() {
             format!("{KIND} {name}")

@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the path of a field.
-    pub(super) fn at(&self, name: &str) -> String {
+    pub(super) fn field_path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
@@ -87,13 +87,17 @@ impl<'a> Fields<'a> {
         value: &(impl Redacted + ?Sized),
         message: impl Into<String>,
     ) {
-        self.reader.error(&self.at(name), value, message);
+        self.reader.error(&self.field_path(name), value, message);
     }
 
     /// Removes a field that Berth does not support, and reports the field if it is set.
     pub(super) fn ignore(&mut self, name: &str, why: &str) {
         if let Some(value) = self.take(name).filter(is_set) {
-            self.reader.warn(&self.at(name), &plain(&value), format!("is not supported{why}"));
+            self.reader.warn(
+                &self.field_path(name),
+                &plain(&value),
+                format!("is not supported{why}"),
+            );
         }
     }
 
@@ -128,7 +132,7 @@ impl<'a> Fields<'a> {
 
     /// Reads a field that is an object. An absent field counts as an object without fields.
     pub(super) fn object(&mut self, name: &str) -> Self {
-        let path = self.at(name);
+        let path = self.field_path(name);
         Self::new(self.take(name).unwrap_or_default(), &path, self.reader)
     }
 
@@ -140,7 +144,7 @@ impl<'a> Fields<'a> {
     }
 
     fn list(&mut self, name: &str) -> Vec<(String, Value)> {
-        let path = self.at(name);
+        let path = self.field_path(name);
         match self.take(name) {
             None => Vec::new(),
             Some(Value::Array(items)) => {
@@ -189,12 +193,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a field of the Kubernetes API type `T`. Returns the unparsed value if it can be parsed as `T`.
-    pub(super) fn typed<T: DeserializeOwned>(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn take_typed<T: DeserializeOwned>(&mut self, name: &str) -> Option<Value> {
         let value = self.take(name)?;
         match serde_path_to_error::deserialize::<_, T>(value.clone()) {
             Ok(_) => Some(value),
             Err(error) => {
-                let path = format!("{}.{}", self.at(name), error.path());
+                let path = format!("{}.{}", self.field_path(name), error.path());
                 self.reader.error(&path, "", error.inner().to_string());
                 None
             }
@@ -204,7 +208,7 @@ impl<'a> Fields<'a> {
     /// Reads a `ConfigVarString`: a scalar, or an object with a value or a reference. Returns an empty value if the
     /// field is absent.
     pub(super) fn variable(&mut self, name: &str) -> ConfigVar {
-        let path = self.at(name);
+        let path = self.field_path(name);
         self.take(name).map_or_else(ConfigVar::default, |value| self.reader.variable(&path, value))
     }
 
@@ -232,7 +236,7 @@ impl<'a> Fields<'a> {
     /// suggestions.
     pub(super) fn finish(self, known: &[&str]) {
         for (key, value) in &self.map {
-            let message = match nearest(key, known) {
+            let message = match closest_name(key, known) {
                 Some(near) => format!("unknown field; did you mean `{near}`?"),
                 None => "unknown field".to_owned(),
             };
@@ -291,7 +295,7 @@ impl Reader<'_> {
 }
 
 /// Returns the name in `known` with the smallest edit distance to `key`, if this distance is at most 2.
-fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+fn closest_name<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = key.to_lowercase();
     let distance = |name: &str| {
         let name: Vec<char> = name.to_lowercase().chars().collect();

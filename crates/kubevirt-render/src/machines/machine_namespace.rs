@@ -41,7 +41,7 @@ pub fn machine_namespace<'a>(
     let own = deployment.metadata.namespace.as_str();
     let annotation = format!("metadata.annotations[{TENANT}]");
     let error = |field: &str, name: &str, message: String| {
-        let problem = Problem::new(deployment.called(), field, name, message);
+        let problem = Problem::new(deployment.qualified_name(), field, name, message);
         Err(problem.into_fatal("no machine is created"))
     };
     let of_tenant = |tenant: &'a TenantCluster, name: &str| MachineNamespace {

@@ -198,10 +198,10 @@ impl Provider {
             self.affinity = Affinity::read(affinity, reader);
         }
         self.read_spread(&mut cloud);
-        self.node_selector = cloud.typed::<BTreeMap<String, String>>("nodeSelector");
+        self.node_selector = cloud.take_typed::<BTreeMap<String, String>>("nodeSelector");
         self.tolerations = cloud.objects("tolerations").into_iter().map(toleration).collect();
         if self.is_flat {
-            self.read_flat(cloud, reader);
+            self.read_flat_form(cloud, reader);
             return;
         }
         let mut machine = cloud.object("virtualMachine");
@@ -211,7 +211,7 @@ impl Provider {
     }
 
     /// Reads the flat form: `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`.
-    fn read_flat(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
+    fn read_flat_form(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
         // `machine_namespace` reads this field to determine the namespace of the VMs.
@@ -242,8 +242,8 @@ impl Provider {
         self.flavor = flavor.variable("name");
         flavor.ignore("profile", "");
         flavor.finish(&["name", "profile"]);
-        self.instancetype = machine.typed::<Matcher>("instancetype");
-        self.preference = machine.typed::<Matcher>("preference");
+        self.instancetype = machine.take_typed::<Matcher>("instancetype");
+        self.preference = machine.take_typed::<Matcher>("preference");
         self.read_dns(machine);
         let mut location = machine.object("location");
         self.region = location.text("region");
@@ -295,7 +295,7 @@ impl Provider {
             let message = "must be ClusterFirst, ClusterFirstWithHostNet, Default or None";
             fields.error("dnsPolicy", &policy, message);
         }
-        self.dns_config = fields.typed::<PodDNSConfig>("dnsConfig");
+        self.dns_config = fields.take_typed::<PodDNSConfig>("dnsConfig");
     }
 
     fn read_spread(&mut self, cloud: &mut Fields<'_>) {
@@ -354,7 +354,7 @@ fn toleration(mut fields: Fields<'_>) -> Value {
         }
         toleration[name] = text.into();
     }
-    if let Some(seconds) = fields.typed::<i64>("tolerationSeconds") {
+    if let Some(seconds) = fields.take_typed::<i64>("tolerationSeconds") {
         toleration["tolerationSeconds"] = seconds;
     }
     fields.finish(&["key", "operator", "effect", "value", "tolerationSeconds"]);
@@ -376,14 +376,14 @@ struct Matcher {
 impl Affinity {
     fn read(mut fields: Fields<'_>, reader: &Reader<'_>) -> Self {
         let this = Self {
-            pod: strength(&mut fields, "podAffinityPreset"),
-            pod_anti: strength(&mut fields, "podAntiAffinityPreset"),
+            pod: affinity_type(&mut fields, "podAffinityPreset"),
+            pod_anti: affinity_type(&mut fields, "podAntiAffinityPreset"),
             node: NodePreset::read(&mut fields, "nodeAffinityPreset"),
             node_anti: NodePreset::read(&mut fields, "nodeAntiAffinityPreset"),
         };
         if this.pod.is_some() && this.pod_anti.is_some() {
             let message = "cannot be set together with podAntiAffinityPreset: remove one of them";
-            reader.error(&fields.at("podAffinityPreset"), "", message);
+            reader.error(&fields.field_path("podAffinityPreset"), "", message);
         }
         fields.finish(&PRESETS);
         this
@@ -393,7 +393,7 @@ impl Affinity {
 impl NodePreset {
     fn read(fields: &mut Fields<'_>, name: &str) -> Option<Self> {
         let mut preset = fields.object(name);
-        let strength = strength(&mut preset, "type");
+        let strength = affinity_type(&mut preset, "type");
         let key = preset.variable("key").expose();
         let values = preset.variables("values").into_iter().map(ConfigVar::expose).collect();
         if strength.is_some() && key.is_empty() {
@@ -408,7 +408,7 @@ impl NodePreset {
     }
 }
 
-fn strength(fields: &mut Fields<'_>, name: &str) -> Option<AffinityType> {
+fn affinity_type(fields: &mut Fields<'_>, name: &str) -> Option<AffinityType> {
     let text = fields.variable(name);
     match text.to_ascii_lowercase().as_str() {
         "" => None,
@@ -437,7 +437,7 @@ struct NamedCluster {
 /// Checks that the kubeconfig is valid. Berth does not need a kubeconfig, because it runs in the cluster of the VMs,
 /// but an invalid value is a mistake of the user.
 fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
-    let path = fields.at("kubeconfig");
+    let path = fields.field_path("kubeconfig");
     let Some(value) = fields.take("kubeconfig") else { return };
     // A kubeconfig in the object itself must be encoded as base64; a kubeconfig from a Secret or ConfigMap may be
     // plain text.

@@ -54,7 +54,7 @@ pub fn render(
     let tenant = machine_namespace.tenant;
     let namespace = options.namespace.clone().unwrap_or(machine_namespace.namespace);
     let reader = Reader {
-        object: deployment.called(),
+        object: deployment.qualified_name(),
         values: context,
         scope: Scope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
         has_secrets: false.into(),

@@ -85,7 +85,7 @@ pub fn decide(
     backoff: Option<u32>,
 ) -> Result<Decision, StrategyError> {
     let desired = desired(spec)?;
-    let bounds = bounds(spec, desired)?;
+    let bounds = rolling_update_bounds(spec, desired)?;
     let is_rolling = is_rolling(spec)?;
     let min_ready = i64::from(spec.min_ready_seconds.unwrap_or(0).max(0));
     let is_available = |machine: &ExistingMachine| {
@@ -114,10 +114,14 @@ pub fn decide(
     let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Only surplus machines are deleted, and machines are created only if all existing machines have the current
+        // Only machines_to_delete machines are deleted, and machines are created only if all existing machines have the current
         // template: machines of the previous template cannot be created any more, and a paused rollout must not
         // create the first machines of the new template.
-        delete.extend(surplus(&alive, count(&alive).saturating_sub(desired), is_available));
+        delete.extend(machines_to_delete(
+            &alive,
+            count(&alive).saturating_sub(desired),
+            is_available,
+        ));
         if old.is_empty() {
             create = desired.saturating_sub(count(&alive));
         }
@@ -125,22 +129,22 @@ pub fn decide(
         let least = desired.saturating_sub(bounds.unavailable);
         let room = desired.saturating_add(bounds.surge).saturating_sub(count(&alive));
         create = desired.saturating_sub(count(&new)).min(room);
-        delete.extend(surplus(&new, count(&new).saturating_sub(desired), is_available));
+        delete.extend(machines_to_delete(&new, count(&new).saturating_sub(desired), is_available));
         let new_unavailable = count(&new).min(desired).saturating_sub(available(&new));
         let spare = count(&alive).saturating_sub(least).saturating_sub(new_unavailable);
         let (running, idle): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) =
             old.iter().partition(|machine| is_available(machine));
-        let first: Vec<&ExistingMachine> = surplus(&idle, spare, is_available);
+        let first: Vec<&ExistingMachine> = machines_to_delete(&idle, spare, is_available);
         let left = spare.saturating_sub(count(&first)).min(all_available.saturating_sub(least));
         delete.extend(first);
-        delete.extend(surplus(&running, left, is_available));
+        delete.extend(machines_to_delete(&running, left, is_available));
     } else {
         create = desired.saturating_sub(count(&alive));
         let extra = count(&alive).saturating_sub(desired);
-        let first = surplus(&old, extra, is_available);
+        let first = machines_to_delete(&old, extra, is_available);
         let left = extra.saturating_sub(count(&first));
         delete.extend(first);
-        delete.extend(surplus(&new, left, is_available));
+        delete.extend(machines_to_delete(&new, left, is_available));
     }
     // Failed machines are always deleted, even if the MachineDeployment is paused.
     delete.extend(failed.iter().copied());
@@ -167,7 +171,7 @@ pub fn decide(
 
 /// Selects `count` machines to delete. As in a ReplicaSet, unavailable machines are selected first, then the youngest
 /// machines.
-fn surplus<'a>(
+fn machines_to_delete<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
     is_available: impl Fn(&ExistingMachine) -> bool,
@@ -207,7 +211,7 @@ fn is_rolling(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
     }
 }
 
-fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> {
+fn rolling_update_bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> {
     let default = RollingUpdate::default();
     let update = spec
         .strategy
@@ -215,7 +219,7 @@ fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> 
         .and_then(|strategy| strategy.rolling_update.as_ref())
         .unwrap_or(&default);
     let number = |field, value: Option<&IntOrString>, open: u32, is_up: bool| {
-        amount(value, open, desired, is_up).map_err(|(value, message)| StrategyError {
+        resolve_amount(value, open, desired, is_up).map_err(|(value, message)| StrategyError {
             field,
             value,
             message,
@@ -231,7 +235,7 @@ fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> 
 
 /// Converts a number or a percentage of `desired` to a number of machines. Percentages are rounded up for maxSurge
 /// and down for maxUnavailable.
-fn amount(
+fn resolve_amount(
     value: Option<&IntOrString>,
     open: u32,
     desired: u32,
@@ -361,8 +365,8 @@ mod tests {
         let mut other = spec(1, "1", "0");
         other.strategy.as_mut().unwrap().kind = "Recreate".to_owned();
         assert!(decide(&other, &[], 0, None).unwrap_err().to_string().contains("`Recreate`"));
-        assert_eq!(amount(Some(&IntOrString::String("25%".into())), 0, 5, true), Ok(2));
-        assert_eq!(amount(Some(&IntOrString::String("25%".into())), 0, 5, false), Ok(1));
+        assert_eq!(resolve_amount(Some(&IntOrString::String("25%".into())), 0, 5, true), Ok(2));
+        assert_eq!(resolve_amount(Some(&IntOrString::String("25%".into())), 0, 5, false), Ok(1));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use super::deployment::MachineDeployment;
 use super::fields::Reader;
 use super::json_value::{is_set, plain};
 
-const FOR_NODE: &str =
+const TENANT_NODE_FIELD: &str =
     "is not supported: it is for the tenant's Node; configure the kubelet in the user data";
 
 /// Reports unsupported fields outside of the providerSpec.
@@ -21,13 +21,13 @@ pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader
             reader.warn(
                 &format!("spec.template.spec.metadata.{field}"),
                 &keys.join(", "),
-                FOR_NODE,
+                TENANT_NODE_FIELD,
             );
         }
     }
     if !machine.taints.is_empty() {
         let value = Value::from(machine.taints.clone()).to_string();
-        reader.warn("spec.template.spec.taints", &value, FOR_NODE);
+        reader.warn("spec.template.spec.taints", &value, TENANT_NODE_FIELD);
     }
     for (name, version) in machine.versions.iter().filter(|(_, version)| is_set(version)) {
         let message = "is not supported: the user data determine the installed version";

@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn merged(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
+    fn with_ssh_keys(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         add_ssh_keys(text, &keys)
     }
@@ -162,36 +162,41 @@ mod tests {
     fn keys_are_added_and_other_lines_stay_unchanged() {
         let text = "#cloud-config\nwrite_files:\n- {path: /x, permissions: 0644}  # octal\n";
         assert_eq!(
-            merged(text, &["ssh-rsa A b@c"]).unwrap(),
+            with_ssh_keys(text, &["ssh-rsa A b@c"]).unwrap(),
             format!("{text}ssh_authorized_keys:\n- \"ssh-rsa A b@c\"\n")
         );
         let there = "#cloud-config\nssh_authorized_keys:\n- one\n\n- two\nhostname: x";
         assert_eq!(
-            merged(there, &["two", "three"]).unwrap(),
+            with_ssh_keys(there, &["two", "three"]).unwrap(),
             "#cloud-config\nhostname: x\nssh_authorized_keys:\n- \"one\"\n- \"two\"\n- \"three\"\n"
         );
         let flow = "#cloud-config\nssh_authorized_keys: [one,\n  two]\n";
-        assert!(merged(flow, &["three"]).unwrap().ends_with("- \"one\"\n- \"two\"\n- \"three\"\n"));
-        assert_eq!(merged("#cloud-config\n", &["k"]).unwrap().lines().count(), 3);
+        assert!(
+            with_ssh_keys(flow, &["three"])
+                .unwrap()
+                .ends_with("- \"one\"\n- \"two\"\n- \"three\"\n")
+        );
+        assert_eq!(with_ssh_keys("#cloud-config\n", &["k"]).unwrap().lines().count(), 3);
     }
 
     #[test]
     fn ignition_gets_the_keys_for_user_core() {
         let text = r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["a"]}]}}"#;
-        let config: Value = serde_json::from_str(&merged(text, &["a", "b"]).unwrap()).unwrap();
+        let config: Value =
+            serde_json::from_str(&with_ssh_keys(text, &["a", "b"]).unwrap()).unwrap();
         assert_eq!(
             config["passwd"]["users"],
             json!([{"name": "core", "sshAuthorizedKeys": ["a", "b"]}])
         );
-        let plain = merged(r#"{"ignition": {"version": "3.4.0"}}"#, &["b"]).unwrap();
+        let plain = with_ssh_keys(r#"{"ignition": {"version": "3.4.0"}}"#, &["b"]).unwrap();
         let config: Value = serde_json::from_str(&plain).unwrap();
         assert_eq!(config["passwd"]["users"][0]["name"], "core");
     }
 
     #[test]
     fn invalid_user_data_are_reported_without_quoting_them() {
-        assert_eq!(merged(" \n", &[]), Err(UserDataError::Empty));
-        assert_eq!(merged("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
+        assert_eq!(with_ssh_keys(" \n", &[]), Err(UserDataError::Empty));
+        assert_eq!(with_ssh_keys("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
         for (text, words) in [
             ("#!/bin/sh\n", "is neither a #cloud-config nor Ignition"),
             ("{\"a\": 1}", "ignition.version is missing"),
@@ -201,7 +206,7 @@ mod tests {
             ("#cloud-config\n- a\n", "must be a mapping"),
             ("#cloud-config\nssh_authorized_keys: text\n", "must be a list"),
         ] {
-            let error = merged(text, &["k"]).unwrap_err().to_string();
+            let error = with_ssh_keys(text, &["k"]).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
         for text in [
@@ -217,7 +222,7 @@ mod tests {
             "#cloud-config\nssh_authorized_keys: c4n4ry\n",
             "#cloud-config\n{ssh_authorized_keys: [c4n4ry]}\n",
         ] {
-            let error = merged(text, &["k"]).unwrap_err();
+            let error = with_ssh_keys(text, &["k"]).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{text}: {error:?}");
         }
     }
@@ -225,7 +230,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_merged_or_rejected(text in "(#cloud-config\n)?(ssh_authorized_keys:|[-a-z:\\[\\] \n#\"'{}|>]){0,30}", key in "[ -~]{1,30}") {
-            if let Ok(all) = merged(&text, &[&key])
+            if let Ok(all) = with_ssh_keys(&text, &[&key])
                 && !key.trim().is_empty()
             {
                 let read: Value = serde_saphyr::from_str(&all).unwrap();

@@ -32,9 +32,7 @@ fn needed_vectors(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) 
     // more for the control queue and the event queue.
     let scsi_controller = cpus.min(MAX_QUEUES - 2).saturating_add(3);
     let disks = disks.saturating_mul(of_disk);
-    disks
-        .saturating_add(interfaces.saturating_mul(of_interface))
-        .saturating_add(scsi_controller)
+    disks.saturating_add(interfaces.saturating_mul(of_interface)).saturating_add(scsi_controller)
 }
 
 impl MachineRenderer<'_> {

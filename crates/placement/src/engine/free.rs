@@ -178,13 +178,13 @@ impl ZoneRequest {
 /// requested CPUs if they are an integer, otherwise 0 (`guaranteedCPUs`).
 fn exclusive_cpus(container: &Container) -> u32 {
     let Resources { cpu_millis, .. } = container.requests;
-    if cpu_millis.is_multiple_of(1000) { clamp(cpu_millis / 1000) } else { 0 }
+    if cpu_millis.is_multiple_of(1000) { saturating_u32(cpu_millis / 1000) } else { 0 }
 }
 
 fn mib(bytes: u64) -> u32 {
-    clamp(bytes >> 20)
+    saturating_u32(bytes >> 20)
 }
 
-fn clamp(number: u64) -> u32 {
+fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -42,7 +42,7 @@ impl HostEntry {
     /// Returns the resources that the kubelet would allocate to a pod. Returns the reason if the kubelet would reject
     /// the pod, if its decision is unpredictable, or if it would allocate CPUs that are in use.
     pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
-        if let Some(why) = self.facts.unpredictable(pod) {
+        if let Some(why) = self.facts.missing_information(pod) {
             return Err(Reason::Unpredictable(why));
         }
         let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
@@ -50,7 +50,7 @@ impl HostEntry {
     }
 }
 
-pub(super) const NO_HOST: Reason = Reason::Rule(rules::Reason::NoHost);
+pub(super) const UNKNOWN_HOST_REASON: Reason = Reason::Rule(rules::Reason::NoHost);
 
 /// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If
 /// the kubelet would reject the pod, `state` is unchanged; `State::admit` would also account for the resources that a

@@ -70,7 +70,7 @@ impl Needs {
     }
 
     /// Returns the reason why a host cannot run the VM, whatever other pods run on the host.
-    pub(crate) fn unmet(&self, host: &ReportedHost) -> Option<Reason> {
+    pub(crate) fn host_refusal(&self, host: &ReportedHost) -> Option<Reason> {
         if !self.is_vm {
             return None;
         }

@@ -9,7 +9,7 @@ use crate::inventory::Unpredictable;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message; the text of [`Reason::short`] is
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message; the text of [`Reason::summary`] is
 /// the same on every host, because kube-scheduler counts the hosts with equal texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -37,14 +37,14 @@ pub enum Reason {
 impl Reason {
     /// Returns a short text without numbers and without names of hosts.
     #[must_use]
-    pub fn short(&self) -> Cow<'static, str> {
+    pub fn summary(&self) -> Cow<'static, str> {
         match self {
-            Self::Rule(reason) => reason.short(),
+            Self::Rule(reason) => reason.summary(),
             Self::NoKvm(_) => "node(s) cannot run VMs".into(),
             Self::Stale(_) => "node(s) had a stale agent report".into(),
             Self::MergesPages => "node(s) merge memory pages".into(),
             Self::SharesCpus => "node(s) pin no CPUs".into(),
-            Self::Kubelet(refusal) => refusal.short().into(),
+            Self::Kubelet(refusal) => refusal.summary().into(),
             Self::CpusInUse => "node(s) whose kubelet would allocate CPUs that are in use".into(),
             Self::Unpredictable(Unpredictable::Memory(_)) => {
                 "node(s) had an agent report without zones of memory".into()
@@ -59,7 +59,7 @@ impl Reason {
     /// Returns a rank that determines which reason to report first: scheduling rules come before properties of the
     /// host, and properties of the host come before resources that are merely in use.
     #[must_use]
-    pub fn distance(&self) -> u8 {
+    pub fn report_rank(&self) -> u8 {
         match self {
             Self::Kubelet(_) | Self::Numa(_) | Self::CpusInUse => 0,
             Self::Rule(rules::Reason::Resources { .. } | rules::Reason::PodsLimit { .. }) => 1,

@@ -110,7 +110,12 @@ pub(crate) struct FitScores {
 impl FitScores {
     /// Returns the points of the host at index `at` for the resources that would be left free; [`UNSUITABLE`] if its
     /// free resources are insufficient.
-    pub(crate) fn points_at(&self, counts: &Counts, free: &[FreeResources], at: usize) -> Score {
+    pub(crate) fn resource_points(
+        &self,
+        counts: &Counts,
+        free: &[FreeResources],
+        at: usize,
+    ) -> Score {
         let left = free.get(at).and_then(|free| score::remaining_points(free, &self.wants));
         match left {
             Some(left) if counts.has_room(&self.rules, HostId::at(at)) => score::score(left),
@@ -118,7 +123,7 @@ impl FitScores {
         }
     }
 
-    pub(crate) fn put(&mut self, host: usize, left: Score) {
+    pub(crate) fn set_points(&mut self, host: usize, left: Score) {
         if self.left.len() <= host {
             self.left.resize(host + 1, UNSUITABLE);
         }
@@ -167,7 +172,7 @@ impl RequestClasses {
             scores: Scores::default(),
             base: Vec::new(),
             seen: 0,
-            fit: self.fit(&key.requests, rules),
+            fit: self.fit_scores_index(&key.requests, rules),
             used: self.clock,
         };
         let at = if self.all.len() < MAX_CLASSES {
@@ -187,7 +192,7 @@ impl RequestClasses {
 
     /// Returns the index of the fit scores for these requests, and counts one more class that uses them. Replaces fit
     /// scores that no class uses before adding an entry to `fits`.
-    fn fit(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
+    fn fit_scores_index(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.by_requests.get(requests) {
             self.fits[at].classes += 1;
             return at;
@@ -244,7 +249,7 @@ impl RequestClasses {
                 && fit.seen + 1 == changes.last()
             {
                 let left = look(fit);
-                fit.put(host, left);
+                fit.set_points(host, left);
                 fit.seen = changes.last();
             }
         }

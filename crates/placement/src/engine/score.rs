@@ -17,7 +17,7 @@ use super::free::{FreeAmount, FreeResources, Zone, ZoneRequest};
 use super::scores::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
-const LEFT: u32 = 600;
+const LEFTOVER_WEIGHT: u32 = 600;
 const IMBALANCE: u32 = 200;
 const MULTI_ZONE: u32 = 60;
 /// Points of a host whose class differs from the VM's class.
@@ -35,7 +35,7 @@ const PODS: i64 = 6_000;
 /// fit.
 pub(crate) fn remaining_points(free: &FreeResources, wants: &ZoneRequest) -> Option<u32> {
     if !wants.is_pinned || !free.pins {
-        return Some(shared(free));
+        return Some(shared_cpu_points(free));
     }
     let one_zone = free.wants_one_zone(wants);
     let wants = &free.by_zone(wants);
@@ -51,24 +51,24 @@ pub(crate) fn remaining_points(free: &FreeResources, wants: &ZoneRequest) -> Opt
 }
 
 fn zone_points(zone: &Zone, wants: &ZoneRequest) -> u32 {
-    let cpus = part(zone.cpus, wants.cpus);
+    let cpus = remaining_fraction(zone.cpus, wants.cpus);
     let wanted = zone.pages.iter().zip(wants.pages).filter(|(_, wanted)| *wanted > 0);
-    let memory = wanted.map(|(pages, wanted)| part(*pages, wanted)).min();
+    let memory = wanted.map(|(pages, wanted)| remaining_fraction(*pages, wanted)).min();
     let memory = memory.unwrap_or(cpus);
-    LEFT * (cpus + memory) / 2 / SCALE + IMBALANCE * cpus.abs_diff(memory) / SCALE
+    LEFTOVER_WEIGHT * (cpus + memory) / 2 / SCALE + IMBALANCE * cpus.abs_diff(memory) / SCALE
 }
 
 /// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more points, so that
 /// these pods are also packed onto few hosts.
-fn shared(free: &FreeResources) -> u32 {
+fn shared_cpu_points(free: &FreeResources) -> u32 {
     let all = free.sum();
-    LEFT * part(all.cpus, 0) / SCALE / 4
+    LEFTOVER_WEIGHT * remaining_fraction(all.cpus, 0) / SCALE / 4
 }
 
 const SCALE: u32 = 1024;
 
 /// Returns the fraction of the total that is left free after a request for `taken`, from 0 to [`SCALE`].
-fn part(of: FreeAmount<u32>, taken: u32) -> u32 {
+fn remaining_fraction(of: FreeAmount<u32>, taken: u32) -> u32 {
     let left = u64::from(of.free.saturating_sub(taken)) * u64::from(SCALE);
     u32::try_from(left / u64::from(of.all.max(1))).map_or(SCALE, |part| part.min(SCALE))
 }
@@ -95,7 +95,7 @@ pub(crate) fn pods(preference_score: &PreferenceScore) -> i64 {
 }
 
 /// Returns a lower bound of [`pods`] for all hosts.
-pub(crate) fn least(preference_scores: &PreferenceScores<'_>) -> i64 {
+pub(crate) fn minimum_pod_points(preference_scores: &PreferenceScores<'_>) -> i64 {
     if preference_scores.only_spread() { 0 } else { -PODS }
 }
 

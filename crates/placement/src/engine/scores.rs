@@ -81,7 +81,7 @@ pub(crate) struct Scratch {
 
 /// Number of hosts that are found by repeated searches for the minimum. Further hosts come from a heap, because
 /// building the heap is expensive.
-const FEW: usize = 32;
+const MAX_REPEATED_SEARCHES: usize = 32;
 
 /// Iterator over the hosts by ascending score.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Iterator for Ascending<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if !self.is_heaped {
-            if self.scratch.returned.len() < FEW {
+            if self.scratch.returned.len() < MAX_REPEATED_SEARCHES {
                 let (score, host) = self.of.best()?;
                 self.of.set(host, UNSUITABLE);
                 self.scratch.returned.push((score, host));

@@ -112,7 +112,7 @@ impl Engine {
                 }
                 continue;
             };
-            let least = i64::from(score) + score::least(preference_scores);
+            let least = i64::from(score) + score::minimum_pod_points(preference_scores);
             while let Some(Reverse((points, best))) = waiting.peek().copied()
                 && (points <= least || waiting.len() >= MAX_COMPARED)
             {
@@ -150,7 +150,7 @@ impl Engine {
                         if class.base.len() <= host {
                             class.base.resize(host + 1, UNSUITABLE);
                         }
-                        let base = self.base(host, class);
+                        let base = self.base_points(host, class);
                         class.base[host] = base;
                     }
                     class.scores.set(host, sum_points(&class.base, &fit.left, host));
@@ -158,7 +158,7 @@ impl Engine {
             }
             _ => {
                 let hosts = 0..self.entries.len();
-                class.base = hosts.clone().map(|host| self.base(host, class)).collect();
+                class.base = hosts.clone().map(|host| self.base_points(host, class)).collect();
                 let scores = hosts.map(|host| sum_points(&class.base, &fit.left, host));
                 class.scores = Scores::new(scores.collect());
             }
@@ -170,14 +170,14 @@ impl Engine {
         match self.changes.since(fit.seen) {
             Some(changed) if fit.seen > 0 => {
                 for change in changed {
-                    let left = fit.points_at(&self.counts, &self.free, change.host());
-                    fit.put(change.host(), left);
+                    let left = fit.resource_points(&self.counts, &self.free, change.host());
+                    fit.set_points(change.host(), left);
                 }
             }
             _ => {
                 let hosts = 0..self.entries.len();
                 fit.left =
-                    hosts.map(|host| fit.points_at(&self.counts, &self.free, host)).collect();
+                    hosts.map(|host| fit.resource_points(&self.counts, &self.free, host)).collect();
             }
         }
         fit.seen = self.changes.last();
@@ -185,10 +185,12 @@ impl Engine {
 
     /// Returns the points of the host at index `at` that depend neither on other pods nor on resources;
     /// [`UNSUITABLE`] if the host is unsuitable for the class.
-    fn base(&self, at: usize, class: &RequestClass) -> Score {
+    fn base_points(&self, at: usize, class: &RequestClass) -> Score {
         let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return UNSUITABLE };
         let (host, needs) = (HostId::at(at), &class.needs);
-        if !self.counts.allows_by_host(&class.rules, host) || needs.unmet(&entry.facts).is_some() {
+        if !self.counts.allows_by_host(&class.rules, host)
+            || needs.host_refusal(&entry.facts).is_some()
+        {
             return UNSUITABLE;
         }
         let mut points = score::preferences(&self.counts.preference(&class.rules, host));

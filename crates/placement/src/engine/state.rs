@@ -7,7 +7,7 @@ use berth_api::Class;
 
 use super::changes::Changes;
 use super::free::FreeResources;
-use super::hosts::{HostEntry, NO_HOST, accept_pod};
+use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
 use super::needs::Needs;
 use super::reason::Reason;
 use super::request::Request;
@@ -196,7 +196,11 @@ impl Engine {
     /// Returns the reason if the kubelet would reject the pod. The rules of kube-scheduler are not evaluated.
     pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
-        let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut).ok_or(NO_HOST)?;
+        let entry = self
+            .entries
+            .get_mut(host.index())
+            .and_then(Option::as_mut)
+            .ok_or(UNKNOWN_HOST_REASON)?;
         let admission = entry.check(&entry.state, &request.uid, request.pod())?;
         let taken = entry.state.accept(&request.uid, request.pod(), admission);
         taken.map_err(Reason::Kubelet)?;
@@ -215,7 +219,7 @@ impl Engine {
         self.remove(&request.uid);
         let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
             self.assume(request, host);
-            return self.host_of_pod(&request.uid).map(drop).ok_or(NO_HOST);
+            return self.host_of_pod(&request.uid).map(drop).ok_or(UNKNOWN_HOST_REASON);
         };
         let uid = &*request.uid;
         let mut result = Ok(());
@@ -290,9 +294,9 @@ impl Engine {
     #[must_use]
     pub fn rejection_reasons(&self, request: &Request, host: HostId) -> Vec<Reason> {
         let Some(entry) = self.at(host) else {
-            return vec![NO_HOST];
+            return vec![UNKNOWN_HOST_REASON];
         };
-        if let Some(reason) = request.needs.unmet(&entry.facts) {
+        if let Some(reason) = request.needs.host_refusal(&entry.facts) {
             return vec![reason];
         }
         let rules = self.counts.filter_for(&request.rules).reasons(host);
@@ -314,6 +318,6 @@ impl Engine {
         }
         self.changes.add(host.index(), is_host_change, self.entries.len());
         let Self { classes, changes, counts, free, .. } = self;
-        classes.update_eager(changes, |fit| fit.points_at(counts, free, host.index()));
+        classes.update_eager(changes, |fit| fit.resource_points(counts, free, host.index()));
     }
 }

@@ -134,16 +134,16 @@ impl Allocation {
         self.zones.dedup();
         self.memory = self.memory.saturating_add(other.memory);
         let own = std::mem::take(&mut self.hugepages);
-        self.hugepages = sums(own.into_iter().chain(other.hugepages), u64::saturating_add);
+        self.hugepages = sum_by_key(own.into_iter().chain(other.hugepages), u64::saturating_add);
         let own = std::mem::take(&mut self.devices);
-        self.devices = sums(own.into_iter().chain(other.devices), u32::saturating_add);
+        self.devices = sum_by_key(own.into_iter().chain(other.devices), u32::saturating_add);
         self.is_unplaced |= other.is_unplaced;
     }
 }
 
 /// Sums the values of each key. The returned vector has no spare capacity, because a fleet needs one vector for each
 /// pod.
-fn sums<K: Ord, N: Copy + Default>(
+fn sum_by_key<K: Ord, N: Copy + Default>(
     numbers: impl IntoIterator<Item = (K, N)>,
     add: fn(N, N) -> N,
 ) -> Vec<(K, N)> {
@@ -189,11 +189,11 @@ impl Reader<'_> {
         let mut hugepages = Vec::with_capacity(reported.hugepages.len());
         for pages in &reported.hugepages {
             let bytes = pages.count.saturating_mul(pages.size.bytes());
-            let bytes = self.at_most(at, "hugepages", bytes, &pages.count);
+            let bytes = self.clamp_to_memory(at, "hugepages", bytes, &pages.count);
             hugepages.push((pages.size, bytes));
         }
         let memory = reported.memory.unwrap_or_default();
-        let memory = self.at_most(at, "memory", memory.0, &memory);
+        let memory = self.clamp_to_memory(at, "memory", memory.0, &memory);
         let devices = reported.devices.iter();
         let devices: Vec<_> =
             devices.map(|one| (self.resource(&one.resource), one.count)).collect();
@@ -203,9 +203,9 @@ impl Reader<'_> {
             name: (!named.is_empty()).then(|| named.join("/")),
             cpus,
             zones,
-            hugepages: sums(hugepages, u64::saturating_add),
+            hugepages: sum_by_key(hugepages, u64::saturating_add),
             memory,
-            devices: sums(devices, u32::saturating_add),
+            devices: sum_by_key(devices, u32::saturating_add),
             ..Allocation::default()
         };
         if reported.containers.is_empty() {
@@ -257,7 +257,7 @@ impl Reader<'_> {
         known
     }
 
-    fn at_most(
+    fn clamp_to_memory(
         &mut self,
         at: usize,
         field: &str,
@@ -294,7 +294,8 @@ impl Reader<'_> {
             for block in &container.memory {
                 let kind = block.page_size.map_or(MemoryKind::Memory, MemoryKind::HugePages);
                 let zones = self.zones(at, &field("memory.zones"), &block.zones);
-                let size = self.at_most(at, &field("memory.size"), block.size.0, &block.size);
+                let size =
+                    self.clamp_to_memory(at, &field("memory.size"), block.size.0, &block.size);
                 read.memory.push((kind, zones, size));
             }
             let devices = container.devices.iter().map(|devices| RestoredDevices {

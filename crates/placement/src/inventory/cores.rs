@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    fn first(status: &InfraNodeStatus) -> Vec<Vec<u32>> {
+    fn cpus_of_cores(status: &InfraNodeStatus) -> Vec<Vec<u32>> {
         cores(status, &status.zones[0], 0).into_iter().map(|core| core.cpus).collect()
     }
 
@@ -125,20 +125,24 @@ mod tests {
     fn reported_threads_are_used() {
         let mut host = status(2, 1, &["0-3"]);
         host.zones[0].threads = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
-        assert_eq!(first(&host), [[0, 2], [1, 3]]);
+        assert_eq!(cpus_of_cores(&host), [[0, 2], [1, 3]]);
         host.zones[0].threads = vec!["0-1".parse().unwrap(), "2".parse().unwrap()];
-        assert_eq!(first(&host), [[0, 1], [2, 3]], "nonsense is as good as nothing");
+        assert_eq!(cpus_of_cores(&host), [[0, 1], [2, 3]], "nonsense is as good as nothing");
     }
 
     #[test]
     fn threads_are_inferred_if_not_reported() {
-        assert_eq!(first(&status(2, 1, &["0-1,8-9"])), [[0, 8], [1, 9]]);
-        assert_eq!(first(&status(2, 1, &["0-3"])), [[0, 1], [2, 3]]);
-        assert_eq!(first(&status(1, 1, &["0-1"])), [[0], [1]]);
-        assert_eq!(first(&status(2, 1, &["0-2"])), [[0], [1], [2]], "one core has lost a thread");
+        assert_eq!(cpus_of_cores(&status(2, 1, &["0-1,8-9"])), [[0, 8], [1, 9]]);
+        assert_eq!(cpus_of_cores(&status(2, 1, &["0-3"])), [[0, 1], [2, 3]]);
+        assert_eq!(cpus_of_cores(&status(1, 1, &["0-1"])), [[0], [1]]);
+        assert_eq!(
+            cpus_of_cores(&status(2, 1, &["0-2"])),
+            [[0], [1], [2]],
+            "one core has lost a thread"
+        );
         let mut host = status(2, 1, &["0-3"]);
         host.zones[0].reserved_cpus = Some("0,2".parse().unwrap());
-        assert_eq!(first(&host), [[0, 2], [1, 3]], "whole cores are kept");
+        assert_eq!(cpus_of_cores(&host), [[0, 2], [1, 3]], "whole cores are kept");
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl ReportedHost {
             admission: Arc::new(admission),
             kvm: has.kvm.state,
             merges_pages: has.memory.ksm.as_ref().and_then(|ksm| ksm.running),
-            stale: stale(infra),
+            stale: stale_reason(infra),
             unplaced_devices: unplaced,
             zones: sizes,
         })
@@ -180,7 +180,7 @@ impl ReportedHost {
     /// Returns the information that is missing from the report, if the kubelet's decision about the pod depends on
     /// it.
     #[must_use]
-    pub fn unpredictable(&self, pod: &Pod) -> Option<Unpredictable> {
+    pub fn missing_information(&self, pod: &Pod) -> Option<Unpredictable> {
         let kubelet = self.admission.kubelet();
         if kubelet.memory_policy == MemoryPolicy::Static
             && pod.is_guaranteed()
@@ -336,7 +336,7 @@ fn labels(
 
 /// Returns the reason why the report is stale; `None` if it is fresh. The controller sets the conditions to Unknown
 /// after the agent's Lease has expired.
-fn stale(infra: &InfraNode) -> Option<String> {
+fn stale_reason(infra: &InfraNode) -> Option<String> {
     let conditions = &infra.status.as_ref()?.conditions;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     (ready.status == "Unknown").then(|| {

@@ -7,20 +7,20 @@ use berth_kubelet_admission::Version;
 use berth_kubelet_admission::pod::Resources;
 
 /// Newest kubelet version whose rules are implemented. It is assumed if a kubelet's version is unknown.
-const NEWEST: Version = Version { major: 1, minor: 36 };
+const NEWEST_KUBELET: Version = Version { major: 1, minor: 36 };
 
 /// Returns the kubelet's version from the Node.
 pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
     let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
-        return NEWEST;
+        return NEWEST_KUBELET;
     };
     if info.kubelet_version.is_empty() {
-        return NEWEST;
+        return NEWEST_KUBELET;
     }
     info.kubelet_version.parse().unwrap_or_else(|error| {
-        let message = format!("{error}; the rules of {NEWEST} are taken");
+        let message = format!("{error}; the rules of {NEWEST_KUBELET} are taken");
         problems.push(Problem::new(object(node), "status.nodeInfo.kubeletVersion", "", message));
-        NEWEST
+        NEWEST_KUBELET
     })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn allocatable(
             wrong("is not a quantity; not counted");
             continue;
         };
-        let Ok(whole) = u64::try_from(amount.units()) else {
+        let Ok(whole) = u64::try_from(amount.whole_units_rounded_up()) else {
             wrong("is negative, or more than any host has; not counted");
             continue;
         };

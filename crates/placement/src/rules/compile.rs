@@ -37,7 +37,7 @@ impl Rules {
             Some(known) => known,
             None => {
                 let new = Arc::new(Template::compile(counts, parts, namespace, &labels)?);
-                counts.compile_cache.keep_template(number, parts, &new);
+                counts.compile_cache.store_template(number, parts, &new);
                 new
             }
         };
@@ -59,7 +59,7 @@ impl Template {
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, Invalid> {
-        let spec = FieldPath::top("spec");
+        let spec = FieldPath::root("spec");
         let symbols = &mut counts.symbols;
         let node = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let rule = NodeRule::read(symbols, &spec, parts.node_selector, node)?;
@@ -236,7 +236,9 @@ fn affinity_term(
     for (field, keys, is) in with {
         let place = place.field(field);
         let keys = keys.as_deref().unwrap_or_default();
-        for (key, value) in own(symbols, &place, keys, labels, term.label_selector.is_some())? {
+        for (key, value) in
+            own_label_values(symbols, &place, keys, labels, term.label_selector.is_some())?
+        {
             extra.push(if is {
                 Requirement::is(key, value)
             } else {
@@ -269,7 +271,7 @@ fn topology_key(
 }
 
 /// Returns the pod's own labels with these keys. Keys that the pod's labels lack are ignored.
-fn own(
+fn own_label_values(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
     keys: &[String],
@@ -342,7 +344,7 @@ impl Constraint {
         let honours_taints = policy("nodeTaintsPolicy", &one.node_taints_policy, false)?;
         let keys = one.match_label_keys.as_deref().unwrap_or_default();
         let field = place.field("matchLabelKeys");
-        let own = own(symbols, &field, keys, labels, one.label_selector.is_some())?;
+        let own = own_label_values(symbols, &field, keys, labels, one.label_selector.is_some())?;
         let extra = own.into_iter().map(|(key, value)| Requirement::is(key, value));
         let field = place.field("labelSelector");
         Ok(Self {
@@ -374,7 +376,7 @@ impl PodProperties {
         let compiled = all.iter().map(|one| {
             // An empty selector counts no pods, although the pod itself matches it (podtopologyspread
             // `countPodsMatchSelector`).
-            let everything = one.selector.is_everything();
+            let everything = one.selector.matches_everything();
             let term = Term {
                 namespaces: [self.namespace].into(),
                 namespace_selector: Selector::Nothing,

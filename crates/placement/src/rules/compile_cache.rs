@@ -27,7 +27,7 @@ impl<T> Slots<T> {
         (*known == number && is_it(thing)).then_some(thing)
     }
 
-    fn keep(&mut self, number: u64, thing: T) {
+    fn store(&mut self, number: u64, thing: T) {
         if self.places.is_empty() {
             self.places.resize_with(SLOT_COUNT, || None);
         }
@@ -73,14 +73,14 @@ impl CompileCache {
     }
 
     /// Caches a template, unless its compilation depends on the labels of the pod.
-    pub(super) fn keep_template(
+    pub(super) fn store_template(
         &mut self,
         number: u64,
         parts: &PodSpecParts<'_>,
         template: &Arc<Template>,
     ) {
-        if !reads_labels(parts) {
-            self.templates.keep(number, (Source::from_parts(parts), Arc::clone(template)));
+        if !uses_own_labels(parts) {
+            self.templates.store(number, (Source::from_parts(parts), Arc::clone(template)));
         }
     }
 
@@ -107,7 +107,7 @@ impl CompileCache {
             overhead: pod.overhead.clone(),
         });
         let pod_requests = PodRequests { amounts: Arc::new(amounts(&pod)), pod, number };
-        self.pod_requests.keep(number, pod_requests.clone());
+        self.pod_requests.store(number, pod_requests.clone());
         pod_requests
     }
 }
@@ -134,7 +134,7 @@ impl Source {
 
 /// Returns true if the compiled rules depend on the pod's own labels: `matchLabelKeys` and `mismatchLabelKeys` build
 /// a selector from these labels (KEP-3243, KEP-3633).
-fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
+fn uses_own_labels(parts: &PodSpecParts<'_>) -> bool {
     let of_spread = parts.spread.iter().any(|one| one.match_label_keys.is_some());
     let together = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
     let apart = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());

@@ -22,7 +22,7 @@ impl Topology {
         Self { key, numbers: HashMap::new(), values: Vec::new(), of_host: Vec::new() }
     }
 
-    pub(super) fn put(&mut self, host: u32, value: Option<Symbol>) {
+    pub(super) fn set_value(&mut self, host: u32, value: Option<Symbol>) {
         let at = index(host);
         if self.of_host.len() <= at {
             self.of_host.resize(at + 1, NO_DOMAIN);
@@ -116,13 +116,17 @@ impl Counter {
             self.values.insert(domain, now);
         }
         if let Some(levels) = &mut self.levels {
-            levels.leave(before);
-            levels.enter(now);
+            levels.remove_domain(before);
+            levels.add_domain(now);
         }
     }
 
     /// Returns the minimum count over all eligible domains; 0 if there are fewer eligible domains than `min_domains`.
-    pub(super) fn least(&self, eligible_domains: &[EligibleDomains], min_domains: u32) -> i64 {
+    pub(super) fn minimum_count(
+        &self,
+        eligible_domains: &[EligibleDomains],
+        min_domains: u32,
+    ) -> i64 {
         let Some(levels) = &self.levels else { return 0 };
         let all = eligible_domains
             .get(index(levels.eligible_domains))
@@ -136,14 +140,14 @@ impl Counter {
 }
 
 impl CountHistogram {
-    fn enter(&mut self, count: i64) {
+    fn add_domain(&mut self, count: i64) {
         if count != 0 {
             let domains = self.domains.entry(count).or_default();
             *domains = domains.saturating_add(1);
         }
     }
 
-    fn leave(&mut self, count: i64) {
+    fn remove_domain(&mut self, count: i64) {
         if let Some(domains) = self.domains.get_mut(&count) {
             *domains = domains.saturating_sub(1);
             if *domains == 0 {
@@ -162,7 +166,7 @@ pub(super) struct EligibleDomains {
     pub(super) eligible: u32,
     /// Number of eligible hosts in each domain.
     hosts: Vec<u32>,
-    /// Number of domains with at least one eligible host.
+    /// Number of domains with at minimum_count one eligible host.
     domains: u32,
 }
 

@@ -148,7 +148,7 @@ impl Counts {
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
-        let spec = FieldPath::top("spec");
+        let spec = FieldPath::root("spec");
         let place = spec.field("taints");
         let mut taints = Vec::with_capacity(parts.taints.len());
         for (at, taint) in parts.taints.iter().enumerate() {
@@ -240,7 +240,7 @@ impl Counts {
     /// Returns the hosts with this label, in the order in which the hosts were first added.
     pub fn hosts_with(&self, key: &str, value: &str) -> impl Iterator<Item = HostId> + '_ {
         let pair = self.symbols.find(key).zip(self.symbols.find(value));
-        let hosts = pair.and_then(|pair| self.hosts.with(pair));
+        let hosts = pair.and_then(|pair| self.hosts.hosts_with_label(pair));
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
     }
 

@@ -67,12 +67,12 @@ impl<'a> DomainCount<'a> {
 
     fn pods(&self, counts: &Counts) -> String {
         let group = counts.groups.get(self.counted.group);
-        group.map(|(group, _)| group.shown(&counts.symbols)).unwrap_or_default()
+        group.map(|(group, _)| group.to_display_text(&counts.symbols)).unwrap_or_default()
     }
 }
 
 impl Skew<'_> {
-    fn is_too_much(&self, pods: i64) -> bool {
+    fn exceeds_max_skew(&self, pods: i64) -> bool {
         let with_it = pods.saturating_add(i64::from(self.counts_itself));
         with_it.saturating_sub(self.least) > self.rule.max_skew
     }
@@ -136,7 +136,7 @@ impl<'a> PodFilter<'a> {
                 near,
                 rule: *rule,
                 counts_itself: *counts_itself,
-                least: near.counter.least(&counts.eligible_domains, rule.min_domains),
+                least: near.counter.minimum_count(&counts.eligible_domains, rule.min_domains),
             })
         });
         Self {
@@ -217,7 +217,7 @@ impl<'a> PodFilter<'a> {
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
         let is_in = |near: &DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
-        self.spread.iter().all(|one| one.near.at(host).is_some_and(|n| !one.is_too_much(n)))
+        self.spread.iter().all(|one| one.near.at(host).is_some_and(|n| !one.exceeds_max_skew(n)))
             && self
                 .affinity
                 .iter()
@@ -233,7 +233,7 @@ impl<'a> PodFilter<'a> {
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
         let Some(there) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };
-        if let Some(reason) = self.by_taints(there).or_else(|| self.by_labels(there)) {
+        if let Some(reason) = self.taint_refusal(there).or_else(|| self.label_refusal(there)) {
             return vec![reason];
         }
         let resources = self.counts.hosts.resources(host.0);
@@ -245,10 +245,10 @@ impl<'a> PodFilter<'a> {
         {
             return shortages;
         }
-        self.by_pods(host).into_iter().collect()
+        self.pod_rule_refusal(host).into_iter().collect()
     }
 
-    fn by_taints(&self, host: &NodeInfo) -> Option<Reason> {
+    fn taint_refusal(&self, host: &NodeInfo) -> Option<Reason> {
         if host.is_cordoned && !self.rules.template.tolerates_unschedulable {
             return Some(Reason::Unschedulable);
         }
@@ -259,29 +259,30 @@ impl<'a> PodFilter<'a> {
         Some(Reason::Taint { key: name(taint.key), value: name(taint.value), effect: taint.effect })
     }
 
-    fn by_labels(&self, host: &NodeInfo) -> Option<Reason> {
+    fn label_refusal(&self, host: &NodeInfo) -> Option<Reason> {
         let symbols = &self.counts.symbols;
         let (rule, _) = self.counts.hosts.rules.get(self.rules.template.node_rule?)?;
         let misses = |one: &&Requirement| !one.matches(symbols, &host.labels);
         if let Some(missed) = rule.selector.iter().find(misses) {
             return Some(Reason::NodeSelector {
-                wanted: missed.shown(symbols).to_string(),
+                wanted: missed.to_display_text(symbols).to_string(),
                 found: host.labels.get(missed.key).map(|value| symbols.name(value).to_owned()),
             });
         }
         if rule.matches(symbols, host.name, &host.labels) {
             return None;
         }
-        let terms = rule.terms.iter().flatten().map(|term| term.shown(symbols).to_string());
+        let terms =
+            rule.terms.iter().flatten().map(|term| term.to_display_text(symbols).to_string());
         Some(Reason::NodeAffinity { wanted: terms.collect::<Vec<_>>().join(" or ") })
     }
 
-    fn by_pods(&self, host: HostId) -> Option<Reason> {
+    fn pod_rule_refusal(&self, host: HostId) -> Option<Reason> {
         let counts = self.counts;
         for one in &self.spread {
             let key = one.near.key(counts);
             let Some(pods) = one.near.at(host) else { return Some(Reason::NoTopology { key }) };
-            if one.is_too_much(pods) {
+            if one.exceeds_max_skew(pods) {
                 return Some(Reason::TopologySpread {
                     key,
                     domain: one.near.value(counts, host).unwrap_or_default(),

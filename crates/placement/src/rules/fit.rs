@@ -73,12 +73,12 @@ impl NodeResources {
     pub(super) fn set(&mut self, allocatable: Amounts, pods_limit: u64) {
         self.allocatable = allocatable;
         self.pods_limit = pods_limit;
-        self.update_left();
+        self.recompute_remaining();
     }
 
     /// Recomputes the remaining amounts after a change. They are stored because they are read far more often than
     /// they change.
-    fn update_left(&mut self) {
+    fn recompute_remaining(&mut self) {
         let Self { left, pods_left, allocatable, pods_limit, used, pods } = self;
         left.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
         left.memory = allocatable.memory.saturating_sub(used.memory);
@@ -92,25 +92,25 @@ impl NodeResources {
     pub(super) fn add_pod(&mut self, amounts: &Amounts) {
         self.used.combine(amounts, u64::saturating_add);
         self.pods = self.pods.saturating_add(1);
-        self.update_left();
+        self.recompute_remaining();
     }
 
     pub(super) fn remove_pod(&mut self, amounts: &Amounts) {
         self.used.combine(amounts, u64::saturating_sub);
         self.pods = self.pods.saturating_sub(1);
-        self.update_left();
+        self.recompute_remaining();
     }
 
     pub(super) fn has(&self, wanted: &Amounts) -> bool {
         self.pods_left > 0
             && wanted.cpu_millis <= self.left.cpu_millis
             && wanted.memory <= self.left.memory
-            && self.has_others(wanted)
+            && self.has_extended_resources(wanted)
     }
 
     /// Returns true if the remaining huge pages and extended resources are sufficient. Both lists are sorted, so one
     /// pass is enough.
-    fn has_others(&self, wanted: &Amounts) -> bool {
+    fn has_extended_resources(&self, wanted: &Amounts) -> bool {
         let mut left = self.left.others.iter();
         wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
             left.find(|(other, _)| other >= name)

@@ -92,9 +92,12 @@ impl Group {
     }
 
     /// Formats the label selectors of the group for messages.
-    pub(super) fn shown(&self, symbols: &Symbols) -> String {
-        let terms: Vec<String> =
-            self.terms.iter().map(|term| term.selector.shown(symbols).to_string()).collect();
+    pub(super) fn to_display_text(&self, symbols: &Symbols) -> String {
+        let terms: Vec<String> = self
+            .terms
+            .iter()
+            .map(|term| term.selector.to_display_text(symbols).to_string())
+            .collect();
         terms.join(" and ")
     }
 }

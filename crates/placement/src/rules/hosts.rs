@@ -95,7 +95,7 @@ impl Hosts {
         self.resources.get(index(number))
     }
 
-    pub(super) fn with(&self, pair: Pair) -> Option<&Bits> {
+    pub(super) fn hosts_with_label(&self, pair: Pair) -> Option<&Bits> {
         self.by_pair.get(&pair)
     }
 
@@ -119,7 +119,7 @@ impl Hosts {
             hosts.set(number, is_there && rule.matches(symbols, host.name, &host.labels));
         }
         for (preference, weights) in self.preferences.iter_mut() {
-            put(weights, number, weigh(symbols, preference, host));
+            set_weight(weights, number, preference_weight(symbols, preference, host));
         }
         for (tolerations, hosts) in self.tolerations.iter_mut() {
             hosts.set(number, is_there && tolerations.first_untolerated(&host.taints).is_none());
@@ -129,7 +129,7 @@ impl Hosts {
             hosts.set(number, is_there && is_eligible(eligible, number, host, rules, tolerations));
         }
         for topology in &mut self.topologies {
-            topology.put(number, host.labels.get(topology.key));
+            topology.set_value(number, host.labels.get(topology.key));
         }
     }
 
@@ -143,7 +143,7 @@ impl Hosts {
             // The index `by_pair` finds the hosts with all required labels; only these hosts must be tested.
             let mut possible = self.present.clone();
             let none = Bits::default();
-            for pair in rule.wanted() {
+            for pair in rule.required_labels() {
                 possible.intersect_with(self.by_pair.get(&pair).unwrap_or(&none));
             }
             for number in possible.iter() {
@@ -161,7 +161,7 @@ impl Hosts {
         let mut weights = Vec::new();
         if !self.preferences.contains(&preference) {
             for (number, host) in self.all() {
-                put(&mut weights, number, weigh(symbols, &preference, host));
+                set_weight(&mut weights, number, preference_weight(symbols, &preference, host));
             }
         }
         self.preferences.intern(preference, |_| weights).0
@@ -197,7 +197,7 @@ impl Hosts {
         let at = known.unwrap_or_else(|| {
             let mut new = Topology::new(key);
             for (number, host) in self.all() {
-                new.put(number, host.labels.get(key));
+                new.set_value(number, host.labels.get(key));
             }
             self.topologies.push(new);
             self.topologies.len() - 1
@@ -210,7 +210,7 @@ impl Hosts {
     }
 }
 
-fn put(weights: &mut Vec<u32>, number: u32, weight: u32) {
+fn set_weight(weights: &mut Vec<u32>, number: u32, weight: u32) {
     let at = index(number);
     if weights.len() <= at {
         weights.resize(at + 1, 0);
@@ -220,7 +220,7 @@ fn put(weights: &mut Vec<u32>, number: u32, weight: u32) {
     }
 }
 
-fn weigh(symbols: &Symbols, preference: &PreferredTerms, host: &NodeInfo) -> u32 {
+fn preference_weight(symbols: &Symbols, preference: &PreferredTerms, host: &NodeInfo) -> u32 {
     let matches = |(term, _): &&(NodeTerm, u32)| term.matches(symbols, host.name, &host.labels);
     let matching = preference.iter().filter(matches);
     matching.fold(0, |sum, (_, weight)| sum.saturating_add(*weight))

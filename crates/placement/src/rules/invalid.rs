@@ -24,7 +24,7 @@ pub(super) struct FieldPath<'a> {
 }
 
 impl<'a> FieldPath<'a> {
-    pub(super) const fn top(name: &'a str) -> Self {
+    pub(super) const fn root(name: &'a str) -> Self {
         Self { above: None, name, at: None }
     }
 
@@ -66,7 +66,7 @@ pub(super) fn label_key(place: &FieldPath<'_>, key: &str) -> Result<(), Invalid>
     };
     let prefix_is_good =
         prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(part));
-    if prefix_is_good && !name.is_empty() && word(name) {
+    if prefix_is_good && !name.is_empty() && is_label_value(name) {
         Ok(())
     } else {
         Err(place.invalid(key, "is not a label key such as topology.kubernetes.io/zone"))
@@ -76,7 +76,7 @@ pub(super) fn label_key(place: &FieldPath<'_>, key: &str) -> Result<(), Invalid>
 /// Checks that a label value is empty, or has at most 63 letters, digits and `-_.`, with an alphanumeric character at
 /// both ends.
 pub(super) fn label_value(place: &FieldPath<'_>, value: &str) -> Result<(), Invalid> {
-    if word(value) {
+    if is_label_value(value) {
         Ok(())
     } else {
         Err(place.invalid(
@@ -86,7 +86,7 @@ pub(super) fn label_value(place: &FieldPath<'_>, value: &str) -> Result<(), Inva
     }
 }
 
-fn word(text: &str) -> bool {
+fn is_label_value(text: &str) -> bool {
     let end = |c: char| c.is_ascii_alphanumeric();
     text.is_empty()
         || text.len() <= 63

@@ -9,7 +9,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::invalid::{FieldPath, Invalid, label_key, label_value};
-use super::selector::{LabelMatch, Requirement, of_nodes};
+use super::selector::{LabelMatch, Requirement, from_node_requirement};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
 /// The requirements that a pod's `nodeSelector` and required node affinity have for hosts.
@@ -80,7 +80,7 @@ impl NodeRule {
     }
 
     /// Returns the labels that every matching host has, because `spec.nodeSelector` requires them.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
+    pub(super) fn required_labels(&self) -> impl Iterator<Item = Pair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
             LabelMatch::In(values) => values.first().map(|value| (one.key, *value)),
             _ => None,
@@ -136,7 +136,7 @@ impl NodeTerm {
         let within = place.field("matchExpressions");
         let mut labels = Vec::new();
         for (at, one) in term.match_expressions.iter().flatten().enumerate() {
-            labels.push(of_nodes(symbols, &within.item(at), one)?);
+            labels.push(from_node_requirement(symbols, &within.item(at), one)?);
         }
         let within = place.field("matchFields");
         let mut names = Vec::new();
@@ -157,11 +157,11 @@ impl NodeTerm {
     }
 
     /// Formats the term for messages.
-    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+    pub(super) fn to_display_text<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             let mut comma = "";
             for one in &self.labels {
-                write!(f, "{comma}{}", one.shown(symbols))?;
+                write!(f, "{comma}{}", one.to_display_text(symbols))?;
                 comma = ",";
             }
             for (is, name) in &self.names {

@@ -60,7 +60,7 @@ impl<'a> PodFilter<'a> {
             .iter()
             .filter_map(|rule| {
                 let near = DomainCount::lookup(counts, rule.counter)?;
-                let least = near.counter.least(&counts.eligible_domains, rule.min_domains);
+                let least = near.counter.minimum_count(&counts.eligible_domains, rule.min_domains);
                 // If the spread group has no pods, the constraint treats all hosts that have the topology label
                 // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
                 (matters(&near) || !rule.is_by_host).then_some((near, *rule, least))

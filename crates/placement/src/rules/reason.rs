@@ -7,7 +7,7 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message; [`Reason::short`] returns the text
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message; [`Reason::summary`] returns the text
 /// for `FailedNodes` of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -101,7 +101,7 @@ pub enum Reason {
 impl Reason {
     /// Returns the text of kube-scheduler 1.36 for this reason, which is the same on every host.
     #[must_use]
-    pub fn short(&self) -> Cow<'static, str> {
+    pub fn summary(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::NoHost => "node(s) not found",
             Self::Unschedulable => "node(s) were unschedulable",

@@ -136,14 +136,16 @@ impl<'a> Scorer<'a> {
         let crowds = || raw.iter().filter_map(|one| one.spread);
         let (fullest, emptiest) = (crowds().max().unwrap_or(0), crowds().min().unwrap_or(0));
         let score = |one: &Raw| Scores {
-            node_affinity: share(one.node_affinity, best_label),
-            taints: 100 - share(one.taints, most_taints),
-            pod_affinity: between(one.pod_affinity, feared, dear),
+            node_affinity: percentage(one.node_affinity, best_label),
+            taints: 100 - percentage(one.taints, most_taints),
+            pod_affinity: normalize_score(one.pod_affinity, feared, dear),
             spread: match one.spread {
                 _ if self.spread.is_empty() => 0,
                 None => 0,
                 Some(_) if fullest == 0 => 100,
-                Some(here) => share(fullest.saturating_add(emptiest).saturating_sub(here), fullest),
+                Some(here) => {
+                    percentage(fullest.saturating_add(emptiest).saturating_sub(here), fullest)
+                }
             },
         };
         raw.iter().map(score).collect()
@@ -151,7 +153,7 @@ impl<'a> Scorer<'a> {
 }
 
 /// Returns `part` as a percentage of `whole`, rounded down; 0 if `whole` is 0.
-fn share(part: i64, whole: i64) -> i64 {
+fn percentage(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
@@ -161,7 +163,7 @@ fn share(part: i64, whole: i64) -> i64 {
     clippy::cast_precision_loss,
     reason = "the scheduler computes with floats here, and to round otherwise would be another score"
 )]
-fn between(value: i64, least: i64, most: i64) -> i64 {
+fn normalize_score(value: i64, least: i64, most: i64) -> i64 {
     let whole = most.saturating_sub(least);
     if whole <= 0 {
         return 0;

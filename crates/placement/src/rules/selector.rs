@@ -51,7 +51,7 @@ impl Requirement {
     }
 
     /// Formats the requirement as `kubectl get --selector` does.
-    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+    pub(super) fn to_display_text<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             let key = symbols.name(self.key);
             let list = |values: &[Symbol]| {
@@ -107,7 +107,7 @@ impl Selector {
         }
         let within = place.field("matchExpressions");
         for (at, one) in selector.match_expressions.iter().flatten().enumerate() {
-            all.push(of_labels(symbols, &within.item(at), one)?);
+            all.push(from_label_requirement(symbols, &within.item(at), one)?);
         }
         Ok(Self::all(all))
     }
@@ -119,7 +119,7 @@ impl Selector {
     }
 
     /// Returns true if the selector matches every object. Spread constraints with such a selector count no pods.
-    pub(super) fn is_everything(&self) -> bool {
+    pub(super) fn matches_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
 
@@ -138,14 +138,14 @@ impl Selector {
     }
 
     /// Formats the selector for messages.
-    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+    pub(super) fn to_display_text<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| match self {
             Self::Nothing => f.write_str("nothing"),
             Self::All(all) if all.is_empty() => f.write_str("everything"),
             Self::All(all) => {
                 for (at, one) in all.iter().enumerate() {
                     let comma = if at > 0 { "," } else { "" };
-                    write!(f, "{comma}{}", one.shown(symbols))?;
+                    write!(f, "{comma}{}", one.to_display_text(symbols))?;
                 }
                 Ok(())
             }
@@ -154,7 +154,7 @@ impl Selector {
 }
 
 /// Validates and reads a requirement of a label selector.
-fn of_labels(
+fn from_label_requirement(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
     one: &LabelSelectorRequirement,
@@ -168,7 +168,7 @@ fn of_labels(
 }
 
 /// Validates and reads a requirement of a node selector term's `matchExpressions`.
-pub(super) fn of_nodes(
+pub(super) fn from_node_requirement(
     symbols: &mut Symbols,
     place: &FieldPath<'_>,
     one: &NodeSelectorRequirement,

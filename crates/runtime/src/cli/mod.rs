@@ -31,7 +31,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// Prints the failure of a program, if there is one, and returns the program's exit code.
 #[must_use]
-pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
+pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
         print_error(&format!("{program}: {:#}", failure.error));
         ExitCode::from(failure.code)

@@ -22,34 +22,34 @@ impl Style {
     /// Formats a title.
     #[must_use]
     pub fn title(self, text: &str) -> String {
-        self.paint("1", text)
+        self.apply_colour("1", text)
     }
 
     /// Formats a heading or label.
     #[must_use]
     pub fn heading(self, text: &str) -> String {
-        self.paint("36", text)
+        self.apply_colour("36", text)
     }
 
     /// Formats a good result.
     #[must_use]
-    pub fn good(self, text: &str) -> String {
-        self.paint("32", text)
+    pub fn format_success(self, text: &str) -> String {
+        self.apply_colour("32", text)
     }
 
     /// Formats a warning.
     #[must_use]
     pub fn warning(self, text: &str) -> String {
-        self.paint("33", text)
+        self.apply_colour("33", text)
     }
 
     /// Formats a bad result.
     #[must_use]
-    pub fn bad(self, text: &str) -> String {
-        self.paint("31;1", text)
+    pub fn format_failure(self, text: &str) -> String {
+        self.apply_colour("31;1", text)
     }
 
-    fn paint(self, code: &str, text: &str) -> String {
+    fn apply_colour(self, code: &str, text: &str) -> String {
         match self {
             Self::Coloured if !text.trim().is_empty() => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
             _ => text.to_owned(),

@@ -12,11 +12,11 @@ use kube::runtime::reflector::ObjectRef;
 use crate::backoff::{jittered, jittered_at_least};
 
 /// Pause after the first failure; each further failure doubles it.
-const FIRST: Duration = Duration::from_millis(500);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest pause, before jitter.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_NOTE_BYTES: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
-const FORGET: Duration = Duration::from_secs(3600);
+const RETENTION: Duration = Duration::from_secs(3600);
 
 /// Records of the objects of a reconciler that fail.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ where
     ) -> Duration {
         let (reconciler, error) = (self.reconciler, error.to_string());
         let mut failing = self.lock();
-        failing.retain(|_, one| one.last.elapsed() < FORGET);
+        failing.retain(|_, one| one.last.elapsed() < RETENTION);
         let known = failing.entry(object.clone()).or_insert_with(|| Failing {
             count: 0,
             error: String::new(),
@@ -69,7 +69,7 @@ where
             tracing::warn!(reconciler, %object, %error, "failed to reconcile; trying again");
             known.error = error;
         }
-        let pause = FIRST.saturating_mul(1 << known.count).min(LONGEST);
+        let pause = INITIAL_BACKOFF.saturating_mul(1 << known.count).min(MAX_NOTE_BYTES);
         // The pause after 8 doublings exceeds the longest pause, so a larger count is not needed.
         known.count = known.count.saturating_add(1).min(8);
         known.last = Instant::now();
@@ -99,16 +99,16 @@ mod tests {
     #[test]
     fn pauses_grow_until_an_object_succeeds() {
         let backoff = ObjectBackoff::<Node>::new("test");
-        let mut expected = FIRST;
+        let mut expected = INITIAL_BACKOFF;
         for _ in 0..12 {
             let got = failed(&backoff, "a", Duration::ZERO);
             assert!(got >= expected * 3 / 4 && got <= expected * 5 / 4, "{got:?} for {expected:?}");
-            expected = (expected * 2).min(LONGEST);
+            expected = (expected * 2).min(MAX_NOTE_BYTES);
         }
         // The backoff of one object does not depend on the failures of others.
-        assert!(failed(&backoff, "b", Duration::ZERO) < FIRST * 2);
+        assert!(failed(&backoff, "b", Duration::ZERO) < INITIAL_BACKOFF * 2);
         backoff.succeeded(&ObjectRef::new("a"));
-        assert!(failed(&backoff, "a", Duration::ZERO) < FIRST * 2);
+        assert!(failed(&backoff, "a", Duration::ZERO) < INITIAL_BACKOFF * 2);
     }
 
     #[test]

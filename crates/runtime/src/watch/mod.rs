@@ -18,4 +18,4 @@ pub use kube::runtime::watcher::{Config, Event};
 pub use malformed::{MalformedObject, MalformedObjects, ObjectKey};
 pub use object::watch_object;
 pub use optional::{OptionalInformer, OptionalKind};
-pub use stream::{always, watch};
+pub use stream::{continue_after_error, watch};

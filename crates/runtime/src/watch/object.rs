@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::backoff::RetryBackoff;
-use crate::call::{CALL_TIMEOUT, CallError, within};
+use crate::call::{CALL_TIMEOUT, CallError, with_timeout};
 
 /// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
@@ -23,7 +23,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
 /// minutes.
 const TIMEOUT: u32 = 3000;
 /// Longest pause between retries.
-const PAUSE: Duration = Duration::from_secs(30);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never ends.
 pub async fn watch_object<K>(
@@ -35,10 +35,10 @@ pub async fn watch_object<K>(
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let fields = format!("metadata.name={name}");
-    let mut backoff = RetryBackoff::up_to(PAUSE);
+    let mut backoff = RetryBackoff::with_limit(MAX_RETRY_INTERVAL);
     let mut last_error = String::new();
     loop {
-        let list = within(api.list(&ListParams::default().fields(&fields))).await;
+        let list = with_timeout(api.list(&ListParams::default().fields(&fields))).await;
         let error = match list {
             Ok(list) => {
                 if !last_error.is_empty() {

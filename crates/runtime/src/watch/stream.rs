@@ -53,7 +53,7 @@ pub async fn watch<K, F>(
 }
 
 /// Value for `retry` of [`watch`]: continues after any error.
-pub fn always(_: &Error) -> Ready<bool> {
+pub fn continue_after_error(_: &Error) -> Ready<bool> {
     ready(true)
 }
 

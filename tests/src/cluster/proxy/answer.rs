@@ -27,7 +27,7 @@ pub(super) struct ForwardedResponse {
 }
 
 /// Returns the body that the caller receives.
-pub(super) fn pass(body: Body, passing: ForwardedResponse) -> Body {
+pub(super) fn forward_body(body: Body, passing: ForwardedResponse) -> Body {
     let (mut sender, passed) = Channel::new(1);
     tokio::spawn(async move {
         if let Err(error) = passing.run(body, &mut sender).await {
@@ -76,7 +76,7 @@ impl ForwardedResponse {
     }
 
     async fn lines(&self, lines: &[u8], sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
-        let cut = match self.shared.mood_for(&self.verb) {
+        let cut = match self.shared.behaviour_for(&self.verb) {
             Behaviour::ReplaceText(from, to) => {
                 let garbled = String::from_utf8_lossy(lines).replace(&from, &to);
                 sender.send_data(garbled.into()).await?;

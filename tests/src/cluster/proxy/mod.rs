@@ -90,7 +90,7 @@ impl Proxy {
     pub fn start(plane: &ControlPlane) -> Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let authority = Keys::of(plane.folder.path()).authority;
+        let authority = Keys::in_folder(plane.folder.path()).authority;
         let client = serve::client(&authority)?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
@@ -109,13 +109,13 @@ impl Proxy {
     /// Fails if the file cannot be written.
     pub fn kubeconfig(&self, plane: &ControlPlane, name: &str, token: &str) -> Result<PathBuf> {
         let file = plane.folder.path().join(format!("{name}.kubeconfig"));
-        let keys = Keys::of(plane.folder.path());
+        let keys = Keys::in_folder(plane.folder.path());
         keys.kubeconfig(&file, &format!("http://{}", self.address), token)?;
         Ok(file)
     }
 
     /// Sets the behaviour for later requests and for later lines of responses that are still open.
-    pub fn behaviour(&self, which: RequestFilter, behaviour: Behaviour) {
+    pub fn set_behaviour(&self, which: RequestFilter, behaviour: Behaviour) {
         *lock(&self.shared.behaviour) = (which, behaviour);
     }
 
@@ -147,7 +147,7 @@ impl Proxy {
 
 impl Shared {
     /// Returns the behaviour for a request.
-    fn mood_for(&self, verb: &str) -> Behaviour {
+    fn behaviour_for(&self, verb: &str) -> Behaviour {
         let (which, behaviour) = &*lock(&self.behaviour);
         let reads = verb == "GET" || verb == "WATCH";
         let meant = match which {
@@ -171,7 +171,7 @@ impl Shared {
         requests.len() - 1
     }
 
-    fn answered(&self, number: usize, code: u16) {
+    fn record_answer(&self, number: usize, code: u16) {
         if let Some(request) = lock(&self.requests).get_mut(number) {
             request.code = Some(code);
         }

@@ -79,7 +79,7 @@ async fn respond(
     let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let verb = if watches { "WATCH" } else { request.method().as_str() }.to_owned();
     let number = shared.record_request(&verb, request.uri().path());
-    let answer = match shared.mood_for(&verb) {
+    let answer = match shared.behaviour_for(&verb) {
         Behaviour::Answer(code, rest, body) => Ok(refusal(code, rest, body)),
         Behaviour::Slow(time) => {
             tokio::time::sleep(time).await;
@@ -90,9 +90,10 @@ async fn respond(
         }
     };
     let answer = answer.unwrap_or_else(|error| refusal(502, None, format!("{error:#}")));
-    shared.answered(number, answer.status().as_u16());
-    answer
-        .map(|body| answer::pass(body, answer::ForwardedResponse { shared, verb, number, socket }))
+    shared.record_answer(number, answer.status().as_u16());
+    answer.map(|body| {
+        answer::forward_body(body, answer::ForwardedResponse { shared, verb, number, socket })
+    })
 }
 
 async fn forward(
