@@ -68,7 +68,8 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
     assert!(
-        said.output.contains("link br-foreign exists and was not created by Berth"),
+        crate::unwrapped(&said.output)
+            .contains("link br-foreign exists and was not created by Berth"),
         "{}",
         said.output
     );

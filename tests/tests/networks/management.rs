@@ -32,7 +32,11 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     write(host, &manifest(&[&network(false)], &[TENANT]));
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
-    assert!(said.output.contains("the host's default route leaves through it"), "{}", said.output);
+    assert!(
+        unwrapped(&said.output).contains("the host's default route leaves through it"),
+        "{}",
+        said.output
+    );
     assert_same(&before, &links(host));
 
     routes_alone_count(host);
@@ -82,7 +86,8 @@ fn routes_alone_count(host: &mut Host) {
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
     assert!(
-        said.output.contains("the host's route to 10.9") && said.output.contains("through mgmt0"),
+        unwrapped(&said.output).contains("the host's route to 10.9")
+            && unwrapped(&said.output).contains("through mgmt0"),
         "{}",
         said.output
     );
@@ -114,8 +119,12 @@ fn undone_when_the_gateway_is_lost(host: &mut Host) {
     let before = links(host);
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 3, "{}", said.output);
-    assert!(said.output.contains("gateway 10.98.0.1 has not answered"), "{}", said.output);
-    assert!(said.output.contains("rolled back"), "{}", said.output);
+    assert!(
+        unwrapped(&said.output).contains("gateway 10.98.0.1 has not answered"),
+        "{}",
+        said.output
+    );
+    assert!(unwrapped(&said.output).contains("rolled back"), "{}", said.output);
     host.must("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
     host.must("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
@@ -136,7 +145,8 @@ fn undone_at_the_next_start(host: &mut Host) {
     kill_in_between(host);
     let said = host.run("berth-agent revert").unwrap();
     assert!(
-        said.output.contains("was on trial when berth-agent exited, and was rolled back"),
+        unwrapped(&said.output)
+            .contains("was on trial when berth-agent exited, and was rolled back"),
         "{}",
         said.output
     );

@@ -224,7 +224,7 @@ fn in_use_stays(host: &mut Host, scenario: &Scenario) {
     crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
     let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
-    assert!(said.output.contains("still in use by veth"), "{}", said.output);
+    assert!(unwrapped(&said.output).contains("still in use by veth"), "{}", said.output);
     host.must("tenants ping a1 10.1.0.2").unwrap();
     crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
     host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
