@@ -380,7 +380,7 @@ fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::R
     Ok(routes)
 }
 
-fn route_requests() -> [Message; 2] {
+pub(super) fn route_requests() -> [Message; 2] {
     [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
@@ -388,7 +388,7 @@ fn route_requests() -> [Message; 2] {
     })
 }
 
-fn is_default(route: &RouteMessage) -> bool {
+pub(super) fn is_default(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
@@ -416,52 +416,7 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// A gateway of a default route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gateway {
-    /// Address of the gateway.
-    pub address: IpAddr,
-    /// Interface index of the link through which the gateway is reached.
-    pub link: u32,
-}
-
-/// Reads the gateways of all default routes.
-///
-/// # Errors
-/// Returns an error if the kernel does not answer.
-pub fn default_gateways(netlink: &mut NetlinkReader) -> io::Result<Vec<Gateway>> {
-    let mut found = Vec::new();
-    for route in default_route_messages(netlink)? {
-        let mut link = None;
-        let mut gateways = Vec::new();
-        for attribute in &route.attributes {
-            match attribute {
-                RouteAttribute::Oif(index) => link = Some(*index),
-                RouteAttribute::Gateway(address) => gateways.extend(route_address(address)),
-                RouteAttribute::MultiPath(hops) => {
-                    for hop in hops {
-                        let address = hop.attributes.iter().find_map(|attribute| match attribute {
-                            RouteAttribute::Gateway(address) => route_address(address),
-                            _ => None,
-                        });
-                        found.extend(
-                            address.map(|address| Gateway { address, link: hop.interface_index }),
-                        );
-                    }
-                }
-                _ => {}
-            }
-        }
-        found.extend(link.into_iter().flat_map(|link| {
-            gateways.iter().map(move |address| Gateway { address: *address, link })
-        }));
-    }
-    found.sort_by_key(|gateway| (gateway.link, gateway.address));
-    found.dedup();
-    Ok(found)
-}
-
-const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
+pub(super) const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
@@ -483,18 +438,6 @@ pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32
     };
     let mask = LinkExtentMask::SkipStats;
     Ok(links(netlink, AddressFamily::Unspec, mask, numbered)?.into_iter().collect())
-}
-
-/// Reads the messages about the default routes of both address families.
-fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMessage>> {
-    let mut found = Vec::new();
-    for request in route_requests() {
-        found.extend(netlink.dump(&request, |answer| {
-            let Message::NewRoute(route) = answer else { return None };
-            is_default(route).then(|| route.clone())
-        })?);
-    }
-    Ok(found)
 }
 
 /// Returns the interface index of the link that a route uses, or those of all links of a multipath route.
