@@ -15,6 +15,8 @@ mod harness;
 mod logs;
 #[path = "source/modules.rs"]
 mod modules;
+#[path = "source/syntax.rs"]
+mod syntax;
 #[path = "source/texts.rs"]
 mod texts;
 #[path = "source/tree.rs"]

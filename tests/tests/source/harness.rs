@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use syn::visit::{self, Visit};
-use syn::{ItemUse, Path, UseTree};
+use syn::{ItemUse, Path};
 
+use crate::syntax::imports;
 use crate::tree::rust;
 
 /// The only folder that uses kube-runtime's scheduler.
@@ -24,31 +25,11 @@ impl Schedulers {
             self.0.insert(names.join("::"));
         }
     }
-
-    fn tree(&mut self, tree: &UseTree, before: &[String]) {
-        let mut path = before.to_vec();
-        match tree {
-            UseTree::Path(step) => {
-                path.push(step.ident.to_string());
-                self.tree(&step.tree, &path);
-            }
-            UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, &path)),
-            UseTree::Name(name) => {
-                path.push(name.ident.to_string());
-                self.path(&path);
-            }
-            UseTree::Rename(name) => {
-                path.push(name.ident.to_string());
-                self.path(&path);
-            }
-            UseTree::Glob(_) => self.path(&path),
-        }
-    }
 }
 
 impl<'ast> Visit<'ast> for Schedulers {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        self.tree(&item.tree, &[]);
+        imports(&item.tree, &mut |_, path| self.path(path));
     }
 
     fn visit_path(&mut self, path: &'ast Path) {

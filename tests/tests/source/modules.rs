@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, VisRestricted};
+use syn::{Item, ItemMod, ItemUse, VisRestricted};
 
+use crate::syntax::{imports, is_test};
 use crate::tree::{File, Rust as _, files};
 
 /// Names that a module makes visible from elsewhere (`use child::Name`), and the modules it imports from.
@@ -19,13 +20,6 @@ struct Module {
 struct Reader<'m> {
     module: &'m mut Module,
     own: &'m [String],
-}
-
-fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test")
-    })
 }
 
 impl Reader<'_> {
@@ -50,29 +44,6 @@ impl Reader<'_> {
         Some(own)
     }
 
-    fn tree(&mut self, tree: &UseTree, before: &[String]) {
-        let mut path = before.to_vec();
-        match tree {
-            UseTree::Path(step) => {
-                path.push(step.ident.to_string());
-                self.tree(&step.tree, &path);
-            }
-            UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, &path)),
-            UseTree::Name(name) => {
-                if name.ident != "self" {
-                    path.push(name.ident.to_string());
-                }
-                let alias = path.last().cloned().unwrap_or_default();
-                self.import(alias, &path);
-            }
-            UseTree::Rename(name) => {
-                path.push(name.ident.to_string());
-                self.import(name.rename.to_string(), &path);
-            }
-            UseTree::Glob(_) => self.import("*".to_owned(), &path),
-        }
-    }
-
     fn import(&mut self, alias: String, path: &[String]) {
         let absolute = self.absolute(path).or_else(|| {
             // `use child::Name` of a module's own child.
@@ -90,7 +61,7 @@ impl Reader<'_> {
 impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         if !is_test(&item.attrs) {
-            self.tree(&item.tree, &[]);
+            imports(&item.tree, &mut |alias, path| self.import(alias, path));
         }
     }
 

@@ -4,10 +4,10 @@
 use proc_macro2::TokenStream;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, File, Item, Lit, Macro, Member,
-    Pat, Token,
+    BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, File, Item, Lit, Macro, Member, Pat, Token,
 };
 
+use crate::syntax::is_test;
 use crate::tree::{Rust as _, rust};
 
 /// Fields with texts.
@@ -56,14 +56,6 @@ fn has_text(pattern: &Pat) -> bool {
         Pat::TupleStruct(inner) => inner.elems.iter().any(has_text),
         _ => false,
     }
-}
-
-fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("test")
-            || attribute.path().is_ident("cfg")
-                && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test")
-    })
 }
 
 impl Comparisons {

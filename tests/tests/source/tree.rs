@@ -33,7 +33,7 @@ impl Rust for File {
         self.path.contains("/tests/")
             || self.path.starts_with("tests/")
             || self.path.ends_with("tests.rs")
-            || self.path.contains("/tests_")
+            || self.path.ends_with("/test_helpers.rs")
     }
 }
 

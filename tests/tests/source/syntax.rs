@@ -1,0 +1,43 @@
+//! Parts of Rust syntax that several checks read.
+
+use syn::{Attribute, UseTree};
+
+/// Calls `visit` for each import of a `use` tree, with the name in this module (`*` for all names) and the path.
+pub(crate) fn imports(tree: &UseTree, visit: &mut impl FnMut(String, &[String])) {
+    branches(tree, &[], visit);
+}
+
+fn branches(tree: &UseTree, before: &[String], visit: &mut impl FnMut(String, &[String])) {
+    let mut path = before.to_vec();
+    match tree {
+        UseTree::Path(step) => {
+            path.push(step.ident.to_string());
+            branches(&step.tree, &path, visit);
+        }
+        UseTree::Group(group) => {
+            for tree in &group.items {
+                branches(tree, &path, visit);
+            }
+        }
+        UseTree::Name(name) => {
+            if name.ident != "self" {
+                path.push(name.ident.to_string());
+            }
+            visit(path.last().cloned().unwrap_or_default(), &path);
+        }
+        UseTree::Rename(name) => {
+            path.push(name.ident.to_string());
+            visit(name.rename.to_string(), &path);
+        }
+        UseTree::Glob(_) => visit("*".to_owned(), &path),
+    }
+}
+
+/// Returns true for the attributes of a test or of a module of tests.
+pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("test")
+            || attribute.path().is_ident("cfg")
+                && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test")
+    })
+}
