@@ -245,25 +245,19 @@ mod tests {
     use std::time::Duration;
 
     use berth_tests::cluster::Version;
-    use clap::Parser;
 
     use super::super::Quiet;
     use super::super::audit::Requests;
     use super::super::peers::Peers;
     use super::super::server::Sizes;
     use super::*;
+    use crate::output::parsed;
     use crate::render::document;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
 
     /// Returns the result for an agent that renews the Lease twice in one minute and sends the additional requests
     /// `more`.
     fn report(resident: f64, more: &str) -> BenchResult {
-        let line = Line::parse_from(["benches", "--agent=berth-agent", "--agents=1"]);
+        let args = parsed(&["--agent=berth-agent", "--agents=1"]);
         let renewal =
             r#"{"verb":"patch","user":{"username":"a"},"objectRef":{"resource":"leases"}}"#;
         let log = [renewal, renewal, more].join("\n");
@@ -287,7 +281,7 @@ mod tests {
             all: Vec::new(),
             peaks: vec![20.0],
         };
-        of(&line.args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]

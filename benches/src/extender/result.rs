@@ -177,23 +177,17 @@ fn goals(measured: &Measured) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use berth_tests::cluster::Version;
-    use clap::Parser;
 
     use super::super::bound::Rates;
     use super::super::filter::Times;
     use super::super::start::Start;
     use super::*;
     use crate::memory::Taken;
+    use crate::output::parsed;
     use crate::render::document;
 
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn report(slow: f64, hosts: f64, most: f64, ours: f64) -> BenchResult {
-        let line = Line::parse_from(["benches", "--controller=/x/berth-controller", "--pairs=1"]);
+        let args = parsed(&["--controller=/x/berth-controller", "--pairs=1"]);
         let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 3.0 };
         let measured = Measured {
             version: Version(1, 20),
@@ -203,7 +197,7 @@ mod tests {
             times: Times { pinned: vec![slow], plain: vec![0.5], peer: vec![0.25], bytes: 70_000 },
             taken,
         };
-        of(&line.args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]

@@ -194,7 +194,6 @@ fn goals(measured: &Measured) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use berth_tests::cluster::Version;
-    use clap::Parser;
 
     use super::super::Tenants;
     use super::super::controller::Sent;
@@ -202,13 +201,8 @@ mod tests {
     use super::*;
     use crate::counts::Counts;
     use crate::memory::Taken;
+    use crate::output::parsed;
     use crate::render::document;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
 
     fn phase(requests: &[(&str, &str, f64)], most: f64) -> Phase {
         let mut counts = Counts::default();
@@ -225,7 +219,7 @@ mod tests {
     }
 
     fn report(most: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
-        let line = Line::parse_from(["benches", "--controller=/x/berth-controller", "--tenants=2"]);
+        let args = parsed(&["--controller=/x/berth-controller", "--tenants=2"]);
         let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
         let measured = Measured {
             version: Version(1, 20),
@@ -242,7 +236,7 @@ mod tests {
                 rows: vec![("ours".to_owned(), vec![4.0]), ("theirs".to_owned(), vec![80.0])],
             },
         };
-        of(&line.args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]
