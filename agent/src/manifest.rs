@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use berth_api::InfraNodeSpec;
+use berth_api::names::API_VERSION;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -113,8 +114,6 @@ impl fmt::Display for Fault {
         write!(f, "{}: `{}`: {}", self.field, self.value, self.message)
     }
 }
-
-const API_VERSION: &str = "berth.dev/v1alpha1";
 
 impl Manifest {
     /// Parses YAML or JSON.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{AGENT, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY};
+use berth_api::names::{AGENT, API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY};
 use berth_api::{InfraNode, LinkName};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
@@ -140,7 +140,7 @@ impl Publisher {
     async fn create(&self, node_uid: &str) -> Result<(), CallError> {
         let name = &self.objects.node;
         let object: DynamicObject = serde_json::from_value(json!({
-            "apiVersion": "berth.dev/v1alpha1",
+            "apiVersion": API_VERSION,
             "kind": "InfraNode",
             "metadata": {
                 "name": name,
@@ -190,7 +190,7 @@ impl Publisher {
         }
         let name = self.objects.node.clone();
         let mut apply = body.clone();
-        apply["apiVersion"] = "berth.dev/v1alpha1".into();
+        apply["apiVersion"] = API_VERSION.into();
         apply["kind"] = "InfraNode".into();
         // The body has the UID, so that the apply fails if the object was deleted and created again in
         // the meantime.

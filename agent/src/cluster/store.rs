@@ -259,7 +259,7 @@ impl DesiredState {
 
 fn manifest(metadata: &ObjectMeta, spec: &Value) -> Value {
     json!({
-        "apiVersion": "berth.dev/v1alpha1",
+        "apiVersion": berth_api::names::API_VERSION,
         "kind": "InfraNode",
         "metadata": {"name": metadata.name},
         "spec": spec,

@@ -1,6 +1,6 @@
 //! InfraNode that a report prints. It needs no API client, and is the same text as the object in the cluster.
 
-use berth_api::{InfraNodeSpec, InfraNodeStatus};
+use berth_api::{InfraNodeSpec, InfraNodeStatus, names};
 use serde::Serialize;
 
 /// An InfraNode with its status, and with an empty spec.
@@ -25,7 +25,7 @@ impl Report {
     #[must_use]
     pub fn new(name: &str, status: InfraNodeStatus) -> Self {
         Self {
-            api_version: "berth.dev/v1alpha1",
+            api_version: names::API_VERSION,
             kind: "InfraNode",
             metadata: Metadata { name: name.to_owned() },
             spec: InfraNodeSpec::default(),

@@ -1,5 +1,7 @@
 //! Names that Berth uses on hosts and in the cluster.
 
+/// Group and version (`apiVersion`) of Berth's objects.
+pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Prefix of the alias of every link that Berth created. Berth never changes links without it.
 pub const LINK_ALIAS_PREFIX: &str = "berth:";
 /// Scheduler (`spec.schedulerName`) of the pods that Berth places on hosts.

@@ -1,4 +1,4 @@
-//! A status that says too much fits its schema after [`InfraNodeStatus::fit`]. The schema is the judge.
+//! A status that says too much fits its schema after [`InfraNodeStatus::truncate_to_schema`]. The schema is the judge.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Writes the numbers of a tenant's machines to the status of its TenantCluster.
 
 use berth_api::ConditionReason;
-use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
+use berth_api::names::{API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ impl Context {
         let tenants = resource("berth.dev", "v1alpha1", "TenantCluster", "tenantclusters");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &tenants);
         let mut body = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "apiVersion": API_VERSION, "kind": "TenantCluster",
             "metadata": {"name": tenant, "uid": known.uid()},
             "status": {"machines": machines, "conditions": conditions},
         });
