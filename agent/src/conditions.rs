@@ -11,10 +11,10 @@ use berth_runtime::certificate::{Expiry, Validity};
 use jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};
-use crate::plan::kubelet::{next_start, restart_needed};
+use crate::plan::kubelet::{next_start_failure, restart_needed};
 use crate::plan::{Change, Plan};
 use berth_host_facts::HostFacts;
-use berth_host_facts::kubelet::StartedWith;
+use berth_host_facts::kubelet::RunningConfig;
 
 /// Input of the conditions, from one cycle.
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +26,9 @@ pub struct Input<'a> {
     /// Faults of the spec.
     pub faults: &'a [Fault],
     /// Reason why no part of the spec is applied, such as a missing manifest.
-    pub waiting: Option<&'a str>,
+    pub not_applied_reason: Option<&'a str>,
     /// Reason why no change can be applied.
-    pub stopped: Option<&'a str>,
+    pub blocked_reason: Option<&'a str>,
     /// Facts about KVM, as in the report.
     pub kvm: &'a Kvm,
     /// Desired state, without the parts of the spec that have faults.
@@ -56,15 +56,15 @@ struct ConditionState {
 }
 
 impl ConditionState {
-    fn is_true(reason: ConditionReason, message: impl Into<String>) -> Self {
+    fn status_true(reason: ConditionReason, message: impl Into<String>) -> Self {
         Self { status: "True", reason, message: message.into() }
     }
 
-    fn is_false(reason: ConditionReason, message: impl Into<String>) -> Self {
+    fn status_false(reason: ConditionReason, message: impl Into<String>) -> Self {
         Self { status: "False", reason, message: message.into() }
     }
 
-    fn unknown(reason: ConditionReason, message: impl Into<String>) -> Self {
+    fn status_unknown(reason: ConditionReason, message: impl Into<String>) -> Self {
         Self { status: "Unknown", reason, message: message.into() }
     }
 }
@@ -83,11 +83,11 @@ impl History {
             input.certificate.map(|validity| credential_valid(&validity, SystemTime::now()));
         // `Ready` copies the first of HostTuned and TenantNetworksReady that is not true, or HostTuned if both are
         // true.
-        let parts = [Some(&tuned), networks.as_ref()];
+        let components = [Some(&tuned), networks.as_ref()];
         let ready =
-            parts.into_iter().flatten().find(|verdict| verdict.status != "True").unwrap_or(&tuned);
+            components.into_iter().flatten().find(|state| state.status != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
-        let verdicts = [
+        let states = [
             Some(virtualization_ready(input.kvm)),
             Some(tuned.clone()),
             networks,
@@ -97,26 +97,26 @@ impl History {
         ];
         TYPES
             .into_iter()
-            .zip(verdicts)
-            .filter_map(|(name, verdict)| Some(self.condition(name, verdict?)))
+            .zip(states)
+            .filter_map(|(name, state)| Some(self.condition(name, state?)))
             .collect()
     }
 
-    fn condition(&mut self, name: &'static str, verdict: ConditionState) -> Condition {
-        let ConditionState { status, reason, message } = verdict;
+    fn condition(&mut self, name: &'static str, state: ConditionState) -> Condition {
+        let ConditionState { status, reason, message } = state;
         // Kubernetes stores these times in whole seconds. With a fraction, the condition would always differ from the
         // stored condition.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-        let last = self.0.entry(name).or_insert((status, now));
-        if last.0 != status {
-            *last = (status, now);
+        let last_transition = self.0.entry(name).or_insert((status, now));
+        if last_transition.0 != status {
+            *last_transition = (status, now);
         }
         Condition {
             type_: name.to_owned(),
             status: status.to_owned(),
             reason: reason.to_string(),
             message,
-            last_transition_time: Time(last.1),
+            last_transition_time: Time(last_transition.1),
             observed_generation: None,
         }
     }
@@ -125,47 +125,53 @@ impl History {
 fn virtualization_ready(kvm: &Kvm) -> ConditionState {
     use ConditionReason as Reason;
     match kvm.state {
-        Some(KvmState::Ready) => ConditionState::is_true(Reason::Ready, "virtual machines can run"),
-        Some(KvmState::NoCpuSupport) => {
-            ConditionState::is_false(Reason::NoCpuSupport, "the CPU supports neither VMX nor SVM")
+        Some(KvmState::Ready) => {
+            ConditionState::status_true(Reason::Ready, "virtual machines can run")
         }
-        Some(KvmState::DisabledInFirmware) => ConditionState::is_false(
+        Some(KvmState::NoCpuSupport) => ConditionState::status_false(
+            Reason::NoCpuSupport,
+            "the CPU supports neither VMX nor SVM",
+        ),
+        Some(KvmState::DisabledInFirmware) => ConditionState::status_false(
             Reason::DisabledInFirmware,
             "virtualisation is disabled in the firmware",
         ),
         Some(KvmState::ModuleNotLoaded) => {
-            ConditionState::is_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
+            ConditionState::status_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
         }
-        Some(KvmState::NoPermission) => ConditionState::is_false(
+        Some(KvmState::NoPermission) => ConditionState::status_false(
             Reason::NoPermission,
             "the agent has no permission to open /dev/kvm",
         ),
-        Some(KvmState::SmokeTestFailed) => ConditionState::is_false(
+        Some(KvmState::SmokeTestFailed) => ConditionState::status_false(
             Reason::SmokeTestFailed,
             "/dev/kvm can be opened, but no VM can be created",
         ),
-        None => {
-            ConditionState::unknown(Reason::Unknown, "see unknown[] for capabilities.kvm.state")
-        }
+        None => ConditionState::status_unknown(
+            Reason::Unknown,
+            "see unknown[] for capabilities.kvm.state",
+        ),
     }
 }
 
 fn host_tuned(input: &Input) -> ConditionState {
-    if let Some(why) = input.waiting {
-        return ConditionState::unknown(ConditionReason::NoManifest, why);
+    if let Some(message) = input.not_applied_reason {
+        return ConditionState::status_unknown(ConditionReason::NoManifest, message);
     }
     if let Some(first) = input.faults.iter().find(|fault| !fault.concerns_part(Part::Networks)) {
-        return ConditionState::is_false(ConditionReason::InvalidSpec, first.to_string());
+        return ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string());
     }
-    let left: Vec<&Change> =
-        input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
-    match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
-        None => ConditionState::is_true(ConditionReason::Applied, "the host has the desired state"),
-        Some(_) if let Some(why) = input.stopped => {
-            ConditionState::is_false(ConditionReason::RollbackLedgerUnavailable, why)
+    let pending: Vec<&Change> =
+        input.plan.changes.iter().filter(|change| change.link_work().is_none()).collect();
+    match pending.iter().find(|change| change.blocked.is_some()).or_else(|| pending.first()) {
+        None => {
+            ConditionState::status_true(ConditionReason::Applied, "the host has the desired state")
+        }
+        Some(_) if let Some(message) = input.blocked_reason => {
+            ConditionState::status_false(ConditionReason::RollbackLedgerUnavailable, message)
         }
         Some(change) => {
-            let why =
+            let cause =
                 change.blocked.as_deref().unwrap_or("the change failed or was applied partially");
             let reason = if change.drift {
                 ConditionReason::DriftDetected
@@ -174,10 +180,12 @@ fn host_tuned(input: &Input) -> ConditionState {
             } else {
                 ConditionReason::PartiallyApplied
             };
-            let left = left.len();
-            let message =
-                format!("{left} changes are pending, the first: {}: {why}", change.description());
-            ConditionState::is_false(reason, message)
+            let pending_count = pending.len();
+            let message = format!(
+                "{pending_count} changes are pending, the first: {}: {cause}",
+                change.description()
+            );
+            ConditionState::status_false(reason, message)
         }
     }
 }
@@ -186,51 +194,54 @@ fn host_tuned(input: &Input) -> ConditionState {
 /// exists.
 fn networks_ready(input: &Input) -> Option<ConditionState> {
     let networks = &input.plan.networks;
-    if let Some(why) = input.waiting {
-        return Some(ConditionState::unknown(ConditionReason::NoManifest, why));
+    if let Some(message) = input.not_applied_reason {
+        return Some(ConditionState::status_unknown(ConditionReason::NoManifest, message));
     }
     if let Some(first) = input.faults.iter().find(|fault| fault.concerns_part(Part::Networks)) {
-        return Some(ConditionState::is_false(ConditionReason::InvalidSpec, first.to_string()));
+        return Some(ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.incomplete {
         // Existing networks continue to work, and their entries stay in the status.
-        let why = "the kernel did not list the host's links";
+        let message = "the kernel did not list the host's links";
         return (!input.spec.networks.is_empty())
-            .then(|| ConditionState::unknown(ConditionReason::LinksUnknown, why));
+            .then(|| ConditionState::status_unknown(ConditionReason::LinksUnknown, message));
     }
-    let left = input.plan.changes.iter().find(|change| change.links().is_some());
-    if let (Some(_), Some(why)) = (left, input.stopped) {
-        return Some(ConditionState::is_false(ConditionReason::RollbackLedgerUnavailable, why));
+    let pending = input.plan.changes.iter().find(|change| change.link_work().is_some());
+    if let (Some(_), Some(message)) = (pending, input.blocked_reason) {
+        return Some(ConditionState::status_false(
+            ConditionReason::RollbackLedgerUnavailable,
+            message,
+        ));
     }
-    if let Some(why) = &input.plan.unfiltered {
-        return Some(ConditionState::is_false(ConditionReason::GuestFilterFailed, why));
+    if let Some(message) = &input.plan.unfiltered_reason {
+        return Some(ConditionState::status_false(ConditionReason::GuestFilterFailed, message));
     }
     let ready: u32 = networks.iter().map(|network| network.ready).sum();
-    let mut waiting = networks
+    let mut not_ready = networks
         .iter()
         .flat_map(|network| network.not_ready.values().map(move |tenant| (network, tenant)));
-    if let Some((network, first)) = waiting.next() {
+    if let Some((network, first)) = not_ready.next() {
         let failed = first.state == TenantNetworkState::Failed;
         let message = format!(
             "{} of {} tenant networks are not ready, the first: {} on {}: {}",
-            1 + waiting.count(),
+            1 + not_ready.count(),
             ready as usize + networks.iter().map(|n| n.not_ready.len()).sum::<usize>(),
             first.tenant,
             network.name,
             first.message
         );
         let reason = if failed { ConditionReason::Failed } else { ConditionReason::Pending };
-        return Some(ConditionState::is_false(reason, message));
+        return Some(ConditionState::status_false(reason, message));
     }
-    if let Some(change) = left {
-        let why = change.blocked.as_deref().unwrap_or("not applied yet");
-        return Some(ConditionState::is_false(
+    if let Some(change) = pending {
+        let cause = change.blocked.as_deref().unwrap_or("not applied yet");
+        return Some(ConditionState::status_false(
             ConditionReason::ChangesPending,
-            format!("{}: {why}", change.id),
+            format!("{}: {cause}", change.id),
         ));
     }
     (!networks.is_empty()).then(|| {
-        ConditionState::is_true(
+        ConditionState::status_true(
             ConditionReason::Applied,
             format!("{ready} tenant networks are ready"),
         )
@@ -245,44 +256,48 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
     let is_managed = !matches!(mode, None | Some(KubeletMode::Ignore));
     if kubelet.config.is_none() {
         let fault = kubelet.config_fault.as_ref();
-        let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str());
-        return is_managed
-            .then(|| ConditionState::unknown(ConditionReason::ConfigurationUnknown, why));
+        let message = fault.map_or("no kubelet was found", |(_, message)| message.as_str());
+        return is_managed.then(|| {
+            ConditionState::status_unknown(ConditionReason::ConfigurationUnknown, message)
+        });
     }
-    let refused = next_start(input.facts);
-    if let Some(why) = restart_needed(input.facts) {
-        let reason = if refused.is_some() {
+    let start_failure = next_start_failure(input.facts);
+    if let Some(message) = restart_needed(input.facts) {
+        let reason = if start_failure.is_some() {
             ConditionReason::CheckpointRefused
         } else {
             ConditionReason::KubeletRestartRequired
         };
-        return Some(ConditionState::is_false(reason, why));
+        return Some(ConditionState::status_false(reason, message));
     }
     if !is_managed {
         return None;
     }
-    if let Some(refused) = refused {
-        return Some(ConditionState::is_false(
+    if let Some(failure) = start_failure {
+        return Some(ConditionState::status_false(
             ConditionReason::CheckpointRefused,
-            refused.to_string(),
+            failure.to_string(),
         ));
     }
-    if let StartedWith::Unknown(why) = &kubelet.started_with {
-        let why = format!(
-            "the configuration that the kubelet was started with is unknown: {why}; a restart makes it known (systemctl restart {})",
+    if let RunningConfig::Unknown(cause) = &kubelet.running_config {
+        let message = format!(
+            "the configuration that the kubelet was started with is unknown: {cause}; a restart makes it known (systemctl restart {})",
             kubelet.unit
         );
-        return Some(ConditionState::unknown(ConditionReason::ConfigurationUnknown, why));
+        return Some(ConditionState::status_unknown(
+            ConditionReason::ConfigurationUnknown,
+            message,
+        ));
     }
     Some(match &input.plan.kubelet {
-        None => ConditionState::is_true(
+        None => ConditionState::status_true(
             ConditionReason::Applied,
             "the kubelet reserves the same CPUs and memory as the host",
         ),
         Some(advice) => {
             let fields: Vec<&str> =
                 advice.differences.iter().map(|difference| difference.field).collect();
-            ConditionState::is_false(
+            ConditionState::status_false(
                 ConditionReason::ConfigurationDiffers,
                 format!("{} should differ; berth-agent plan shows how", fields.join(", ")),
             )
@@ -293,17 +308,18 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
 /// Returns the condition CredentialValid for a client certificate. The message contains the expiration time and not the
 /// remaining time, so that the message does not change with time.
 fn credential_valid(certificate: &Validity, now: SystemTime) -> ConditionState {
-    let end = Timestamp::try_from(certificate.not_after)
+    let expiration = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());
-    let message = format!("the agent's client certificate is valid until {end}");
-    let renew = "renew it (deploy/agent-kubeconfig.sh)";
-    match certificate.at(now) {
-        Expiry::Far => ConditionState::is_true(ConditionReason::Valid, message),
-        Expiry::Soon => {
-            ConditionState::is_false(ConditionReason::ExpiresSoon, format!("{message}; {renew}"))
-        }
+    let message = format!("the agent's client certificate is valid until {expiration}");
+    let remedy = "renew it (deploy/agent-kubeconfig.sh)";
+    match certificate.expiry_at(now) {
+        Expiry::Far => ConditionState::status_true(ConditionReason::Valid, message),
+        Expiry::Soon => ConditionState::status_false(
+            ConditionReason::ExpiresSoon,
+            format!("{message}; {remedy}"),
+        ),
         Expiry::Expired => {
-            ConditionState::is_false(ConditionReason::Expired, format!("{message}; {renew}"))
+            ConditionState::status_false(ConditionReason::Expired, format!("{message}; {remedy}"))
         }
     }
 }
@@ -321,7 +337,7 @@ mod tests {
         let certificate = Validity { not_before: begin, not_after: day(30) };
         let verdict = |n| credential_valid(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
-        assert_eq!(verdict(1), ConditionState::is_true(ConditionReason::Valid, valid));
+        assert_eq!(verdict(1), ConditionState::status_true(ConditionReason::Valid, valid));
         let ConditionState { status, reason, message } = verdict(22);
         assert_eq!((status, reason), ("False", ConditionReason::ExpiresSoon));
         assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");

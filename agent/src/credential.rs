@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use berth_runtime::certificate::{CertificateError, CertificateSource, Expiry, Validity};
-use berth_runtime::cli::text::chain;
+use berth_runtime::cli::text::error_chain;
 use jiff::Timestamp;
 
 use berth_host_facts::root::Root;
@@ -16,7 +16,7 @@ pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Time at which the certificate expires, as text.
-    pub end: String,
+    pub expiration_time: String,
     /// Whether the certificate expires soon or has expired; `None` in a captured tree, which has no clock.
     pub expiry: Option<Expiry>,
 }
@@ -36,18 +36,19 @@ impl From<String> for UnreadableCertificate {
 /// certificate.
 pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertificate>> {
     let text = root.read(KUBECONFIG).ok()?;
-    let validity = CertificateSource::of_kubeconfig(&text).and_then(|source| {
+    let validity = CertificateSource::from_kubeconfig(&text).and_then(|source| {
         source.validity(|path| {
             // A relative path is relative to the folder of the kubeconfig.
             let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
             root.read(&path).map_err(|error| error.to_string())
         })
     });
-    let validity = validity.map_err(|error: CertificateError| UnreadableCertificate(chain(&error)));
+    let validity =
+        validity.map_err(|error: CertificateError| UnreadableCertificate(error_chain(&error)));
     let certificate = |validity: Validity| ClientCertificate {
-        end: Timestamp::try_from(validity.not_after)
+        expiration_time: Timestamp::try_from(validity.not_after)
             .map_or_else(|error| error.to_string(), |end| end.to_string()),
-        expiry: root.is_live().then(|| validity.at(SystemTime::now())),
+        expiry: root.is_live().then(|| validity.expiry_at(SystemTime::now())),
     };
     Some(validity.transpose()?.map(certificate))
 }

@@ -33,7 +33,7 @@ pub enum LockError {
     Held(Option<u32>),
     /// The lock file cannot be created.
     #[error("{0}; Berth keeps its rollback ledger there, and makes no change without it")]
-    Impossible(WriteError),
+    Unavailable(WriteError),
 }
 
 /// The acquired lock, which is held until this value is dropped. If the process ends, the kernel releases the lock.
@@ -85,74 +85,75 @@ pub trait HostWrite {
 
 impl HostWrite for Root {
     fn write(&self, path: &str, text: &str) -> Result<(), WriteError> {
-        let failed = |errno| failed(path, errno);
-        let (folder, name) = folder_of(self, path).map_err(|error| failed(error.errno))?;
+        let write_error = |errno| write_error(path, errno);
+        let (folder, name) = open_parent(self, path).map_err(|error| write_error(error.errno))?;
         let flags = OFlag::O_WRONLY
             | OFlag::O_TRUNC
             | OFlag::O_NOCTTY
             | OFlag::O_NOFOLLOW
             | OFlag::O_CLOEXEC;
-        let fd = openat(&folder, name, flags, Mode::empty()).map_err(failed)?;
-        let written = nix::unistd::write(fd.as_fd(), text.as_bytes()).map_err(failed)?;
-        if written == text.len() { Ok(()) } else { Err(failed(Errno::EIO)) }
+        let fd = openat(&folder, name, flags, Mode::empty()).map_err(write_error)?;
+        let written = nix::unistd::write(fd.as_fd(), text.as_bytes()).map_err(write_error)?;
+        if written == text.len() { Ok(()) } else { Err(write_error(Errno::EIO)) }
     }
 
     fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError> {
-        let failed = |errno| failed(path, errno);
-        let (folder, name) = folder_of(self, path)?;
+        let write_error = |errno| write_error(path, errno);
+        let (folder, name) = open_parent(self, path)?;
         let temporary = format!(".{name}.berth-new");
-        let make = OFlag::O_WRONLY
+        let create_flags = OFlag::O_WRONLY
             | OFlag::O_CREAT
             | OFlag::O_TRUNC
             | OFlag::O_NOFOLLOW
             | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        let done = openat(&folder, temporary.as_str(), make, mode).and_then(|fd| {
+        let result = openat(&folder, temporary.as_str(), create_flags, mode).and_then(|fd| {
             let mut file = File::from(fd);
             let write = file.write_all(content).and_then(|()| file.sync_all());
             write.map_err(|io| Errno::try_from(io).unwrap_or(Errno::EIO))?;
             renameat(&folder, temporary.as_str(), &folder, name)?;
             fsync(&folder)
         });
-        done.map_err(|errno| {
+        result.map_err(|errno| {
             // A temporary file that cannot be removed is overwritten by the next attempt.
             unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir).unwrap_or_default();
-            failed(errno)
+            write_error(errno)
         })
     }
 
     fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError> {
-        let (folder, name) = folder_of(self, path)?;
-        let done = renameat(&folder, name, &folder, new_name).and_then(|()| fsync(&folder));
-        done.map_err(|errno| failed(path, errno))
+        let (folder, name) = open_parent(self, path)?;
+        let result = renameat(&folder, name, &folder, new_name).and_then(|()| fsync(&folder));
+        result.map_err(|errno| write_error(path, errno))
     }
 
     fn remove(&self, path: &str) -> Result<(), WriteError> {
-        let (folder, name) = match folder_of(self, path) {
+        let (folder, name) = match open_parent(self, path) {
             Err(error) if error.errno == Errno::ENOENT => return Ok(()),
             found => found?,
         };
         match unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) => fsync(&folder).map_err(|errno| failed(path, errno)),
+            Ok(()) => fsync(&folder).map_err(|errno| write_error(path, errno)),
             Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(failed(path, errno)),
+            Err(errno) => Err(write_error(path, errno)),
         }
     }
 
     fn create_folder(&self, path: &str) -> Result<(), WriteError> {
-        let (parent, name) = folder_of(self, path)?;
+        let (parent, name) = open_parent(self, path)?;
         match mkdirat(&parent, name, Mode::S_IRWXU) {
-            Ok(()) => fsync(&parent).map_err(|errno| failed(path, errno)),
+            Ok(()) => fsync(&parent).map_err(|errno| write_error(path, errno)),
             Err(Errno::EEXIST) => Ok(()),
-            Err(errno) => Err(failed(path, errno)),
+            Err(errno) => Err(write_error(path, errno)),
         }
     }
 
     fn lock(&self, path: &str) -> Result<Lock, LockError> {
-        let impossible = |errno| LockError::Impossible(failed(path, errno));
-        let (folder, name) = folder_of(self, path).map_err(LockError::Impossible)?;
+        let unavailable = |errno| LockError::Unavailable(write_error(path, errno));
+        let (folder, name) = open_parent(self, path).map_err(LockError::Unavailable)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(impossible)?;
+        let fd =
+            openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(unavailable)?;
         match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
                 // The process ID is for the error message of a second process; the lock works
@@ -166,72 +167,77 @@ impl HostWrite for Root {
                 file.read_to_string(&mut pid).unwrap_or_default();
                 Err(LockError::Held(pid.trim().parse().ok()))
             }
-            Err((_, errno)) => Err(impossible(errno)),
+            Err((_, errno)) => Err(unavailable(errno)),
         }
     }
 }
 
-fn folder_of<'a>(root: &Root, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
+fn open_parent<'a>(root: &Root, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
     let path = path.trim_start_matches('/');
     let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
-    let fd = open_folder(root, folder).map_err(|errno| failed(folder, errno))?;
+    let fd = open_folder(root, folder).map_err(|errno| write_error(folder, errno))?;
     Ok((fd, name))
 }
 
 /// Opens a folder in which files are changed, one path component at a time. `..` and absolute symbolic links are
 /// relative to this root.
 fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
-    let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let step = |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
-    let mut way = vec![openat(root.folder(), ".", folder | OFlag::O_PATH, Mode::empty())?];
-    let mut left: Vec<String> = path.rsplit('/').map(str::to_owned).collect();
-    let mut links = 0;
-    while let Some(part) = left.pop() {
-        let Some(here) = way.last() else { break };
+    let folder_flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let open_component =
+        |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
+    let mut open_folders =
+        vec![openat(root.folder(), ".", folder_flags | OFlag::O_PATH, Mode::empty())?];
+    let mut remaining: Vec<String> = path.rsplit('/').map(str::to_owned).collect();
+    let mut link_count = 0;
+    while let Some(part) = remaining.pop() {
+        let Some(current) = open_folders.last() else { break };
         match part.as_str() {
             "" | "." => {}
-            ".." if way.len() > 1 => _ = way.pop(),
+            ".." if open_folders.len() > 1 => _ = open_folders.pop(),
             ".." => {}
-            name => match step(here, name, folder | OFlag::O_PATH) {
-                Ok(next) => way.push(next),
+            name => match open_component(current, name, folder_flags | OFlag::O_PATH) {
+                Ok(next) => open_folders.push(next),
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                    let target = trusted_link(here, name)?;
-                    links += 1;
-                    if links > LINKS {
+                    let target = trusted_link(current, name)?;
+                    link_count += 1;
+                    if link_count > MAX_SYMLINKS {
                         return Err(Errno::ELOOP);
                     }
                     if target.starts_with('/') {
-                        way.truncate(1);
+                        open_folders.truncate(1);
                     }
-                    left.extend(target.rsplit('/').map(str::to_owned));
+                    remaining.extend(target.rsplit('/').map(str::to_owned));
                 }
                 Err(errno) => return Err(errno),
             },
         }
     }
-    step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
+    open_component(open_folders.last().ok_or(Errno::ENOENT)?, ".", folder_flags | OFlag::O_RDONLY)
 }
 /// The kernel's limit of symbolic links in a path.
-const LINKS: usize = 40;
+const MAX_SYMLINKS: usize = 40;
 
 /// Returns the target of a symbolic link that root (or the user of this process) owns, in a folder that no other user
 /// can change.
 fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
-    let link = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-    if link.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
+    let link_stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    if link_stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
         return Err(Errno::ENOTDIR);
     }
     // In a captured tree, the files belong to the user of this process and not to root.
-    let of_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
-    let around = fstat(folder)?;
-    let others = Mode::S_IWGRP | Mode::S_IWOTH;
-    if !of_root(&link) || !of_root(&around) || around.st_mode & others.bits() != 0 {
+    let is_owned_by_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
+    let folder_stat = fstat(folder)?;
+    let group_or_other_write = Mode::S_IWGRP | Mode::S_IWOTH;
+    if !is_owned_by_root(&link_stat)
+        || !is_owned_by_root(&folder_stat)
+        || folder_stat.st_mode & group_or_other_write.bits() != 0
+    {
         return Err(Errno::ELOOP);
     }
     readlinkat(folder, name)?.into_string().map_err(|_| Errno::EINVAL)
 }
 
-fn failed(path: &str, errno: Errno) -> WriteError {
+fn write_error(path: &str, errno: Errno) -> WriteError {
     WriteError { path: path.trim_start_matches('/').to_owned(), errno }
 }
 
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_written_and_never_made() {
+    fn attributes_are_written_and_never_created() {
         let (_folder, root) = tree();
         root.create_folder("sys").unwrap();
         assert_eq!(root.write("sys/run", "1").unwrap_err().errno, Errno::ENOENT);
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_only_root_can_have_made_are_followed() {
+    fn links_that_only_root_can_have_created_are_followed() {
         let (folder, root) = tree();
         let link = |target: &str, name: &str| {
             std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
@@ -313,8 +319,8 @@ mod tests {
         link("loop", "loop");
         assert_eq!(root.remove("loop/b").unwrap_err().errno, Errno::ELOOP);
         // Any user may have created the link.
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-        std::fs::set_permissions(folder.path().join("shared"), open).unwrap();
+        let world_writable = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(folder.path().join("shared"), world_writable).unwrap();
         link("../etc", "shared/x");
         for error in [
             root.remove("shared/x/b").unwrap_err(),
@@ -340,6 +346,6 @@ mod tests {
         assert_eq!(second, LockError::Held(Some(std::process::id())));
         drop(first);
         root.lock("lock").unwrap();
-        assert!(matches!(root.lock("no/lock"), Err(LockError::Impossible(_))));
+        assert!(matches!(root.lock("no/lock"), Err(LockError::Unavailable(_))));
     }
 }

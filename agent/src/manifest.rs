@@ -91,21 +91,21 @@ impl Fault {
     /// Returns a fault of a field that has this value.
     pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
         let value = value.to_string();
-        let mut shown: String = value.chars().take(60).collect();
-        if shown.len() < value.len() {
-            shown.push_str("...");
+        let mut truncated: String = value.chars().take(60).collect();
+        if truncated.len() < value.len() {
+            truncated.push_str("...");
         }
-        Self { field: field.into(), value: shown, message: message.into() }
+        Self { field: field.into(), value: truncated, message: message.into() }
     }
 
     /// Returns true if the field belongs to this part.
     #[must_use]
     pub fn concerns_part(&self, part: Part) -> bool {
-        let lies_in = |field| {
+        let is_below = |field| {
             let rest = self.field.strip_prefix(field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        lies_in(part.field()) || (part == Part::Networks && lies_in("spec.tenantNetworks"))
+        is_below(part.field()) || (part == Part::Networks && is_below("spec.tenantNetworks"))
     }
 }
 
@@ -122,8 +122,8 @@ impl Manifest {
     /// If the text is not a single InfraNode, so that no part of it can be used.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
-            let why = error.to_string();
-            let line = why.lines().next().unwrap_or_default();
+            let message = error.to_string();
+            let line = message.lines().next().unwrap_or_default();
             Fault::new("manifest", text.trim(), format!("is not a single YAML document: {line}"))
         })?;
         Self::from_tree(&tree)
@@ -134,12 +134,12 @@ impl Manifest {
     /// # Errors
     /// If the document is not a single InfraNode; see [`Self::parse`].
     pub fn from_tree(tree: &Value) -> Result<Self, Fault> {
-        let Value::Object(top) = tree else {
+        let Value::Object(fields) = tree else {
             let message = "an InfraNode was expected, with apiVersion, kind, metadata and spec";
             return Err(Fault::new("manifest", tree, message));
         };
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", "InfraNode")] {
-            match top.get(field) {
+            match fields.get(field) {
                 Some(Value::String(found)) if found == expected => {}
                 Some(other) => {
                     return Err(Fault::new(
@@ -158,7 +158,7 @@ impl Manifest {
             }
         }
         let mut manifest = Self::default();
-        for (field, value) in top {
+        for (field, value) in fields {
             match field.as_str() {
                 // A manifest that `report` or kubectl wrote has a status, which is ignored.
                 "apiVersion" | "kind" | "status" => {}
@@ -166,7 +166,7 @@ impl Manifest {
                     manifest.name = value.get("name").and_then(Value::as_str).map(str::to_owned)
                 }
                 "spec" => manifest.read_spec(value),
-                _ => manifest.faults.push(unknown(field, value)),
+                _ => manifest.faults.push(unknown_field(field, value)),
             }
         }
         manifest.mark_absent_parts_unparsed(tree);
@@ -193,23 +193,28 @@ impl Manifest {
     /// dropped.
     pub fn restrict_to(&mut self, parts: &[Part]) {
         let spec = std::mem::take(&mut self.spec);
-        let has = |part| parts.contains(&part);
+        let is_selected = |part| parts.contains(&part);
         self.spec = InfraNodeSpec {
             enforce: spec.enforce,
-            cpu: spec.cpu.filter(|_| has(Part::Cpu)),
-            ksm: spec.ksm.filter(|_| has(Part::Ksm)),
+            cpu: spec.cpu.filter(|_| is_selected(Part::Cpu)),
+            ksm: spec.ksm.filter(|_| is_selected(Part::Ksm)),
             transparent_hugepages: spec
                 .transparent_hugepages
-                .filter(|_| has(Part::TransparentHugepages)),
-            hugepages: if has(Part::Hugepages) { spec.hugepages } else { Vec::new() },
-            networks: if has(Part::Networks) { spec.networks } else { Vec::new() },
-            tenant_networks: if has(Part::Networks) { spec.tenant_networks } else { Vec::new() },
+                .filter(|_| is_selected(Part::TransparentHugepages)),
+            hugepages: if is_selected(Part::Hugepages) { spec.hugepages } else { Vec::new() },
+            networks: if is_selected(Part::Networks) { spec.networks } else { Vec::new() },
+            tenant_networks: if is_selected(Part::Networks) {
+                spec.tenant_networks
+            } else {
+                Vec::new()
+            },
             profile: None,
         };
         self.unparsed.parts.extend(UnparsedParts::all_except(parts).parts);
-        let of_another =
-            |fault: &Fault| Part::ALL.iter().any(|part| !has(*part) && fault.concerns_part(*part));
-        self.faults.retain(|fault| !of_another(fault));
+        let is_of_removed_part = |fault: &Fault| {
+            Part::ALL.iter().any(|part| !is_selected(*part) && fault.concerns_part(*part))
+        };
+        self.faults.retain(|fault| !is_of_removed_part(fault));
     }
 
     /// Counts absent parts as unparsed if there is an unknown field, which may be a misspelt part. Otherwise the
@@ -222,8 +227,8 @@ impl Manifest {
         let spec = tree.get("spec");
         let absent = |part: &Part| {
             let name = part.field().trim_start_matches("spec.");
-            let there = |name| spec.and_then(|spec| spec.get(name)).is_some();
-            !(there(name) || *part == Part::Networks && there("tenantNetworks"))
+            let is_present = |name| spec.and_then(|spec| spec.get(name)).is_some();
+            !(is_present(name) || *part == Part::Networks && is_present("tenantNetworks"))
         };
         self.unparsed.parts.extend(Part::ALL.into_iter().filter(absent));
     }
@@ -240,31 +245,31 @@ impl Manifest {
         };
         for (field, value) in fields {
             match field.as_str() {
-                "profile" => self.spec.profile = self.part(field, value, None),
+                "profile" => self.spec.profile = self.read_field(field, value, None),
                 // If the value has a fault, drift is not corrected. The default for an absent value would be to correct
                 // drift.
                 "enforce" => {
-                    let meant = self.part(field, value, None);
-                    self.spec.enforce = meant.or_else(|| (!value.is_null()).then_some(false));
+                    let enforce = self.read_field(field, value, None);
+                    self.spec.enforce = enforce.or_else(|| (!value.is_null()).then_some(false));
                 }
-                "cpu" => self.spec.cpu = self.part(field, value, Some(Part::Cpu)),
-                "ksm" => self.spec.ksm = self.part(field, value, Some(Part::Ksm)),
+                "cpu" => self.spec.cpu = self.read_field(field, value, Some(Part::Cpu)),
+                "ksm" => self.spec.ksm = self.read_field(field, value, Some(Part::Ksm)),
                 "transparentHugepages" => {
                     self.spec.transparent_hugepages =
-                        self.part(field, value, Some(Part::TransparentHugepages));
+                        self.read_field(field, value, Some(Part::TransparentHugepages));
                 }
-                "hugepages" => self.spec.hugepages = self.list(field, value, Part::Hugepages),
-                "networks" => self.spec.networks = self.list(field, value, Part::Networks),
+                "hugepages" => self.spec.hugepages = self.read_list(field, value, Part::Hugepages),
+                "networks" => self.spec.networks = self.read_list(field, value, Part::Networks),
                 "tenantNetworks" => {
-                    self.spec.tenant_networks = self.list(field, value, Part::Networks);
+                    self.spec.tenant_networks = self.read_list(field, value, Part::Networks);
                 }
-                _ => self.faults.push(unknown(&format!("spec.{field}"), value)),
+                _ => self.faults.push(unknown_field(&format!("spec.{field}"), value)),
             }
         }
     }
 
     /// Reads the value of one field. Returns `None` if it is null, or if it has a fault, which is recorded.
-    fn part<T: DeserializeOwned>(
+    fn read_field<T: DeserializeOwned>(
         &mut self,
         field: &str,
         value: &Value,
@@ -273,7 +278,7 @@ impl Manifest {
         if value.is_null() {
             return None;
         }
-        match read(&format!("spec.{field}"), value) {
+        match deserialize_strict(&format!("spec.{field}"), value) {
             Ok(read) => Some(read),
             Err(faults) => {
                 self.faults.extend(faults);
@@ -284,7 +289,7 @@ impl Manifest {
     }
 
     /// Reads the items of a list. Items with faults are left out, and their faults are recorded.
-    fn list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
+    fn read_list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
         let items = match value {
             Value::Array(items) => items.as_slice(),
             Value::Null => &[],
@@ -296,10 +301,10 @@ impl Manifest {
                 &[]
             }
         };
-        let mut sound = Vec::new();
+        let mut valid_items = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            match read(&format!("spec.{field}[{index}]"), item) {
-                Ok(item) => sound.push(item),
+            match deserialize_strict(&format!("spec.{field}[{index}]"), item) {
+                Ok(item) => valid_items.push(item),
                 Err(faults) => {
                     self.faults.extend(faults);
                     // A fault of a tenant affects only the tenant's network, if the item names that network.
@@ -315,37 +320,41 @@ impl Manifest {
                 }
             }
         }
-        sound
+        valid_items
     }
 }
 
 /// Deserializes a value. Returns all faults if the value has unknown fields or cannot be deserialized.
-fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>> {
+fn deserialize_strict<T: DeserializeOwned>(
+    field_path: &str,
+    value: &Value,
+) -> Result<T, Vec<Fault>> {
     let mut ignored = Vec::new();
-    let mut note = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
+    let mut record_ignored = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));
+    let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut record_ignored));
     let faults: Vec<Fault> = ignored
         .iter()
         // `serde_ignored` writes an `Option` as `?` in the path.
         .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
-        .map(|path| unknown(&format!("{place}.{path}"), value_at_path(value, &path)))
+        .map(|path| unknown_field(&format!("{field_path}.{path}"), value_at_path(value, &path)))
         .collect();
     match result {
         Ok(read) if faults.is_empty() => Ok(read),
         Ok(_) => Err(faults),
         Err(error) => {
             let path = track.path().to_string();
-            let field = if path == "." { place.to_owned() } else { format!("{place}.{path}") };
-            let found = if path == "." { value } else { value_at_path(value, &path) };
+            let field =
+                if path == "." { field_path.to_owned() } else { format!("{field_path}.{path}") };
+            let faulty_value = if path == "." { value } else { value_at_path(value, &path) };
             let message = error.to_string();
-            Err([faults, vec![Fault::new(field, format_value(found), message)]].concat())
+            Err([faults, vec![Fault::new(field, format_value(faulty_value), message)]].concat())
         }
     }
 }
 
-fn unknown(field: &str, value: &Value) -> Fault {
+fn unknown_field(field: &str, value: &Value) -> Fault {
     Fault::new(
         field,
         format_value(value),

@@ -7,7 +7,8 @@
 use std::io;
 
 use berth_host_facts::netlink::{
-    DATAGRAM_SIZE, NetlinkReader, extended_ack_text, open, receive, serialized, split_messages,
+    DATAGRAM_SIZE, NetlinkReader, extended_ack_text, open_socket, receive, serialize_request,
+    split_messages,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -36,12 +37,12 @@ impl std::fmt::Debug for Netlink {
 
 /// Error of the kernel for a change that it refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}", .errno.desc(), .words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
+#[error("{}{}", .errno.desc(), .extended_ack.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
 pub struct Refused {
     /// Error number of the kernel.
     pub errno: Errno,
     /// Text of the extended acknowledgement, if the kernel sends one.
-    pub words: Option<String>,
+    pub extended_ack: Option<String>,
 }
 
 /// Effect that a change is to have on an existing object.
@@ -59,7 +60,7 @@ pub enum ChangeMode {
 /// 256 refusals, but not for 512.
 const MAX_BATCH_SIZE: usize = 64;
 /// Maximum size of the requests in one datagram, in bytes.
-const BATCH_BYTES: usize = 64 << 10;
+const MAX_BATCH_BYTES: usize = 64 << 10;
 
 impl Netlink {
     /// Opens the sockets.
@@ -67,7 +68,7 @@ impl Netlink {
     /// # Errors
     /// If the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
-        let (reader, socket) = (NetlinkReader::open()?, open(NETLINK_ROUTE)?);
+        let (reader, socket) = (NetlinkReader::open()?, open_socket(NETLINK_ROUTE)?);
         Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM_SIZE) })
     }
 
@@ -82,10 +83,10 @@ impl Netlink {
     ) -> io::Result<Vec<Result<(), Refused>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut batch = Batch::default();
-        for (how, message) in changes {
-            let sequence = self.next();
-            let bytes = serialized(message, how.flags(), sequence);
-            if batch.count == MAX_BATCH_SIZE || batch.bytes.len() + bytes.len() > BATCH_BYTES {
+        for (mode, message) in changes {
+            let sequence = self.next_sequence();
+            let bytes = serialize_request(message, mode.flags(), sequence);
+            if batch.count == MAX_BATCH_SIZE || batch.bytes.len() + bytes.len() > MAX_BATCH_BYTES {
                 outcomes.extend(self.exchange(std::mem::take(&mut batch))?);
             }
             batch.add(&bytes, sequence);
@@ -102,10 +103,10 @@ impl Netlink {
     /// If the kernel does not answer; see [`Netlink::change`].
     pub fn change_one(
         &mut self,
-        how: ChangeMode,
+        mode: ChangeMode,
         message: Message,
     ) -> io::Result<Result<(), Refused>> {
-        let outcome = self.change(vec![(how, message)])?.pop();
+        let outcome = self.change(vec![(mode, message)])?.pop();
         Ok(outcome.unwrap_or(Ok(())))
     }
 
@@ -118,20 +119,21 @@ impl Netlink {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
-                let place = message.header.sequence_number.wrapping_sub(batch.first) as usize;
+                let index =
+                    message.header.sequence_number.wrapping_sub(batch.first_sequence) as usize;
                 let NetlinkPayload::Error(error) = message.payload else { continue };
-                last_answered |= place + 1 == batch.count;
-                if let (Some(outcome), Some(code)) = (outcomes.get_mut(place), error.code) {
-                    let (errno, words) =
+                last_answered |= index + 1 == batch.count;
+                if let (Some(outcome), Some(code)) = (outcomes.get_mut(index), error.code) {
+                    let (errno, extended_ack) =
                         (Errno::from_raw(-code.get()), extended_ack_text(&error.header));
-                    *outcome = Err(Refused { errno, words });
+                    *outcome = Err(Refused { errno, extended_ack });
                 }
             }
         }
         Ok(outcomes)
     }
 
-    fn next(&mut self) -> u32 {
+    fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
@@ -152,18 +154,18 @@ impl ChangeMode {
 struct Batch {
     bytes: Vec<u8>,
     /// Sequence number of the first request; the other requests have the next numbers.
-    first: u32,
+    first_sequence: u32,
     count: usize,
     /// Offset of the last request in `bytes`.
-    last: usize,
+    last_offset: usize,
 }
 
 impl Batch {
     fn add(&mut self, bytes: &[u8], sequence: u32) {
         if self.count == 0 {
-            self.first = sequence;
+            self.first_sequence = sequence;
         }
-        self.last = self.bytes.len();
+        self.last_offset = self.bytes.len();
         self.count += 1;
         self.bytes.extend(bytes);
     }
@@ -171,7 +173,9 @@ impl Batch {
     /// Requests an acknowledgement of the last request.
     fn acknowledge_last(&mut self) {
         const FLAGS: usize = 6;
-        if let Some(flags) = self.bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
+        if let Some(flags) =
+            self.bytes.get_mut(self.last_offset + FLAGS..self.last_offset + FLAGS + 2)
+        {
             let with_ack = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
             flags.copy_from_slice(&with_ack.to_ne_bytes());
         }

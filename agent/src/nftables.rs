@@ -3,10 +3,12 @@
 
 use std::io;
 
-use berth_host_facts::netlink::{DATAGRAM_SIZE, extended_ack_text, open, receive, split_messages};
+use berth_host_facts::netlink::{
+    DATAGRAM_SIZE, extended_ack_text, open_socket, receive, split_messages,
+};
 use berth_host_facts::nftables::{
-    Attributes, HEADERS, SUBSYSTEM, answer_errno, bridge_header, encode_message, message_type,
-    sequence,
+    Attributes, HEADERS_LENGTH, SUBSYSTEM, answer_errno, bridge_header, encode_message,
+    message_sequence, message_type,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -43,7 +45,8 @@ impl Transactions {
     /// # Errors
     /// If the kernel has no netfilter netlink.
     pub(crate) fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
+        let (socket, datagram) =
+            (open_socket(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -52,12 +55,13 @@ impl Transactions {
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown if the changes were applied.
     pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
-        let begin = self.next();
-        let mut batch = encode_message(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
-        for (place, change) in changes.iter().enumerate() {
-            let last = place + 1 == changes.len();
-            let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
-            let (kind, sequence) = (message_type(change.kind), self.next());
+        let first_sequence = self.next_sequence();
+        let mut batch =
+            encode_message(BATCH_BEGIN, NLM_F_REQUEST, first_sequence, batch_header(), &[]);
+        for (index, change) in changes.iter().enumerate() {
+            let is_last = index + 1 == changes.len();
+            let flags = change.flags | NLM_F_REQUEST | if is_last { NLM_F_ACK } else { 0 };
+            let (kind, sequence) = (message_type(change.kind), self.next_sequence());
             batch.extend(encode_message(
                 kind,
                 flags,
@@ -66,16 +70,17 @@ impl Transactions {
                 change.attributes.as_bytes(),
             ));
         }
-        let last = self.sequence;
-        let end = self.next();
-        batch.extend(encode_message(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
+        let last_sequence = self.sequence;
+        let end_sequence = self.next_sequence();
+        batch.extend(encode_message(BATCH_END, NLM_F_REQUEST, end_sequence, batch_header(), &[]));
         self.socket.send(&batch, 0)?;
         let mut result = Ok(());
         loop {
             receive(&self.socket, &mut self.datagram, "nf_tables")?;
             for part in split_messages(&self.datagram) {
-                let place = sequence(part).wrapping_sub(begin);
-                let (Some(errno), true) = (answer_errno(part), place <= last.wrapping_sub(begin))
+                let index = message_sequence(part).wrapping_sub(first_sequence);
+                let (Some(errno), true) =
+                    (answer_errno(part), index <= last_sequence.wrapping_sub(first_sequence))
                 else {
                     continue;
                 };
@@ -83,18 +88,18 @@ impl Transactions {
                     let errno = Errno::from_raw(errno);
                     result = Err(Refused {
                         errno,
-                        words: part.get(HEADERS..).and_then(extended_ack_text),
+                        extended_ack: part.get(HEADERS_LENGTH..).and_then(extended_ack_text),
                     });
                 }
                 // If the kernel refuses the whole batch, it reports the error for the first message of the batch.
-                if place == 0 || sequence(part) == last {
+                if index == 0 || message_sequence(part) == last_sequence {
                     return Ok(result);
                 }
             }
         }
     }
 
-    const fn next(&mut self) -> u32 {
+    const fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }

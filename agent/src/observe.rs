@@ -6,7 +6,7 @@ use std::cell::OnceCell;
 
 use berth_api::CpuSet;
 use berth_host_facts::host_settings::HostSettings;
-use berth_host_facts::kubelet::podresources::{Listed, PodResourcesError};
+use berth_host_facts::kubelet::podresources::{PodResourcesError, PodResourcesList};
 use berth_host_facts::root::Root;
 use berth_host_facts::services::HostServices;
 use berth_host_facts::setting::Unit;
@@ -26,15 +26,15 @@ impl HostServices for RunningServices {
         self.systemd.get_or_init(Systemd::connect).as_ref().ok()?.allowed_cpus(unit).ok()
     }
 
-    fn pod_resources(&self, root: &Root) -> Result<Option<Listed>, PodResourcesError> {
+    fn pod_resources(&self, root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
         pod_resources::list(root)
     }
 }
 
 /// Reads the facts of the host once.
 #[must_use]
-pub fn observe(root: &Root, wanted: &ObserveOptions) -> HostFacts {
-    berth_host_facts::observe(root, wanted, &RunningServices::default())
+pub fn observe(root: &Root, options: &ObserveOptions) -> HostFacts {
+    berth_host_facts::observe(root, options, &RunningServices::default())
 }
 
 /// Reads the current values of settings, and the facts that limit their changes.
@@ -45,5 +45,5 @@ pub fn settings(root: &Root, facts: &HostFacts) -> HostSettings {
 
 /// Returns the CPUs that systemd allows for a unit; the empty set means all CPUs.
 pub(crate) fn allowed_cpus(root: &Root, unit: Unit) -> Option<CpuSet> {
-    berth_host_facts::units::allowed(root, unit, &RunningServices::default())
+    berth_host_facts::units::read_allowed_cpus(root, unit, &RunningServices::default())
 }

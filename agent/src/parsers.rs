@@ -11,10 +11,10 @@ use crate::manifest::Manifest;
 use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId, VlanSet};
 use berth_host_facts::cpuinfo::CpuInfo;
 use berth_host_facts::kubelet::{
-    CpuManagerState, KubeletConfig, MemoryManagerState, Record, config, flags, memory_state,
+    CpuManagerState, KubeletConfig, MemoryManagerState, StartRecord, config, flags, memory_state,
 };
 use berth_host_facts::ledger::Ledger;
-use berth_host_facts::links::{link_of, networkd_manages, nm_manages, proc_net};
+use berth_host_facts::links::{networkd_manages, nm_manages, parse_link_message, proc_net};
 use berth_host_facts::netlink;
 use berth_host_facts::nftables;
 use berth_host_facts::notes::Notes;
@@ -52,7 +52,7 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("mounts", |bytes| {
         let text = text(bytes);
-        black_box((mounts::mounts(&text), mounts::mountinfo(&text)));
+        black_box((mounts::parse_mounts(&text), mounts::parse_mountinfo(&text)));
     }),
     ("kubelet_config", |bytes| {
         if let Ok(tree) = config::parse(&text(bytes)) {
@@ -69,7 +69,7 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("cpu_manager_state", |bytes| {
         if let Ok(state) = serde_json::from_slice::<CpuManagerState>(bytes) {
-            black_box((state.all(), state.by_pod()));
+            black_box((state.all_cpus(), state.exclusive_cpus_by_pod()));
         }
     }),
     ("memory_manager_state", |bytes| {
@@ -81,8 +81,12 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("routes", |bytes| {
         let text = text(bytes);
-        black_box((proc_net::routes_v4(&text), proc_net::routes_v6(&text), proc_net::vlans(&text)));
-        black_box(proc_net::ports(&text));
+        black_box((
+            proc_net::parse_routes_v4(&text),
+            proc_net::parse_routes_v6(&text),
+            proc_net::parse_vlans(&text),
+        ));
+        black_box(proc_net::parse_udp_ports(&text));
     }),
     ("names", |bytes| {
         let text = text(bytes);
@@ -96,8 +100,8 @@ pub const PARSERS: &[Parser] = &[
     ("tables", |bytes| {
         let text = text(bytes);
         black_box(cgroup::legacy_controllers(&text));
-        black_box(identity::neighbours(&text).count());
-        black_box(machine::field(&text, "PRETTY_NAME"));
+        black_box(identity::parse_arp_table(&text).count());
+        black_box(machine::os_release_field(&text, "PRETTY_NAME"));
         black_box((networkd_manages(&text), nm_manages(&text)));
     }),
     ("manifest", |bytes| {
@@ -108,14 +112,14 @@ pub const PARSERS: &[Parser] = &[
     ("ledger", |bytes| {
         let text = text(bytes);
         if let Ok(ledger) = Ledger::parse(&text, Some("boot")) {
-            let again = Ledger::parse(&ledger.render("boot"), Some("boot")).ok();
-            assert_eq!(again, Some(ledger), "{text:?}");
+            let reparsed = Ledger::parse(&ledger.render("boot"), Some("boot")).ok();
+            assert_eq!(reparsed, Some(ledger), "{text:?}");
         }
         round_trip::<Setting>(&text);
-        black_box(serde_json::from_str::<Record>(&text).ok());
+        black_box(serde_json::from_str::<StartRecord>(&text).ok());
     }),
     ("uevent", |bytes| {
-        black_box(daemon::is_relevant(bytes));
+        black_box(daemon::is_relevant_uevent(bytes));
     }),
     ("netlink", |bytes| {
         black_box(daemon::concerns_link(bytes, 2, "eth0"));
@@ -123,7 +127,7 @@ pub const PARSERS: &[Parser] = &[
         black_box(nftables::is_about_table(bytes, nftables::TABLE));
         for part in netlink::split_messages(bytes) {
             let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part);
-            black_box(message.ok().and_then(|message| link_of(&message)));
+            black_box(message.ok().and_then(|message| parse_link_message(&message)));
         }
     }),
 ];

@@ -1,8 +1,8 @@
 //! Berth's folder on the host, with the rollback ledger and other files that the agent needs after a
 //! restart.
 
-use berth_host_facts::kubelet::Record;
-use berth_host_facts::ledger::{FILE, KUBELET, Ledger};
+use berth_host_facts::kubelet::StartRecord;
+use berth_host_facts::ledger::{KUBELET_RECORD_FILE, LEDGER_FILE, Ledger};
 use berth_host_facts::root::Root;
 
 use crate::host_write::{HostWrite as _, WriteError};
@@ -13,7 +13,7 @@ pub const FOLDER: &str = "var/lib/berth";
 /// `revert` removes the file.
 pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
 /// Path of the lock file. A process that changes the host holds the lock.
-pub const LOCK: &str = "var/lib/berth/lock";
+pub const LOCK_FILE: &str = "var/lib/berth/lock";
 
 /// Saves the InfraNode that the API server sent last.
 ///
@@ -27,8 +27,8 @@ pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError>
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
-pub fn write_kubelet_record(root: &Root, record: &Record) -> Result<(), WriteError> {
-    save_file(root, KUBELET, &record.render())
+pub fn write_kubelet_record(root: &Root, record: &StartRecord) -> Result<(), WriteError> {
+    save_file(root, KUBELET_RECORD_FILE, &record.render())
 }
 
 /// Saves the rollback ledger durably, or removes its file if the ledger is empty.
@@ -37,9 +37,9 @@ pub fn write_kubelet_record(root: &Root, record: &Record) -> Result<(), WriteErr
 /// If the state folder is full, read-only or missing; the file is then unchanged.
 pub fn save_ledger(ledger: &Ledger, root: &Root, boot_id: &str) -> Result<(), WriteError> {
     if ledger == &Ledger::default() {
-        return root.remove(FILE);
+        return root.remove(LEDGER_FILE);
     }
-    save_file(root, FILE, &ledger.render(boot_id))
+    save_file(root, LEDGER_FILE, &ledger.render(boot_id))
 }
 
 fn save_file(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
@@ -62,11 +62,11 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.record_original_value(Setting::Ksm(KsmSetting::Run), Value::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
-        ledger.raised.insert("eth1".parse().unwrap());
+        ledger.uplinks_set_up.insert("eth1".parse().unwrap());
         save_ledger(&ledger, &root, "b").unwrap();
         assert_eq!(Ledger::read(&root, Some("b")), Ok(ledger));
         save_ledger(&Ledger::default(), &root, "b").unwrap();
-        assert!(!root.exists(FILE));
+        assert!(!root.exists(LEDGER_FILE));
         assert_eq!(Ledger::read(&root, Some("b")), Ok(Ledger::default()));
     }
 }

@@ -33,18 +33,18 @@ impl SystemdError {
     }
 }
 
-const NAME: &str = "org.freedesktop.systemd1";
-const MANAGER: &str = "org.freedesktop.systemd1.Manager";
-const UNIT: &str = "org.freedesktop.systemd1.Unit";
-const PATH: &str = "/org/freedesktop/systemd1";
+const BUS_NAME: &str = "org.freedesktop.systemd1";
+const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 /// systemd's private socket, which exists before the bus does, and which only root can use.
-const PRIVATE: &str = "unix:path=/run/systemd/private";
+const PRIVATE_ADDRESS: &str = "unix:path=/run/systemd/private";
 /// Number of the capability `CAP_NET_ADMIN` in a bit set.
 const CAP_NET_ADMIN: u32 = 12;
 /// Time limit for the start of a transient unit.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two checks of the state of a transient unit.
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Systemd {
     /// Connects over the system bus or, if no bus runs (early in the boot), directly to systemd.
@@ -54,7 +54,7 @@ impl Systemd {
     /// sockets.
     pub fn connect() -> Result<Self, SystemdError> {
         let bus = Connection::system();
-        let direct = || connection::Builder::address(PRIVATE)?.p2p().build();
+        let direct = || connection::Builder::address(PRIVATE_ADDRESS)?.p2p().build();
         bus.or_else(|on_bus| {
             direct().map_err(|error| SystemdError(format!("{on_bus}; and directly: {error}")))
         })
@@ -66,8 +66,10 @@ impl Systemd {
     /// # Errors
     /// Returns the error of systemd.
     pub fn allowed_cpus(&self, unit: Unit) -> Result<CpuSet, SystemdError> {
-        let path: OwnedObjectPath =
-            self.proxy(PATH, MANAGER)?.call("LoadUnit", &(unit.name(),)).map_err(systemd_error)?;
+        let path: OwnedObjectPath = self
+            .proxy(MANAGER_PATH, MANAGER_INTERFACE)?
+            .call("LoadUnit", &(unit.name(),))
+            .map_err(systemd_error)?;
         let interface = match unit {
             Unit::Init => "org.freedesktop.systemd1.Scope",
             Unit::System | Unit::User => "org.freedesktop.systemd1.Slice",
@@ -86,7 +88,7 @@ impl Systemd {
     /// Returns the error of systemd.
     pub fn set_allowed_cpus(&self, unit: Unit, cpus: &CpuSet) -> Result<(), SystemdError> {
         let properties = vec![("AllowedCPUs", Value::from(cpus.to_bytes()))];
-        let manager = self.proxy(PATH, MANAGER)?;
+        let manager = self.proxy(MANAGER_PATH, MANAGER_INTERFACE)?;
         manager
             .call::<_, _, ()>("SetUnitProperties", &(unit.name(), true, properties))
             .map_err(systemd_error)
@@ -115,7 +117,7 @@ impl Systemd {
             ("ProtectSystem", Value::from("strict")),
         ];
         let auxiliary: Vec<(&str, Vec<(&str, Value)>)> = Vec::new();
-        let manager = self.proxy(PATH, MANAGER)?;
+        let manager = self.proxy(MANAGER_PATH, MANAGER_INTERFACE)?;
         manager
             .call::<_, _, OwnedObjectPath>(
                 "StartTransientUnit",
@@ -126,28 +128,28 @@ impl Systemd {
         loop {
             let path: OwnedObjectPath =
                 manager.call("LoadUnit", &(unit,)).map_err(systemd_error)?;
-            let service = self.proxy(path.as_str(), UNIT)?;
+            let service = self.proxy(path.as_str(), UNIT_INTERFACE)?;
             let property = |name| service.get_property::<String>(name).map_err(systemd_error);
             let state = property("ActiveState")?;
             // systemd unloads a failed unit at once (`CollectMode`), and then does not find it. A unit is also inactive
             // before its job begins.
-            let gone = property("LoadState")? == "not-found";
+            let is_unloaded = property("LoadState")? == "not-found";
             match state.as_str() {
                 "active" => return Ok(()),
                 "failed" => return Err(SystemdError(format!("{unit} failed"))),
-                _ if gone => {
+                _ if is_unloaded => {
                     return Err(SystemdError(format!("{program} cannot be run as {unit}")));
                 }
-                _ if begin.elapsed() > START => {
+                _ if begin.elapsed() > START_TIMEOUT => {
                     return Err(SystemdError(format!("{unit} is still {state}")));
                 }
-                _ => std::thread::sleep(POLL),
+                _ => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
-        let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
+        let builder = proxy::Builder::new(&self.0).destination(BUS_NAME).and_then(|b| b.path(path));
         // A property cache would read all properties and subscribe to their changes, but only one request is needed.
         let builder =
             builder.and_then(|builder| builder.interface(interface)).map_err(systemd_error)?;

@@ -31,7 +31,7 @@ fn tree() -> Tree {
     tree
 }
 
-fn shape(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
+fn apply_spec(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
     let context = ApplyContext::new(&root, BOOT, &|| {});
@@ -40,10 +40,10 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
         &manifest.spec,
         &manifest.unparsed,
         &BTreeSet::new(),
-        &|| observe_for_plan(&root, &ObserveOptions::to_plan()),
+        &|| observe_for_plan(&root, &ObserveOptions::for_plan()),
         &mut |_| {},
     );
-    match converged.stopped {
+    match converged.blocked_reason {
         Some(why) => Err(why),
         None => Ok(converged),
     }
@@ -80,10 +80,10 @@ fn ledger(tree: &Tree) -> Ledger {
 }
 
 #[test]
-fn there_and_back() {
+fn all_changes_are_restored() {
     let tree = tree();
     let mut before = files(tree.path());
-    let there = shape(&tree, SPEC).unwrap();
+    let applied = apply_spec(&tree, SPEC).unwrap();
     let zone1 = "sys/devices/system/node/node1/hugepages";
     assert_eq!(read(&tree, &format!("{zone1}/hugepages-2048kB/nr_hugepages")), "4500");
     assert_eq!(read(&tree, &format!("{zone1}/hugepages-1048576kB/nr_hugepages")), "4");
@@ -91,7 +91,7 @@ fn there_and_back() {
     assert_eq!(read(&tree, "proc/irq/default_smp_affinity"), "100,00010000,01000001");
     assert_eq!(read(&tree, "proc/irq/40/smp_affinity_list"), "0,24,48,72");
     assert_eq!(read(&tree, "proc/irq/70/smp_affinity_list"), "0-95", "no driver has requested it");
-    let failed: Vec<String> = results(&there)
+    let failed: Vec<String> = results(&applied)
         .into_iter()
         .filter(|(_, r)| *r != ChangeResult::Done)
         .map(|(what, _)| what)
@@ -99,14 +99,14 @@ fn there_and_back() {
     // A captured tree has no systemd.
     assert!(failed.iter().all(|what| what.contains("AllowedCPUs")), "{failed:?}");
     assert_eq!(
-        there.outcomes.len(),
+        applied.outcomes.len(),
         11,
         "{:#?}",
-        there.outcomes.iter().map(|o| &o.what).collect::<Vec<_>>()
+        applied.outcomes.iter().map(|o| &o.what).collect::<Vec<_>>()
     );
 
-    let back = shape(&tree, "  profile: x").unwrap();
-    assert!(back.plan.is_empty(), "{:#?}", back.outcomes);
+    let restored = apply_spec(&tree, "  profile: x").unwrap();
+    assert!(restored.plan.is_empty(), "{:#?}", restored.outcomes);
     let mask = ["proc/irq/default_smp_affinity", "sys/devices/virtual/workqueue/cpumask"];
     for path in mask {
         assert_eq!(read(&tree, path), "ffffffff,ffffffff,ffffffff");
@@ -121,22 +121,22 @@ fn there_and_back() {
 }
 
 #[test]
-fn found_values_are_saved_before_the_first_write() {
+fn original_values_are_saved_before_the_first_write() {
     let tree = tree();
     std::fs::remove_dir(tree.path().join("var/lib/berth")).unwrap();
     tree.file("var/lib/berth", "not a folder");
     let before = files(tree.path());
-    let error = shape(&tree, SPEC).unwrap_err();
+    let error = apply_spec(&tree, SPEC).unwrap_err();
     assert!(matches!(error, ApplyBlocked::State(_)), "{error}");
     assert_eq!(before, files(tree.path()));
 }
 
 #[test]
-fn a_ledger_that_makes_no_sense_stops_everything() {
+fn invalid_ledger_prevents_all_changes() {
     let tree = tree();
     tree.file("var/lib/berth/found.json", "[]");
     let before = files(tree.path());
-    let error = shape(&tree, SPEC).unwrap_err().to_string();
+    let error = apply_spec(&tree, SPEC).unwrap_err().to_string();
     assert!(error.contains("/var/lib/berth/found.json: not a rollback ledger"), "{error}");
     assert_eq!(before, files(tree.path()));
 }
@@ -145,7 +145,7 @@ fn a_ledger_that_makes_no_sense_stops_everything() {
 fn a_failure_stops_nothing_else() {
     let tree = tree();
     std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/pages_to_scan")).unwrap();
-    let converged = shape(
+    let converged = apply_spec(
         &tree,
         "  ksm: {mode: 'On', pagesToScan: 200}\n  hugepages: [{size: 2Mi, zone: 0, count: 4100}]",
     )
@@ -164,18 +164,18 @@ fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
     tree.file(state, format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#));
     let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4100}]";
     tree.file("proc/uptime", "99.50 1\n");
-    let blocked = shape(&tree, spec).unwrap();
+    let blocked = apply_spec(&tree, spec).unwrap();
     assert_eq!(blocked.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());
     tree.file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
-    let runs = shape(&tree, spec).unwrap();
+    let runs = apply_spec(&tree, spec).unwrap();
     assert_eq!(runs.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());
     common::kubelet::stop(&tree);
-    let done = shape(&tree, spec).unwrap();
+    let done = apply_spec(&tree, spec).unwrap();
     assert_eq!(done.outcomes[0].result, ChangeResult::Done);
     assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts them");
     assert!(!tree.path().join(state).exists());
@@ -190,44 +190,47 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
         format!("kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/{folder}\0"),
     );
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
-    let there = |name: &str| tree.path().join(folder).join(name).exists();
-    shape(&tree, spec).unwrap();
-    assert!(there("99-berth.conf.staged") && !there("99-berth.conf"), "the node is not drained");
+    let exists = |name: &str| tree.path().join(folder).join(name).exists();
+    apply_spec(&tree, spec).unwrap();
+    assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"), "the node is not drained");
     assert!(tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
 
     let drained = r#"{"policyName":"static","defaultCpuSet":"0-95"}"#;
     tree.file("var/lib/kubelet/cpu_manager_state", drained);
-    shape(&tree, spec).unwrap();
-    assert!(there("99-berth.conf.staged") && !there("99-berth.conf"), "the kubelet still runs");
+    apply_spec(&tree, spec).unwrap();
+    assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"), "the kubelet still runs");
     common::kubelet::stop(&tree);
-    let active = shape(&tree, spec).unwrap();
-    assert!(there("99-berth.conf") && !there("99-berth.conf.staged"), "{:#?}", active.outcomes);
+    let active = apply_spec(&tree, spec).unwrap();
+    assert!(exists("99-berth.conf") && !exists("99-berth.conf.staged"), "{:#?}", active.outcomes);
     assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
-    assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
+    assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
     common::kubelet::start(&tree, 9000);
     // The kubelet has started with the drop-in.
     tree.file("var/lib/kubelet/cpu_manager_state", drained).file(
         "var/lib/kubelet/memory_manager_state",
         r#"{"policyName":"Static","machineState":{},"entries":{}}"#,
     );
-    assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
+    assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
 
     // A pod holds CPUs: the active drop-in stays until the next drain, also if the spec no longer contains the setting.
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
-    let kept = shape(&tree, "  profile: x").unwrap();
+    let kept = apply_spec(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);
-    assert!(there("99-berth.conf"));
+    assert!(exists("99-berth.conf"));
     tree.file("var/lib/kubelet/cpu_manager_state", drained);
-    assert_eq!(shape(&tree, "  profile: x").unwrap().outcomes[0].result, ChangeResult::Blocked);
+    assert_eq!(
+        apply_spec(&tree, "  profile: x").unwrap().outcomes[0].result,
+        ChangeResult::Blocked
+    );
     common::kubelet::stop(&tree);
-    shape(&tree, "  profile: x").unwrap();
-    assert!(!there("99-berth.conf") && ledger(&tree) == Ledger::default());
+    apply_spec(&tree, "  profile: x").unwrap();
+    assert!(!exists("99-berth.conf") && ledger(&tree) == Ledger::default());
 }
 
 /// Tests the first invariant: a kubelet that was not restarted and has written its old checkpoint again would not
 /// start with the drop-in. So the agent deactivates the drop-in.
 #[test]
-fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
+fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
     let tree = tree();
     let folder = "etc/kubernetes/kubelet.conf.d";
     tree.folder(folder)
@@ -238,17 +241,17 @@ fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
         .file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
         .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
-    shape(&tree, spec).unwrap();
+    apply_spec(&tree, spec).unwrap();
     common::kubelet::stop(&tree);
-    shape(&tree, spec).unwrap();
-    let there = |name: &str| tree.path().join(folder).join(name).exists();
-    assert!(there("99-berth.conf"));
+    apply_spec(&tree, spec).unwrap();
+    let exists = |name: &str| tree.path().join(folder).join(name).exists();
+    assert!(exists("99-berth.conf"));
     let ours = format!("/{folder}/99-berth.conf");
     assert_eq!(ledger(&tree).files, [ours].into(), "staged and made active in one go");
     // The kubelet was not restarted: it has run all the time.
     common::kubelet::start(&tree, 4200);
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
         .file("proc/88/comm", "virt-launcher\n");
-    shape(&tree, spec).unwrap();
-    assert!(there("99-berth.conf.staged") && !there("99-berth.conf"));
+    apply_spec(&tree, spec).unwrap();
+    assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"));
 }

@@ -37,7 +37,7 @@ fn warnings(tree: &Tree) -> String {
 }
 
 #[test]
-fn an_empty_tree_is_a_report_of_unknowns() {
+fn empty_tree_is_reported_as_unknown() {
     let tree = Tree::new();
     let node = report(&tree);
     let unknown = unknown(&node);
@@ -57,7 +57,7 @@ fn an_empty_tree_is_a_report_of_unknowns() {
 }
 
 #[test]
-fn a_root_that_is_not_there_is_one_sentence_and_exit_code_2() {
+fn missing_root_causes_one_message_and_exit_code_2() {
     for command in ["report", "check"] {
         let output = agent(&[command, "--root", "/no/such/folder"]);
         assert_eq!(output.status.code(), Some(2));
@@ -75,7 +75,7 @@ fn a_root_that_is_not_there_is_one_sentence_and_exit_code_2() {
 }
 
 #[test]
-fn garbage_is_named_by_file_and_value() {
+fn invalid_content_is_reported_with_file_and_value() {
     let tree = Tree::new();
     tree.file(&format!("{CPUS}/online"), "0-3\n")
         .file(&format!("{CPUS}/isolated"), "1-banana\n")

@@ -82,7 +82,7 @@ fn the_list_of_checks_is_available_as_json() {
 
 /// Checks that `tests/capture.sh` captures all files that the agent reads, so that both reports are equal.
 #[test]
-fn a_capture_of_this_machine_has_the_report_of_the_machine() {
+fn capture_and_live_machine_have_equal_reports() {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/capture.sh");
     let tree = Tree::new();
     let archive = tree.path().join("capture.tgz");

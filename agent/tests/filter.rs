@@ -104,11 +104,12 @@ const NOTHING: &str =
     "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\nspec: {}\n";
 
 #[test]
-fn what_only_switches_may_send_ends_in_the_host() {
-    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    if !nix::unistd::geteuid().is_root() || !["perl", "ip", "unshare"].into_iter().all(has) {
+fn switch_frames_of_guests_are_dropped() {
+    let is_installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !nix::unistd::geteuid().is_root() || !["perl", "ip", "unshare"].into_iter().all(is_installed)
+    {
         return skip::skip(
-            "what_only_switches_may_send_ends_in_the_host",
+            "switch_frames_of_guests_are_dropped",
             "needs root, perl, iproute2 and unshare",
         );
     }
@@ -135,14 +136,14 @@ fn what_only_switches_may_send_ends_in_the_host() {
         .env("frames", frames)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let log = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
 
     let names = Command::new("perl").args([frames, "names"]).output().unwrap().stdout;
     let names = String::from_utf8(names).unwrap();
     let lists: Vec<BTreeSet<&str>> = names.lines().map(|line| line.split(' ').collect()).collect();
     let [reserved, anyones] = lists.as_slice() else { unreachable!("{names}") };
-    let heard = |link: &str, who: &str| -> BTreeSet<String> {
+    let received = |link: &str, who: &str| -> BTreeSet<String> {
         let text = std::fs::read_to_string(folder.path().join(format!("{link}.heard"))).unwrap();
         let frames = text.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(':'));
         frames.map(|frame| frame.split(':').next().unwrap().to_owned()).collect()
@@ -152,12 +153,13 @@ fn what_only_switches_may_send_ends_in_the_host() {
     };
     let all = all_of(&reserved.union(anyones).copied().collect());
     for (link, by) in [("peer0", "the tunnel"), ("peer3", "an uplink that is a port")] {
-        assert_eq!(heard(link, "guest"), all_of(anyones), "a guest's, by {by}\n{said}");
-        assert_eq!(heard(link, "host"), all, "the host's own, by {by}\n{said}");
+        assert_eq!(received(link, "guest"), all_of(anyones), "a guest's, by {by}\n{log}");
+        assert_eq!(received(link, "host"), all, "the host's own, by {by}\n{log}");
     }
     // Frames that a Linux bridge itself does not forward (`is_link_local_ether_addr`), except BPDUs.
-    let kept = ["pause", "lacp", "eapol", "provider", "lldp"];
-    let passed = reserved.union(anyones).copied().filter(|name| !kept.contains(name)).collect();
-    assert_eq!(heard("peer1", "other"), all_of(&passed), "by another's bridge\n{said}");
-    assert_eq!(heard("peer2", "after"), all_of(&passed), "after revert\n{said}");
+    let not_forwarded = ["pause", "lacp", "eapol", "provider", "lldp"];
+    let passed =
+        reserved.union(anyones).copied().filter(|name| !not_forwarded.contains(name)).collect();
+    assert_eq!(received("peer1", "other"), all_of(&passed), "by another's bridge\n{log}");
+    assert_eq!(received("peer2", "after"), all_of(&passed), "after revert\n{log}");
 }

@@ -18,7 +18,7 @@ use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::ledger::{Ledger, NetworkRecord};
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions, observe_links};
-use common::kubelet::{modified, stop};
+use common::kubelet::{set_modified, stop};
 use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn with_drop_ins() -> Tree {
 }
 
 /// Writes a checkpoint of the Memory Manager with this number of 2 MiB pages in zone 0.
-fn counted(tree: &Tree, pages: u64) {
+fn write_memory_checkpoint(tree: &Tree, pages: u64) {
     let table = |total: u64| {
         format!(
             r#"{{"total":{total},"systemReserved":0,"allocatable":{total},"reserved":0,"free":{total}}}"#
@@ -67,7 +67,7 @@ fn counted(tree: &Tree, pages: u64) {
     tree.file(MEMORY_STATE, state);
 }
 
-fn is_static(tree: &Tree) {
+fn set_static_memory_manager(tree: &Tree) {
     let config =
         read(tree, CONFIG).replace("memoryManagerPolicy: None", "memoryManagerPolicy: Static");
     tree.file(CONFIG, config);
@@ -79,7 +79,7 @@ fn activate_by_hand(tree: &Tree) -> &Tree {
     if staged.exists() {
         std::fs::rename(staged, tree.path().join(DROP_IN)).unwrap();
     }
-    modified(tree, DROP_IN, LATER);
+    set_modified(tree, DROP_IN, LATER);
     tree
 }
 
@@ -87,11 +87,11 @@ fn read(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }
 
-fn there(tree: &Tree, path: &str) -> bool {
+fn exists(tree: &Tree, path: &str) -> bool {
     tree.path().join(path).exists()
 }
 
-fn shape_by(
+fn apply_spec_with(
     tree: &Tree,
     spec: &str,
     observe_for_plan: &dyn Fn(&Root) -> (HostFacts, HostSettings),
@@ -107,16 +107,16 @@ fn shape_by(
         &|| observe_for_plan(&root),
         &mut |_| {},
     );
-    assert_eq!(converged.stopped, None);
+    assert_eq!(converged.blocked_reason, None);
     converged
 }
 
-fn shape(tree: &Tree, spec: &str) -> Converged {
-    shape_by(tree, spec, &|root| observe_for_plan(root, &ObserveOptions::to_plan()))
+fn apply_spec(tree: &Tree, spec: &str) -> Converged {
+    apply_spec_with(tree, spec, &|root| observe_for_plan(root, &ObserveOptions::for_plan()))
 }
 
 /// Returns one line for each outcome, with its result and its message.
-fn said(converged: &Converged) -> String {
+fn outcome_lines(converged: &Converged) -> String {
     let line = |outcome: &berth_agent::apply::Outcome| {
         let message = outcome.message.as_deref().unwrap_or_default();
         format!("{:?} {}: {message}", outcome.result, outcome.what)
@@ -133,21 +133,21 @@ const STAGE: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet:
 fn pages_that_a_running_memory_manager_has_counted_stay() {
     let tree = host::rack1_a();
     tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
-    is_static(&tree);
-    counted(&tree, 4096);
-    let runs = said(&shape(&tree, PAGES));
+    set_static_memory_manager(&tree);
+    write_memory_checkpoint(&tree, 4096);
+    let runs = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(runs.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{runs}");
     assert!(runs.contains("systemctl stop kubelet"), "{runs}");
-    assert!(there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4096", "{runs}");
+    assert!(exists(&tree, MEMORY_STATE) && read(&tree, POOL) == "4096", "{runs}");
     // A missing file makes no difference: the running kubelet has the numbers in its memory.
     std::fs::remove_file(tree.path().join(MEMORY_STATE)).unwrap();
-    let gone = said(&shape(&tree, PAGES));
+    let gone = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
-    counted(&tree, 4096);
+    write_memory_checkpoint(&tree, 4096);
     stop(&tree);
-    let stopped = said(&shape(&tree, PAGES));
+    let stopped = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(stopped.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stopped}");
-    assert!(!there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
+    assert!(!exists(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
 }
 
 /// Checks that a stopped kubelet has only the pods on its disk: all other entries of its checkpoints are stale.
@@ -156,60 +156,60 @@ fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     let tree = host::rack1_a();
     let uid = "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e";
     tree.folder("var/lib/berth").folder("var/lib/kubelet/pods/another-pod");
-    is_static(&tree);
-    counted(&tree, 4096);
+    set_static_memory_manager(&tree);
+    write_memory_checkpoint(&tree, 4096);
     stop(&tree);
     tree.folder(&format!("var/lib/kubelet/pods/{uid}"));
-    let held = said(&shape(&tree, PAGES));
+    let held = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
     // If the folder of pods is not visible, the folder of their logs shows the pods.
     let pods = tree.path().join("var/lib/kubelet/pods");
     std::fs::remove_dir_all(&pods).unwrap();
     let logs = format!("var/log/pods/default_vm_{uid}");
     tree.folder(&logs);
-    let held = said(&shape(&tree, PAGES));
+    let held = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
     // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that time.
     std::fs::create_dir(&pods).unwrap();
-    let stale = said(&shape(&tree, PAGES));
+    let stale = outcome_lines(&apply_spec(&tree, PAGES));
     assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");
 }
 
 #[test]
-fn pages_go_back_when_the_old_checkpoint_has_returned() {
+fn pages_are_restored_if_the_old_checkpoint_returns() {
     let tree = host::rack1_a();
     tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
-    is_static(&tree);
-    counted(&tree, 4096);
+    set_static_memory_manager(&tree);
+    write_memory_checkpoint(&tree, 4096);
     tree.file(POOL, "4200\n");
-    let back = said(&shape(&tree, PAGES));
-    assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
+    let restored = outcome_lines(&apply_spec(&tree, PAGES));
+    assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
     assert_eq!(read(&tree, POOL), "4096");
     // The same result for a stopped kubelet that cannot start, because pods are still on its disk.
     let tree = host::rack1_a();
     tree.folder("var/lib/berth");
-    is_static(&tree);
-    counted(&tree, 4096);
+    set_static_memory_manager(&tree);
+    write_memory_checkpoint(&tree, 4096);
     tree.file(POOL, "4200\n").folder("var/lib/kubelet/pods/7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e");
     stop(&tree);
-    let back = said(&shape(&tree, PAGES));
-    assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
+    let restored = outcome_lines(&apply_spec(&tree, PAGES));
+    assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
 }
 
 /// Tests a pod with CPUs that the drop-in reserves: the policy names alone do not show the conflict.
 #[test]
-fn a_drop_in_of_the_same_policy_steps_back() {
+fn drop_in_with_the_same_policy_is_deactivated() {
     let tree = with_drop_ins();
     tree.file(CPU_STATE, DRAINED);
-    shape(&tree, STAGE);
-    assert!(there(&tree, STAGED) && !there(&tree, DROP_IN), "the kubelet still runs");
+    apply_spec(&tree, STAGE);
+    assert!(exists(&tree, STAGED) && !exists(&tree, DROP_IN), "the kubelet still runs");
     // An operator renames the drop-in to the name that the kubelet reads, and pods are started.
     activate_by_hand(&tree).file(
         CPU_STATE,
         r#"{"policyName":"static","defaultCpuSet":"0,2-48,50-95","entries":{"u":{"c":"1,49"}}}"#,
     );
-    shape(&tree, STAGE);
-    assert!(there(&tree, STAGED) && !there(&tree, DROP_IN));
+    apply_spec(&tree, STAGE);
+    assert!(exists(&tree, STAGED) && !exists(&tree, DROP_IN));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
     let tree = with_drop_ins();
     tree.file(CPU_STATE, DRAINED);
     // The agent has observed the kubelet before.
-    shape(&tree, STAGE);
+    apply_spec(&tree, STAGE);
     activate_by_hand(&tree);
     let status = &report(&tree)["status"];
     let kubelet = &status["capabilities"]["kubelet"];
@@ -235,9 +235,9 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
 }
 
 #[test]
-fn what_a_kubelet_started_with_is_unknown_if_its_files_are_younger() {
+fn configuration_is_unknown_if_files_are_newer_than_the_kubelet() {
     let tree = host::rack1_a();
-    modified(&tree, CONFIG, LATER);
+    set_modified(&tree, CONFIG, LATER);
     let status = &report(&tree)["status"];
     assert_eq!(
         status["capabilities"]["kubelet"],
@@ -246,8 +246,8 @@ fn what_a_kubelet_started_with_is_unknown_if_its_files_are_younger() {
         status["capabilities"]["kubelet"]
     );
     let unknown = status["unknown"].as_array().unwrap();
-    let why = unknown.iter().find(|one| one["path"] == "capabilities.kubelet").unwrap();
-    assert!(why["message"].as_str().unwrap().contains(&format!("/{CONFIG}")), "{why}");
+    let reason = unknown.iter().find(|one| one["path"] == "capabilities.kubelet").unwrap();
+    assert!(reason["message"].as_str().unwrap().contains(&format!("/{CONFIG}")), "{reason}");
     assert_eq!(status["zones"][0]["pinnableCPUs"], Value::Null);
 }
 
@@ -257,7 +257,7 @@ fn config_of(tree: &Tree) -> Value {
 
 /// Checks that only the host's kubelet is used, of several processes named `kubelet`.
 #[test]
-fn a_kubelet_in_a_pod_is_not_the_hosts() {
+fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     let theirs = "var/lib/tenant/config.yaml";
     let impostor = |groups: &str, status: &str| {
         let tree = host::rack1_a();
@@ -314,7 +314,7 @@ fn a_kubelet_in_a_pod_is_not_the_hosts() {
 /// Checks that a cycle that observes only links, without facts about the kubelet, keeps the time of the last change
 /// of pages.
 #[test]
-fn a_cycle_of_links_keeps_when_pages_changed() {
+fn link_cycle_keeps_the_time_of_page_changes() {
     let tree = host::rack1_a();
     let root = Root::open(tree.path()).unwrap();
     tree.folder("var/lib/berth");
@@ -324,7 +324,9 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
     // A network that does not exist any more, so that the cycle has something to save.
     ledger.networks.insert("trunk".to_owned(), NetworkRecord::default());
     save_ledger(&ledger, &root, BOOT).unwrap();
-    shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), HostSettings::default()));
+    apply_spec_with(&tree, "  networks: []", &|root| {
+        (observe_links(root, &[]), HostSettings::default())
+    });
     assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
 }
 
@@ -332,11 +334,11 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
 #[test]
 fn a_restart_is_not_advised_where_it_would_fail() {
     let tree = with_drop_ins();
-    shape(&tree, STAGE);
+    apply_spec(&tree, STAGE);
     activate_by_hand(&tree).file("proc/88/comm", "virt-launcher\n");
     let root = Root::open(tree.path()).unwrap();
-    let facts = observe(&root, &ObserveOptions::to_plan());
-    let advice = berth_agent::plan::kubelet::next_start(&facts);
+    let facts = observe(&root, &ObserveOptions::for_plan());
+    let advice = berth_agent::plan::kubelet::next_start_failure(&facts);
     let advice = advice.map(|refused| refused.to_string()).unwrap_or_default();
     assert!(advice.contains("drain") && advice.contains("systemctl stop kubelet"), "{advice}");
     assert!(!advice.contains("restart"), "{advice}");

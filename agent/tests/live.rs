@@ -73,7 +73,7 @@ fn two_reports_are_the_same_bytes() {
 }
 
 #[test]
-fn the_kernel_release_and_memory_are_this_machines() {
+fn kernel_release_and_memory_match_this_machine() {
     let node = json(&agent(&["report", "-o", "json"]));
     let capabilities = &node["status"]["capabilities"];
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -169,11 +169,11 @@ fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
         let part = |node: &Value| node["status"]["capabilities"][part].clone();
         assert_eq!(part(&theirs), part(&ours));
     }
-    let closed = std::fs::metadata("/dev/kvm").is_ok_and(|metadata| {
+    let needs_root = std::fs::metadata("/dev/kvm").is_ok_and(|metadata| {
         use std::os::unix::fs::PermissionsExt as _;
         metadata.permissions().mode() & 0o006 == 0
     });
-    if closed && kvm(&ours)["state"] == "Ready" {
+    if needs_root && kvm(&ours)["state"] == "Ready" {
         assert_eq!(kvm(&theirs)["state"], "NoPermission");
         assert_eq!(reason(&theirs, "capabilities.kvm.apiVersion").as_deref(), Some("NoPermission"));
     }

@@ -84,15 +84,16 @@ fn planned(facts: &HostFacts, spec: &str) -> Plan {
     let manifest = Manifest::parse(&text).unwrap();
     let shape = HostSettings::default();
     let mut plan =
-        plan(Input { spec: &manifest.spec, unparsed: &manifest.unparsed, facts, shape: &shape });
+        plan(Input { spec: &manifest.spec, unparsed: &manifest.unparsed, facts, settings: &shape });
     plan.faults = manifest.faults.into_iter().chain(plan.faults).collect();
     plan
 }
 
 fn sentences(plan: &Plan) -> Vec<String> {
     let line = |change: &Change| {
-        let why = change.blocked.as_ref().map(|why| format!(" BLOCKED {why}")).unwrap_or_default();
-        format!("{}{why}", change.id)
+        let blocked =
+            change.blocked.as_ref().map(|why| format!(" BLOCKED {why}")).unwrap_or_default();
+        format!("{}{blocked}", change.id)
     };
     plan.changes.iter().map(line).collect()
 }
@@ -111,7 +112,7 @@ fn state() -> Tree {
 }
 
 /// Applies a plan as the agent does, on a model of the kernel.
-fn carry_out(facts: &mut HostFacts, plan: &Plan) {
+fn apply_plan(facts: &mut HostFacts, plan: &Plan) {
     let mut plan = plan.clone();
     plan.changes.retain(|change| change.blocked.is_none());
     let model = Model { links: std::mem::take(&mut facts.links), ..Model::default() };
@@ -127,7 +128,7 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
         facts.ledger = Ledger::read(&root, Some(BOOT)).unwrap();
     });
     let model = model.into_inner();
-    assert!(model.broken.is_empty(), "{:#?}", model.broken);
+    assert!(model.violations.is_empty(), "{:#?}", model.violations);
     facts.links = model.links;
 }
 
@@ -146,7 +147,7 @@ fn tenants(list: &[(&str, &str, u32)]) -> String {
 }
 
 #[test]
-fn a_plan_reads_as_an_operator_would_say_it() {
+fn plan_is_readable_for_operators() {
     let mut facts = filtering_host();
     let spec = SHARED.to_owned() + &tenants(&[("cluster-abc", "trunk", 120)]);
     let first = planned(&facts, &spec);
@@ -159,7 +160,7 @@ fn a_plan_reads_as_an_operator_would_say_it() {
             "add VLAN 120 to eth1 on br-tenant for cluster-abc"
         ]
     );
-    carry_out(&mut facts, &first);
+    apply_plan(&mut facts, &first);
     assert!(planned(&facts, &spec).is_empty());
     let more = tenants(&[
         ("cluster-abc", "trunk", 120),
@@ -174,16 +175,16 @@ fn a_plan_reads_as_an_operator_would_say_it() {
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap().vlans =
         Some(PortVlans::default());
     assert!(planned(&facts, &spec).changes[0].drift);
-    let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+    let not_enforced = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
     assert!(
-        sentences(&left)[0].contains("BLOCKED another program changed it"),
+        sentences(&not_enforced)[0].contains("BLOCKED another program changed it"),
         "{:?}",
-        sentences(&left)
+        sentences(&not_enforced)
     );
 }
 
 #[test]
-fn what_would_strand_the_host_is_refused() {
+fn change_that_disconnects_the_host_is_refused() {
     let facts = filtering_host();
     let spec = SHARED.replace("eth1", "eth0") + &tenants(&[("a", "trunk", 120)]);
     let refused = sentences(&planned(&facts, &spec));
@@ -194,13 +195,13 @@ fn what_would_strand_the_host_is_refused() {
     let allowed =
         planned(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
     let trial: Vec<bool> =
-        allowed.changes.iter().map(|change| change.links().unwrap().trial).collect();
+        allowed.changes.iter().map(|change| change.link_work().unwrap().trial).collect();
     assert_eq!(trial, [false, false, true, false], "{:?}", sentences(&allowed));
     // The link has no default route and no address: the host's address is on `lo`, and another route leaves through
     // the link.
     let mut unnumbered = host();
     let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
-    eth1.destination = Some("10.0.0.0/8".to_owned());
+    eth1.route_destination = Some("10.0.0.0/8".to_owned());
     let spec_of_eth1 = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
     let refused = sentences(&planned(&unnumbered, &spec_of_eth1));
     assert_eq!(refused.len(), 1, "{refused:?}");
@@ -211,7 +212,7 @@ fn what_would_strand_the_host_is_refused() {
     // The same with the route on a VLAN link that is stacked on the uplink.
     let mut stacked = host();
     let vlan = stacked.links.all.iter_mut().find(|link| link.name.as_str() == "eth1.99").unwrap();
-    vlan.destination = Some("10.0.0.0/8".to_owned());
+    vlan.route_destination = Some("10.0.0.0/8".to_owned());
     let refused = sentences(&planned(&stacked, &spec_of_eth1));
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
     // Separate VLAN links do not change the uplink.
@@ -314,7 +315,7 @@ fn faults_hold_up_their_own_network_alone() {
 }
 
 #[test]
-fn a_vlan_that_a_link_steals_is_told_and_the_others_are_made() {
+fn stolen_vlan_is_reported_and_others_are_created() {
     let facts = host();
     for scenario in ["VlanAwareBridge", "BridgePerTenant"] {
         let spec = SHARED.replace("VlanAwareBridge", scenario).replace("br-tenant", "tn")
@@ -336,7 +337,7 @@ fn a_vlan_that_a_link_steals_is_told_and_the_others_are_made() {
 }
 
 /// Adds the port of a VM in a VLAN of the shared bridge.
-fn vm_comes(facts: &mut HostFacts, vlan: u16) {
+fn attach_vm(facts: &mut HostFacts, vlan: u16) {
     let id = VlanId::try_from(vlan).unwrap();
     let only = VlanSet::from_iter([id]);
     let vlans = PortVlans { all: only.clone(), untagged: only, pvid: Some(id) };
@@ -346,12 +347,12 @@ fn vm_comes(facts: &mut HostFacts, vlan: u16) {
 }
 
 #[test]
-fn a_network_that_a_vm_is_on_stays() {
+fn network_in_use_is_kept() {
     let mut facts = host();
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120), ("b", "trunk", 121)]);
     let first = planned(&facts, &spec);
-    carry_out(&mut facts, &first);
-    vm_comes(&mut facts, 121);
+    apply_plan(&mut facts, &first);
+    attach_vm(&mut facts, 121);
     let lines = sentences(&planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []")));
     assert_eq!(lines[0], "remove VLAN 120 from eth1 on br-tenant");
     assert!(
@@ -374,7 +375,7 @@ fn another_uplink_takes_the_place_of_the_first() {
     let mut facts = filtering_host();
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
     let first = planned(&facts, &spec);
-    carry_out(&mut facts, &first);
+    apply_plan(&mut facts, &first);
     let other = spec.replace("eth1", "eth2");
     let next = planned(&facts, &other);
     assert_eq!(
@@ -382,18 +383,18 @@ fn another_uplink_takes_the_place_of_the_first() {
         [filtered("eth1, eth2").as_str(), "make eth2 a port of br-tenant"],
         "by the first one frames leave until the second one has its place"
     );
-    carry_out(&mut facts, &next);
+    apply_plan(&mut facts, &next);
     let next = planned(&facts, &other);
     assert_eq!(sentences(&next), [filtered("eth2")], "eth1 may become anybody's port");
-    carry_out(&mut facts, &next);
+    apply_plan(&mut facts, &next);
     let bridge = name("br-tenant");
     let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
     assert_eq!(ports, ["eth2"], "two ways out of one bridge are a loop");
     assert!(planned(&facts, &other).is_empty());
     // The uplink was down originally. The plan sets it down only after the last link of Berth is removed from it.
-    let gone = planned(&facts, "  {}");
-    assert_eq!(sentences(&gone), ["remove br-tenant of network trunk"]);
-    carry_out(&mut facts, &gone);
+    let removal = planned(&facts, "  {}");
+    assert_eq!(sentences(&removal), ["remove br-tenant of network trunk"]);
+    apply_plan(&mut facts, &removal);
     assert_eq!(
         sentences(&planned(&facts, "  {}")),
         ["delete nftables table bridge berth", "set eth2 down"]
@@ -406,8 +407,8 @@ fn another_uplink_takes_the_place_of_the_first() {
 fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
     let mut facts = host();
     let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
-    carry_out(&mut facts, &first);
-    vm_comes(&mut facts, 120);
+    apply_plan(&mut facts, &first);
+    attach_vm(&mut facts, 120);
     let spec = SHARED.to_owned() + &tenants(&[("b", "trunk", 120)]);
     let state = planned(&facts, &spec).networks[0].clone();
     assert!(
@@ -416,54 +417,57 @@ fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
     );
     facts.links.all.retain(|link| link.name.as_str() != "vnet0");
     let free = planned(&facts, &spec);
-    carry_out(&mut facts, &free);
+    apply_plan(&mut facts, &free);
     assert_eq!(facts.ledger.networks["trunk"].tenants[&120], "b");
     assert_eq!(planned(&facts, &spec).networks[0].ready, 1);
 }
 
 #[test]
-fn rules_that_another_program_changed_are_put_back() {
+fn changed_rules_are_restored() {
     let mut facts = filtering_host();
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
     let first = planned(&facts, &spec);
-    carry_out(&mut facts, &first);
-    let BridgeFilter::There(sound) = facts.links.filter.clone() else { unreachable!() };
+    apply_plan(&mut facts, &first);
+    let BridgeFilter::Present(sound) = facts.links.filter.clone() else { unreachable!() };
     let mut accepts = sound.clone();
     accepts.chains.get_mut("forward").unwrap().rules.insert(0, String::new());
     let mut dormant = sound.clone();
     dormant.flags = 1;
-    let mut elsewhere = sound.clone();
-    elsewhere.chains.get_mut("forward").unwrap().hook = None;
-    let mut nowhere = sound.clone();
-    nowhere.sets.get_mut("uplinks").unwrap().clear();
-    for damaged in [accepts, dormant, elsewhere, nowhere] {
-        facts.links.filter = BridgeFilter::There(damaged);
+    let mut without_hook = sound.clone();
+    without_hook.chains.get_mut("forward").unwrap().hook = None;
+    let mut without_uplinks = sound.clone();
+    without_uplinks.sets.get_mut("uplinks").unwrap().clear();
+    for damaged in [accepts, dormant, without_hook, without_uplinks] {
+        facts.links.filter = BridgeFilter::Present(damaged);
         let plan = planned(&facts, &spec);
         assert_eq!(sentences(&plan), [filtered("eth1")]);
         assert!(plan.changes[0].drift);
-        let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
-        assert!(sentences(&left)[0].contains("BLOCKED another program changed it"), "{left:?}");
+        let not_enforced = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+        assert!(
+            sentences(&not_enforced)[0].contains("BLOCKED another program changed it"),
+            "{not_enforced:?}"
+        );
     }
     // An agent without permission to read the table does not plan changes of it.
     facts.links.filter = BridgeFilter::Unknown;
     assert!(planned(&facts, &spec).is_empty());
     // Rules of an older agent are not drift, and `enforce: false` does not prevent their update.
-    facts.links.filter = BridgeFilter::There(Table::default());
+    facts.links.filter = BridgeFilter::Present(Table::default());
     facts.ledger.filter.as_mut().unwrap().version = 0;
     let plan = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
     assert_eq!(sentences(&plan), [filtered("eth1")]);
 }
 
 #[test]
-fn a_table_that_is_gone_with_its_networks_is_forgotten() {
+fn record_of_a_deleted_table_is_removed() {
     let mut facts = filtering_host();
     let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
-    carry_out(&mut facts, &first);
-    let gone = planned(&facts, "  {}");
-    carry_out(&mut facts, &gone);
+    apply_plan(&mut facts, &first);
+    let removal = planned(&facts, "  {}");
+    apply_plan(&mut facts, &removal);
     facts.links.filter = BridgeFilter::Absent;
     let plan = planned(&facts, "  {}");
-    assert!(plan.is_empty() && plan.forget_networks.filter, "{:?}", sentences(&plan));
+    assert!(plan.is_empty() && plan.stale_records.filter, "{:?}", sentences(&plan));
 }
 
 /// Generates a random spec of two networks with their tenants.
@@ -480,8 +484,8 @@ fn some_spec() -> impl Strategy<Value = String> {
             _ => format!("{{name: {name}, scenario: Vxlan, bridge: {name}, vxlan: {{localAddress: 10.0.0.1, port: {}, peers: [10.0.0.2]}}}}", port(name)),
         };
         let tenants = |(kind, ids): &(usize, BTreeSet<u32>), name: &str| {
-            let what = if *kind == 2 { "vni" } else { "vlan" };
-            ids.iter().filter(|id| **id != 99).map(|id| format!("  - {{name: {name}-{id}, network: {name}, {what}: {id}}}\n")).collect::<String>()
+            let id_field = if *kind == 2 { "vni" } else { "vlan" };
+            ids.iter().filter(|id| **id != 99).map(|id| format!("  - {{name: {name}-{id}, network: {name}, {id_field}: {id}}}\n")).collect::<String>()
         };
         format!(
             "  networks:\n  - {}\n  - {}\n  tenantNetworks:\n{}{}  - {{name: last, network: n1, {}: 401}}\n",
@@ -496,7 +500,7 @@ fn some_spec() -> impl Strategy<Value = String> {
 
 /// Returns the links of other programs, with the properties that a plan may change.
 fn foreign(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool>)> {
-    let all = facts.links.all.iter().filter(|link| !link.is_ours());
+    let all = facts.links.all.iter().filter(|link| !link.is_created_by_berth());
     all.map(|link| (link.name.to_string(), (link.master.clone(), link.up))).collect()
 }
 
@@ -508,13 +512,13 @@ proptest! {
     #[test]
     fn a_second_plan_is_empty(specs in prop::collection::vec(some_spec(), 1..4), damage in any::<prop::sample::Index>()) {
         let mut facts = filtering_host();
-        let found = foreign(&facts);
+        let original = foreign(&facts);
         for spec in &specs {
             // A change of the scenario may need one round for links that are removed and one for links that are created.
             for _ in 0..3 {
                 let plan = planned(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);
-                carry_out(&mut facts, &plan);
+                apply_plan(&mut facts, &plan);
             }
             let plan = planned(&facts, spec);
             prop_assert!(plan.is_empty(), "{:#?}", sentences(&plan));
@@ -524,24 +528,24 @@ proptest! {
             let plan = planned(&facts, spec);
             prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
             // Another program deletes one of Berth's links.
-            let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_ours()).map(|l| l.name.clone()).collect();
-            let gone = &ours[damage.index(ours.len())];
-            step(&mut facts.links, &LinkOp::Remove(gone.clone())).unwrap();
+            let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_created_by_berth()).map(|l| l.name.clone()).collect();
+            let deleted = &ours[damage.index(ours.len())];
+            step(&mut facts.links, &LinkOp::Remove(deleted.clone())).unwrap();
             let plan = planned(&facts, spec);
             prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
             for _ in 0..2 {
                 let plan = planned(&facts, spec);
-                carry_out(&mut facts, &plan);
+                apply_plan(&mut facts, &plan);
             }
             prop_assert!(planned(&facts, spec).is_empty());
         }
         for _ in 0..2 {
             let plan = planned(&facts, "  {}");
-            carry_out(&mut facts, &plan);
+            apply_plan(&mut facts, &plan);
         }
         let nothing = planned(&facts, "  {}");
         prop_assert!(nothing.is_empty(), "{:?}", sentences(&nothing));
-        prop_assert_eq!(foreign(&facts), found);
+        prop_assert_eq!(foreign(&facts), original);
         prop_assert_eq!(&facts.ledger, &Ledger::default());
     }
 }

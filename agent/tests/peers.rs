@@ -38,13 +38,13 @@ fn lscpu_agrees() {
     }
     // The other captures lack files that lscpu needs.
     each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |_, machine| {
-        if let Some(said) = lscpu::from_tree(&machine.root) {
-            lscpu::compare(&said, machine);
+        if let Some(output) = lscpu::from_tree(&machine.root) {
+            lscpu::compare(&output, machine);
         }
     });
     each_machine(&data::files("lscpu", ".tar.gz"), ".tar.gz", |folder, machine| {
-        let said = read(&folder.join(format!("expected/{}.txt", machine.name)));
-        lscpu::compare(&said, machine);
+        let output = read(&folder.join(format!("expected/{}.txt", machine.name)));
+        lscpu::compare(&output, machine);
     });
 }
 

@@ -34,7 +34,7 @@ impl Planned {
         self.json["changes"].as_array().unwrap().iter().map(line).collect()
     }
 
-    fn only(&self) -> String {
+    fn only_line(&self) -> String {
         let lines = self.lines();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         lines.concat()
@@ -55,12 +55,12 @@ fn plan(tree: &Tree, spec: &str) -> Planned {
     }
 }
 
-fn ledger(tree: &Tree, entries: &str) {
+fn write_ledger(tree: &Tree, entries: &str) {
     tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{entries}}}}}"#));
 }
 
 #[test]
-fn a_host_as_asked_gives_an_empty_plan() {
+fn host_in_the_desired_state_has_an_empty_plan() {
     let tree = host::rack1_a();
     let plan = plan(
         &tree,
@@ -72,7 +72,7 @@ fn a_host_as_asked_gives_an_empty_plan() {
 }
 
 #[test]
-fn the_whole_sample_in_its_order() {
+fn sample_changes_are_ordered() {
     let tree = host::rack1_a();
     let plan = plan(
         &tree,
@@ -109,22 +109,34 @@ fn huge_pages_are_never_taken_below_use() {
     let tree = host::rack1_a();
     let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
     tree.file(&format!("{pool}/free_hugepages"), "3072\n");
-    let to =
+    let plan_count =
         |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
-    assert_eq!(to(1024).only(), "hugepages 2Mi zone 0: 4096 -> 1024");
-    let blocked = to(1023);
+    assert_eq!(plan_count(1024).only_line(), "hugepages 2Mi zone 0: 4096 -> 1024");
+    let blocked = plan_count(1023);
     assert_eq!(blocked.code, 1);
-    assert!(blocked.only().contains("1024 of the 4096 pages are in use"), "{}", blocked.only());
+    assert!(
+        blocked.only_line().contains("1024 of the 4096 pages are in use"),
+        "{}",
+        blocked.only_line()
+    );
     // The kernel has reserved the pages, and only this zone can provide them.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
-    assert!(to(1024).only().contains("1028 of the 4096"), "{}", to(1024).only());
+    assert!(
+        plan_count(1024).only_line().contains("1028 of the 4096"),
+        "{}",
+        plan_count(1024).only_line()
+    );
     // The limit of a pod reserves the pages.
     tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").file(
         "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
         format!("{}\n", 8000u64 << 21),
     );
-    assert!(to(2048).only().contains("exceed the pages of this size"), "{}", to(2048).only());
-    assert_eq!(to(4000).only(), "hugepages 2Mi zone 0: 4096 -> 4000");
+    assert!(
+        plan_count(2048).only_line().contains("exceed the pages of this size"),
+        "{}",
+        plan_count(2048).only_line()
+    );
+    assert_eq!(plan_count(4000).only_line(), "hugepages 2Mi zone 0: 4096 -> 4000");
 }
 
 #[test]
@@ -134,9 +146,9 @@ fn the_host_keeps_memory_for_itself() {
         |count: u32| plan(&tree, &format!("  hugepages: [{{size: 1Gi, zone: 1, count: {count}}}]"));
     let partly = grow(200);
     assert!(
-        partly.only().starts_with("hugepages 1Gi zone 1: 16 -> 136 of 200"),
+        partly.only_line().starts_with("hugepages 1Gi zone 1: 16 -> 136 of 200"),
         "{}",
-        partly.only()
+        partly.only_line()
     );
     assert_eq!(partly.code, 0);
     tree.file(
@@ -144,9 +156,9 @@ fn the_host_keeps_memory_for_itself() {
         "Node 1 MemTotal: 264241152 kB\nNode 1 MemFree: 1000 kB\n",
     );
     assert!(
-        grow(200).only().contains("insufficient memory: zone 1 has 1000 KiB to give"),
+        grow(200).only_line().contains("insufficient memory: zone 1 has 1000 KiB to give"),
         "{}",
-        grow(200).only()
+        grow(200).only_line()
     );
 }
 
@@ -168,25 +180,25 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
             table(4300)
         ),
     );
-    let to =
+    let plan_count =
         |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
     tree.file(pool, "4300\n");
-    let blocked = to(4200).only();
-    assert!(blocked.contains("has counted 4300 pages there"), "{blocked}");
+    let blocked = plan_count(4200).only_line();
+    assert!(blocked.contains("has recorded 4300 pages of this zone"), "{blocked}");
     let waits = "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods run";
     assert!(blocked.contains(waits), "{blocked}");
     tree.file(pool, "4096\n");
-    assert_eq!(to(4200).only(), "hugepages 2Mi zone 0: 4096 -> 4300");
+    assert_eq!(plan_count(4200).only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
     // After a reboot: the kubelet needs the counted number of pages to start, with or without pods.
-    let back = to(4300);
-    assert_eq!(back.only(), "hugepages 2Mi zone 0: 4096 -> 4300");
-    assert!(back.json["changes"][0]["removes"].is_null());
+    let restored = plan_count(4300);
+    assert_eq!(restored.only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
+    assert!(restored.json["changes"][0]["removes"].is_null());
     tree.file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
     tree.file(pool, "4300\n");
-    let drained = to(4200).only();
+    let drained = plan_count(4200).only_line();
     assert!(drained.contains("waits until the kubelet is stopped"), "{drained}");
     assert!(
         drained.contains(
@@ -195,15 +207,15 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     );
     common::kubelet::stop(&tree);
     tree.file(pool, "4096\n");
-    let drained = to(4200);
-    assert_eq!(drained.only(), "hugepages 2Mi zone 0: 4096 -> 4200");
+    let drained = plan_count(4200);
+    assert_eq!(drained.only_line(), "hugepages 2Mi zone 0: 4096 -> 4200");
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
 }
 
 /// Checks that memory of the first pool is not available to the second, and that memory released by a smaller pool is
 /// available.
 #[test]
-fn room_is_counted_once() {
+fn memory_is_counted_once() {
     let tree = host::rack1_a();
     let both = plan(
         &tree,
@@ -222,9 +234,9 @@ fn room_is_counted_once() {
 
 /// Tests a typo: `hugepage` may mean `hugepages`, so the plan does not restore the settings of huge pages.
 #[test]
-fn a_misspelt_part_puts_nothing_back() {
+fn misspelt_field_restores_nothing() {
     let tree = host::rack1_a();
-    ledger(&tree, r#""hugepages 1Gi zone 0":{"found":"0","set":"16"}"#);
+    write_ledger(&tree, r#""hugepages 1Gi zone 0":{"found":"0","set":"16"}"#);
     for spec in [
         "  hugepage: [{size: 1Gi, zone: 0, count: 16}]",
         "  transparentHugepages: Madvise\n  colour: red",
@@ -268,7 +280,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
 }
 
 #[test]
-fn a_set_that_the_kubelet_keeps_already_is_kept() {
+fn reserved_cpus_of_the_kubelet_are_kept() {
     let tree = host::rack1_a();
     let config = |cpus: &str| {
         let text = format!("kind: KubeletConfiguration\nreservedSystemCPUs: '{cpus}'\n");
@@ -294,7 +306,7 @@ fn cpus_of_running_pods_are_not_given_to_the_host() {
 }
 
 #[test]
-fn housekeeping_says_what_would_undo_it() {
+fn housekeeping_reports_conflicting_settings() {
     let tree = host::rack1_a();
     let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
     tree.file("proc/900/comm", "irqbalance\n");
@@ -321,7 +333,7 @@ fn housekeeping_says_what_would_undo_it() {
 
 /// Tests a kubelet with the systemd cgroup driver and a runtime without it: pods are below the unit of the runtime.
 #[test]
-fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
+fn housekeeping_skips_units_with_pods_or_vms() {
     const POD: &str = "kubepods-pod6f9d2f1e_0c3a_4f0e_9a55_0d6f1a2b3c4d.slice:cri-containerd:0a1b";
     let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
     let blocked = |processes: &[(&str, &str, &str)]| {
@@ -361,7 +373,7 @@ fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
 }
 
 #[test]
-fn interrupts_that_cannot_move_are_left_and_counted() {
+fn unmovable_interrupts_are_skipped_and_counted() {
     let tree = host::rack1_a();
     let learned =
         r#""interrupt 40":{"found":"0-95"}}, "unmovableInterrupts":{"60":"nvme0q1","0":"other"#;
@@ -375,21 +387,27 @@ fn interrupts_that_cannot_move_are_left_and_counted() {
 fn ksm_has_one_owner() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'On'}";
-    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1");
+    assert_eq!(plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
     tree.file("proc/77/comm", "ksmtuned\n");
-    assert!(plan(&tree, spec).only().contains("BLOCKED ksmtuned controls KSM"));
+    assert!(plan(&tree, spec).only_line().contains("BLOCKED ksmtuned controls KSM"));
     tree.file("proc/77/comm", "virt-handler\n");
-    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1", "virt-handler that was not asked to");
+    assert_eq!(
+        plan(&tree, spec).only_line(),
+        "ksm run: 0 -> 1",
+        "virt-handler that was not asked to"
+    );
     tree.file("sys/kernel/mm/ksm/run", "1\n");
-    assert!(plan(&tree, "  ksm: {mode: 'Off'}").only().contains("BLOCKED KubeVirt's virt-handler"));
+    assert!(
+        plan(&tree, "  ksm: {mode: 'Off'}").only_line().contains("BLOCKED KubeVirt's virt-handler")
+    );
     assert!(plan(&tree, "  ksm: {mode: Observe}").lines().is_empty());
 
     // virt-handler has reset what Berth had set: a second try would repeat the conflict.
     tree.file("sys/kernel/mm/ksm/run", "0\n");
-    ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
-    assert!(plan(&tree, spec).only().contains("virt-handler runs and KSM was changed"));
+    write_ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
+    assert!(plan(&tree, spec).only_line().contains("virt-handler runs and KSM was changed"));
     tree.file("proc/77/comm", "other\n");
-    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1");
+    assert_eq!(plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
     for wrong in ["sleepMillis: 0", "pagesToScan: 0"] {
         let fault = plan(&tree, &format!("  ksm: {{mode: 'On', {wrong}}}"));
         assert!(fault.code == 2 && fault.stderr.contains("must be from 1 to"), "{}", fault.stderr);
@@ -398,22 +416,24 @@ fn ksm_has_one_owner() {
 
 /// Checks the restore of `run` to 2, by which many hosts switch KSM off: unmerging many pages takes memory.
 #[test]
-fn unmerging_to_put_back_needs_room_too() {
+fn restore_that_unmerges_pages_needs_free_memory() {
     let tree = host::rack1_a();
-    ledger(&tree, r#""ksm run":{"found":"2","set":"1"}"#);
+    write_ledger(&tree, r#""ksm run":{"found":"2","set":"1"}"#);
     tree.file("sys/kernel/mm/ksm/run", "1\n");
-    assert_eq!(plan(&tree, "  profile: x").only(), "ksm run: 1 -> 2");
+    assert_eq!(plan(&tree, "  profile: x").only_line(), "ksm run: 1 -> 2");
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
-    assert!(plan(&tree, "  profile: x").only().contains("BLOCKED merged pages would need 250 GiB"));
+    assert!(
+        plan(&tree, "  profile: x").only_line().contains("BLOCKED merged pages would need 250 GiB")
+    );
 }
 
 #[test]
-fn drifted_interrupts_are_left_and_new_ones_are_moved() {
+fn drifted_interrupts_are_kept_and_new_ones_are_moved() {
     let tree = host::rack1_a();
-    ledger(&tree, r#""interrupt 40":{"found":"0-95","set":"0,24,48,72"}"#);
-    let left =
+    write_ledger(&tree, r#""interrupt 40":{"found":"0-95","set":"0,24,48,72"}"#);
+    let not_enforced =
         plan(&tree, "  enforce: false\n  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
-    let interrupts: Vec<String> = left
+    let interrupts: Vec<String> = not_enforced
         .lines()
         .into_iter()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
@@ -429,7 +449,7 @@ fn drifted_interrupts_are_left_and_new_ones_are_moved() {
 }
 
 #[test]
-fn ksm_auto_is_the_kernels_or_a_loop_on_memory() {
+fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
     let tree = host::rack1_a();
     let auto = |tree: &Tree, more: &str| plan(tree, &format!("  ksm: {{mode: Auto{more}}}"));
     let lines = auto(&tree, ", pagesToScan: 500").lines();
@@ -455,25 +475,25 @@ fn ksm_auto_is_the_kernels_or_a_loop_on_memory() {
 }
 
 #[test]
-fn merging_across_zones_needs_room_to_unmerge() {
+fn changing_merge_across_nodes_needs_memory_to_unmerge() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'Off', mergeAcrossNodes: false}";
-    assert_eq!(plan(&tree, spec).only(), "ksm merge_across_nodes: 1 -> 0");
+    assert_eq!(plan(&tree, spec).only_line(), "ksm merge_across_nodes: 1 -> 0");
     // 200 GiB would be unmerged, and 252 GiB are available, which is enough; 250 GiB are too much.
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
     assert_eq!(plan(&tree, spec).code, 0);
     tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
     assert!(
-        plan(&tree, spec).only().contains("BLOCKED merged pages would need 250 GiB"),
+        plan(&tree, spec).only_line().contains("BLOCKED merged pages would need 250 GiB"),
         "{}",
-        plan(&tree, spec).only()
+        plan(&tree, spec).only_line()
     );
 }
 
 #[test]
-fn what_is_no_longer_asked_for_goes_back() {
+fn removed_settings_are_restored() {
     let tree = host::rack1_a();
-    ledger(
+    write_ledger(
         &tree,
         r#""transparent hugepages":{"found":"always","set":"madvise"},
            "ksm run":{"found":"0","set":"1"},"hugepages 1Gi zone 0":{"found":"0","set":"16"},
@@ -492,19 +512,21 @@ fn what_is_no_longer_asked_for_goes_back() {
 }
 
 #[test]
-fn drift_is_repaired_or_only_told() {
+fn drift_is_corrected_or_only_reported() {
     let tree = host::rack1_a();
-    ledger(&tree, r#""transparent hugepages":{"found":"always","set":"never"}"#);
+    write_ledger(&tree, r#""transparent hugepages":{"found":"always","set":"never"}"#);
     let repaired = plan(&tree, "  transparentHugepages: Never");
     assert_eq!(repaired.json["changes"][0]["drift"], true);
     assert_eq!(repaired.code, 0);
     let drift = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
-    assert!(drift.only().contains("BLOCKED another program changed it after Berth had set it"));
+    assert!(
+        drift.only_line().contains("BLOCKED another program changed it after Berth had set it")
+    );
     let misspelt = plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
-    assert!(misspelt.only().contains("spec.enforce is false"), "{}", misspelt.only());
+    assert!(misspelt.only_line().contains("spec.enforce is false"), "{}", misspelt.only_line());
     let desired = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
     assert_eq!(
-        (desired.code, desired.only()),
+        (desired.code, desired.only_line()),
         (0, "transparent hugepages: madvise -> always".to_owned())
     );
 }
@@ -553,7 +575,7 @@ fn a_manifest_for_another_node_is_refused() {
 }
 
 #[test]
-fn a_broken_ledger_is_told() {
+fn invalid_ledger_is_reported() {
     let tree = host::rack1_a();
     tree.file(LEDGER, "{");
     assert!(
@@ -612,7 +634,7 @@ fn the_kubelet_is_advised_with_fields_that_it_takes() {
 fn a_staged_drop_in_waits_for_the_drain() {
     let tree = host::rack1_a();
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
-    let no_folder = plan(&tree, spec).only();
+    let no_folder = plan(&tree, spec).only_line();
     assert!(no_folder.contains("BLOCKED the kubelet runs without --config-dir"), "{no_folder}");
     tree.file(
         "proc/1412/cmdline",

@@ -15,23 +15,23 @@ use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::counts::Counts;
+use crate::counts::RequestCounts;
 
 /// Time between two checks of a condition.
-const PAUSE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of objects of a page of a list.
 const PAGE: u32 = 500;
 
 /// An object to create.
 #[derive(Debug)]
-pub(crate) struct New {
+pub(crate) struct NewObject {
     /// URL path of the collection.
     pub(crate) path: String,
     body: Vec<u8>,
 }
 
-impl New {
-    pub(crate) fn at(path: impl Into<String>, object: &Value) -> Self {
+impl NewObject {
+    pub(crate) fn new(path: impl Into<String>, object: &Value) -> Self {
         Self { path: path.into(), body: object.to_string().into_bytes() }
     }
 }
@@ -40,26 +40,26 @@ impl New {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     runtime: Runtime,
-    client: Caller,
-    at_once: usize,
+    client: CountingClient,
+    concurrency: usize,
 }
 
 /// Sends and counts requests. Clones share the counter, so that background tasks are counted too.
 #[derive(Clone)]
-pub(crate) struct Caller {
+pub(crate) struct CountingClient {
     client: Client,
-    own: Arc<Mutex<Counts>>,
+    sent_requests: Arc<Mutex<RequestCounts>>,
 }
 
-impl std::fmt::Debug for Caller {
+impl std::fmt::Debug for CountingClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Caller").finish_non_exhaustive()
+        f.debug_struct("CountingClient").finish_non_exhaustive()
     }
 }
 
 impl Cluster {
     /// Creates a client. The constructor sends no request.
-    pub(crate) fn of(kubeconfig: &Path, at_once: usize) -> Result<Self> {
+    pub(crate) fn new(kubeconfig: &Path, concurrency: usize) -> Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build()?;
         let client = runtime.block_on(async {
@@ -69,51 +69,64 @@ impl Cluster {
             anyhow::Ok(Client::try_from(config)?)
         });
         let client = client.with_context(|| kubeconfig.display().to_string())?;
-        Ok(Self { runtime, client: Caller { client, own: Arc::default() }, at_once })
+        Ok(Self {
+            runtime,
+            client: CountingClient { client, sent_requests: Arc::default() },
+            concurrency,
+        })
     }
 
     /// Runs a task in the background until the client is dropped.
-    pub(crate) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    pub(crate) fn caller(&self) -> Caller {
+    pub(crate) fn counting_client(&self) -> CountingClient {
         self.client.clone()
     }
 
     /// Returns the requests that this client has sent.
-    pub(crate) fn own(&self) -> Counts {
-        self.client.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn sent_requests(&self) -> RequestCounts {
+        self.client.sent_requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Creates new objects in parallel and returns the elapsed time. Fails if an object exists.
-    pub(crate) fn create(&self, objects: &[New]) -> Result<Duration> {
+    pub(crate) fn create(&self, objects: &[NewObject]) -> Result<Duration> {
         let begin = Instant::now();
         self.runtime.block_on(async {
             let each = objects.iter().map(|new| async { self.client.create(new).await.map(drop) });
-            stream::iter(each).buffer_unordered(self.at_once).try_collect::<()>().await
+            stream::iter(each).buffer_unordered(self.concurrency).try_collect::<()>().await
         })?;
         Ok(begin.elapsed())
     }
 
     /// Creates objects as [`Self::create`] does, and returns the uids in the same order.
-    pub(crate) fn made(&self, objects: &[New]) -> Result<Vec<String>> {
+    pub(crate) fn create_returning_uids(&self, objects: &[NewObject]) -> Result<Vec<String>> {
         self.runtime.block_on(async {
             let each = objects.iter().map(|new| async {
-                let made: PartialObjectMeta =
+                let created: PartialObjectMeta =
                     serde_json::from_str(&self.client.create(new).await?)?;
-                made.metadata.uid.with_context(|| format!("an object without uid in {}", new.path))
+                created
+                    .metadata
+                    .uid
+                    .with_context(|| format!("an object without uid in {}", new.path))
             });
-            stream::iter(each).buffered(self.at_once).try_collect().await
+            stream::iter(each).buffered(self.concurrency).try_collect().await
         })
     }
 
-    /// Applies merge patches to objects of a collection by name, or to the subresource `part` if `part` is not empty.
-    pub(crate) fn merge(&self, path: &str, part: &str, changes: &[(String, Value)]) -> Result<()> {
+    /// Applies merge patches to objects of a collection by name, or to the subresource `subresource` if `subresource` is not empty.
+    pub(crate) fn merge(
+        &self,
+        path: &str,
+        subresource: &str,
+        changes: &[(String, Value)],
+    ) -> Result<()> {
         self.runtime.block_on(async {
-            let each =
-                changes.iter().map(|(name, change)| self.client.merge(path, name, part, change));
-            stream::iter(each).buffer_unordered(self.at_once).try_collect().await
+            let each = changes
+                .iter()
+                .map(|(name, change)| self.client.merge(path, name, subresource, change));
+            stream::iter(each).buffer_unordered(self.concurrency).try_collect().await
         })
     }
 
@@ -123,7 +136,7 @@ impl Cluster {
     }
 
     /// Blocks until a future that runs other requests is complete.
-    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
@@ -139,18 +152,18 @@ impl Cluster {
     pub(crate) fn count(&self, path: &str) -> Result<u64> {
         let params = ListParams::default().limit(1);
         let list = self.runtime.block_on(self.client.list(path, &params))?;
-        let there = list["items"].as_array().map_or(0, Vec::len) as u64;
-        Ok(there + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default())
+        let listed = list["items"].as_array().map_or(0, Vec::len) as u64;
+        Ok(listed + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default())
     }
 
     /// Returns the first object of a collection.
     pub(crate) fn first(&self, path: &str) -> Result<Value> {
-        let mut list = self.wait(self.client.list(path, &ListParams::default().limit(1)))?;
+        let mut list = self.block_on(self.client.list(path, &ListParams::default().limit(1)))?;
         Ok(list["items"][0].take())
     }
 
     /// Returns all objects of a collection that match a label selector.
-    pub(crate) fn all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
+    pub(crate) fn list_all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
         let mut params = ListParams::default().limit(PAGE).labels(labels);
         let mut all = Vec::new();
         loop {
@@ -167,91 +180,96 @@ impl Cluster {
 
     /// Returns all objects of a collection from the watch cache of the API server, which costs the API server the
     /// least.
-    pub(crate) fn cached(&self, path: &str) -> Result<Vec<Value>> {
+    pub(crate) fn list_from_cache(&self, path: &str) -> Result<Vec<Value>> {
         let params = ListParams::default().match_any();
         let mut list = self.runtime.block_on(self.client.list(path, &params))?;
         Ok(serde_json::from_value(list["items"].take())?)
     }
 
     /// Calls `answer` repeatedly until the closure breaks with a value. Fails after the timeout.
-    pub(crate) fn until<T>(
+    pub(crate) fn wait_until<T>(
         &self,
-        what: &str,
+        description: &str,
         timeout: Duration,
         mut answer: impl FnMut(&Self) -> Result<ControlFlow<T, String>>,
     ) -> Result<T> {
         let begin = Instant::now();
         loop {
-            let left = match answer(self)? {
+            let progress = match answer(self)? {
                 ControlFlow::Break(answer) => return Ok(answer),
-                ControlFlow::Continue(left) => left,
+                ControlFlow::Continue(progress) => progress,
             };
-            ensure!(begin.elapsed() < timeout, "not after {} s: {what}: {left}", timeout.as_secs());
-            std::thread::sleep(PAUSE);
+            ensure!(
+                begin.elapsed() < timeout,
+                "not after {} s: {description}: {progress}",
+                timeout.as_secs()
+            );
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-impl Caller {
-    fn counted(&self, verb: &str, path: &str) {
-        let words = path.rsplit('/').next().unwrap_or_default();
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.add(verb, words, 1.0);
+impl CountingClient {
+    fn record_request(&self, verb: &str, path: &str) {
+        let resource = path.rsplit('/').next().unwrap_or_default();
+        let mut own = self.sent_requests.lock().unwrap_or_else(PoisonError::into_inner);
+        own.add(verb, resource, 1.0);
     }
 
-    async fn create(&self, new: &New) -> Result<String> {
-        self.counted("POST", &new.path);
+    async fn create(&self, new: &NewObject) -> Result<String> {
+        self.record_request("POST", &new.path);
         let request = Request::new(&new.path).create(&PostParams::default(), new.body.clone())?;
-        let made = self.client.request_text(request).await;
-        made.with_context(|| format!("create in {}", new.path))
+        let response = self.client.request_text(request).await;
+        response.with_context(|| format!("create in {}", new.path))
     }
 
     async fn delete_all(&self, path: &str) -> Result<()> {
-        self.counted("DELETECOLLECTION", path);
+        self.record_request("DELETECOLLECTION", path);
         let now = DeleteParams::default().grace_period(0);
         let request = Request::new(path).delete_collection(&now, &ListParams::default())?;
-        let said = self.client.request_text(request).await;
-        said.map(drop).with_context(|| format!("delete all in {path}"))
+        let response = self.client.request_text(request).await;
+        response.map(drop).with_context(|| format!("delete all in {path}"))
     }
 
     async fn list(&self, path: &str, params: &ListParams) -> Result<Value> {
-        self.counted("LIST", path);
+        self.record_request("LIST", path);
         let request = Request::new(path).list(params)?;
         self.client.request(request).await.with_context(|| format!("list {path}"))
     }
 
     /// Returns an object.
     pub(crate) async fn get(&self, path: &str, name: &str) -> Result<Value> {
-        self.counted("GET", path);
+        self.record_request("GET", path);
         let request = Request::new(path).get(name, &kube::api::GetParams::default())?;
         self.client.request(request).await.with_context(|| format!("get {path}/{name}"))
     }
 
     /// Applies a merge patch to the status of an object.
-    pub(crate) async fn say(&self, path: &str, name: &str, status: &Value) -> Result<()> {
+    pub(crate) async fn update_status(&self, path: &str, name: &str, status: &Value) -> Result<()> {
         self.merge(path, name, "status", &serde_json::json!({"status": status})).await
     }
 
-    async fn merge(&self, path: &str, name: &str, part: &str, change: &Value) -> Result<()> {
+    async fn merge(&self, path: &str, name: &str, subresource: &str, change: &Value) -> Result<()> {
         let plural = path.rsplit('/').next().unwrap_or_default();
         let (params, patch) = (PatchParams::default(), Patch::Merge(change));
-        let request = if part.is_empty() {
-            self.counted("PATCH", plural);
+        let request = if subresource.is_empty() {
+            self.record_request("PATCH", plural);
             Request::new(path).patch(name, &params, &patch)?
         } else {
-            self.counted("PATCH", &format!("{plural}/{part}"));
-            Request::new(path).patch_subresource(part, name, &params, &patch)?
+            self.record_request("PATCH", &format!("{plural}/{subresource}"));
+            Request::new(path).patch_subresource(subresource, name, &params, &patch)?
         };
-        let said = self.client.request_text(request).await;
-        said.map(drop).with_context(|| format!("merge into {path}/{name} {part}"))
+        let response = self.client.request_text(request).await;
+        response.map(drop).with_context(|| format!("merge into {path}/{name} {subresource}"))
     }
 }
 
 /// Returns the object as a user would create the object, without the fields that the API server adds.
-pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
-    let keeps = ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
+pub(crate) fn strip_server_fields(mut object: Value, kind: (&str, &str)) -> Value {
+    let kept_fields =
+        ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.retain(|key, _| keeps.contains(&key.as_str()));
+        metadata.retain(|key, _| kept_fields.contains(&key.as_str()));
     }
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
@@ -262,7 +280,7 @@ pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
 }
 
 /// Returns the URL path of a collection, in a namespace if `namespace` is not empty.
-pub(crate) fn collection(api_version: &str, namespace: &str, plural: &str) -> String {
+pub(crate) fn collection_path(api_version: &str, namespace: &str, plural: &str) -> String {
     let root = if api_version.contains('/') { "/apis" } else { "/api" };
     if namespace.is_empty() {
         format!("{root}/{api_version}/{plural}")
@@ -278,20 +296,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_adds_is_taken_off() {
-        let there = json!({
+    fn server_fields_are_stripped() {
+        let object = json!({
             "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "managedFields": [], "labels": {"b": "c"}},
             "spec": {"x": 1}, "status": {"y": 2},
         });
         assert_eq!(
-            plain(there, ("v1", "Thing")),
+            strip_server_fields(object, ("v1", "Thing")),
             json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", "labels": {"b": "c"}}, "spec": {"x": 1}})
         );
     }
 
     #[test]
     fn collections_have_paths() {
-        assert_eq!(collection("v1", "", "namespaces"), "/api/v1/namespaces");
-        assert_eq!(collection("a.b/v1", "c", "things"), "/apis/a.b/v1/namespaces/c/things");
+        assert_eq!(collection_path("v1", "", "namespaces"), "/api/v1/namespaces");
+        assert_eq!(collection_path("a.b/v1", "c", "things"), "/apis/a.b/v1/namespaces/c/things");
     }
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 /// Number of requests by verb and `resource/subresource`.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Counts(BTreeMap<(String, String), f64>);
+pub(crate) struct RequestCounts(BTreeMap<(String, String), f64>);
 
-impl Counts {
+impl RequestCounts {
     pub(crate) fn add(&mut self, verb: &str, resource: &str, count: f64) {
         *self.0.entry((verb.to_owned(), resource.to_owned())).or_default() += count;
     }
 
     /// Reads the requests for resources from the `/metrics` of kube-apiserver. kube-apiserver counts a watch when the
     /// watch ends.
-    pub(crate) fn of_server(text: &str) -> Self {
+    pub(crate) fn from_server_metrics(text: &str) -> Self {
         let mut counts = Self::default();
         for sample in samples(text, "apiserver_request_total") {
             let label = |name: &str| sample.label(name).unwrap_or_default();
@@ -32,16 +32,16 @@ impl Counts {
 
     /// Returns the difference to an earlier count, without the requests that other clients sent in this time.
     pub(crate) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
-        let mut left = Self::default();
+        let mut difference = Self::default();
         for (key, now) in &self.0 {
-            let was = |counts: &Self| counts.0.get(key).copied().unwrap_or_default();
-            let theirs = was(others) - was(others_before);
-            let count = now - was(before) - theirs;
+            let count_in = |counts: &Self| counts.0.get(key).copied().unwrap_or_default();
+            let theirs = count_in(others) - count_in(others_before);
+            let count = now - count_in(before) - theirs;
             if count > 0.0 {
-                left.0.insert(key.clone(), count);
+                difference.0.insert(key.clone(), count);
             }
         }
-        left
+        difference
     }
 
     /// Returns verb, resource and number of each kind of request, most frequent first.
@@ -97,19 +97,27 @@ plain 7
 "#;
 
     #[test]
-    fn a_servers_counts_are_summed_by_verb_and_resource() {
-        let counts = Counts::of_server(TEXT);
+    fn server_requests_are_summed_by_verb_and_resource() {
+        let counts = RequestCounts::from_server_metrics(TEXT);
         assert_eq!(counts.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 4.0)]);
         assert_eq!(samples(TEXT, "plain").map(|sample| sample.value).sum::<f64>(), 7.0);
     }
 
     #[test]
-    fn what_others_asked_for_is_taken_off() {
-        let (before, mut others) = (Counts::default(), Counts::default());
+    fn requests_of_other_clients_are_subtracted() {
+        let (before, mut others) = (RequestCounts::default(), RequestCounts::default());
         others.add("PATCH", "pods/status", 3.0);
-        let left = Counts::of_server(TEXT).since(&before, &others, &Counts::default());
-        assert_eq!(left.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 1.0)]);
-        let none = Counts::of_server(TEXT).since(&Counts::of_server(TEXT), &before, &before);
+        let remaining = RequestCounts::from_server_metrics(TEXT).since(
+            &before,
+            &others,
+            &RequestCounts::default(),
+        );
+        assert_eq!(remaining.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 1.0)]);
+        let none = RequestCounts::from_server_metrics(TEXT).since(
+            &RequestCounts::from_server_metrics(TEXT),
+            &before,
+            &before,
+        );
         assert!(none.kinds().is_empty());
     }
 }

@@ -97,16 +97,16 @@ pub(crate) fn launcher(uid: String, size: Size, page: PageSize) -> Pod {
     compute.hugepages.insert(page, size.gib << 30);
     let devices = DEVICES.map(|name| (format!("devices.kubevirt.io/{name}"), 1));
     compute.extended.extend(devices);
-    let mut containers = vec![both("compute", compute)];
+    let mut containers = vec![guaranteed_container("compute", compute)];
     if size.has_sidecar {
         // Resources that `KubeVirt` gives to hook sidecars (`sidecarResources` of renderresources.go).
         let hook = Resources { cpu_millis: 200, memory: 64_000_000, ..Resources::default() };
-        containers.push(both("hook-sidecar-0", hook));
+        containers.push(guaranteed_container("hook-sidecar-0", hook));
     }
     Pod { uid, containers, ..Pod::default() }
 }
 
-fn both(name: &str, resources: Resources) -> Container {
+fn guaranteed_container(name: &str, resources: Resources) -> Container {
     Container {
         name: name.to_owned(),
         is_sidecar: false,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_as_described() {
+    fn host_has_the_described_zones() {
         let facts = host("a", PageSize::GIB_1).unwrap();
         let zones: Vec<(u32, u64)> = State::new(&facts.admission)
             .free_by_zone()
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_vm_is_taken_by_the_larger_zone_only_once() {
+    fn widest_vm_fits_only_once_and_in_the_larger_zone() {
         let facts = host("a", PageSize::GIB_1).unwrap();
         let mut state = State::new(&facts.admission);
         let widest = Size { cpus: ZONE_CPUS, gib: ZONE_GIB, has_sidecar: true };

@@ -20,7 +20,7 @@ const MEMORY_GOAL: f64 = 15.0;
 /// Goal for the CPU time of the idle agent, in percent of a core.
 const CPU_GOAL: f64 = 0.1;
 /// Number of plans that measure how much slower the emulated host is.
-const PLANS: u32 = 20;
+const PLAN_RUNS: u32 = 20;
 const AGENT: &str = "berth-agent";
 /// Daemons for comparison. Every systemd host runs these daemons.
 const PEERS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 /// Usage of a daemon since the start of the daemon.
 #[derive(Debug, Clone, Copy, Default)]
-struct Taken {
+struct Usage {
     resident_mib: f64,
     cpu_seconds: f64,
     wake_ups: f64,
@@ -64,26 +64,26 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         cluster: false,
     };
     let mut host = Host::boot(&options)?;
-    host.must("udevadm settle --timeout 100")?;
-    begin(&mut host)?;
-    let before = taken(&mut host)?;
+    host.run_checked("udevadm settle --timeout 100")?;
+    start_agent(&mut host)?;
+    let before = read_usage(&mut host)?;
     for _ in 0..args.minutes {
         host.run_for("sleep 60", Duration::from_secs(90))?;
     }
-    let after = taken(&mut host)?;
-    let millis = changes(&mut host, args.rounds)?;
-    let slower = slower(&mut host, args)?;
+    let after = read_usage(&mut host)?;
+    let millis = measure_changes(&mut host, args.rounds)?;
+    let slowdown = measure_slowdown(&mut host, args)?;
 
     let minutes = f64::from(args.minutes);
     let ours = *after.get(AGENT).context("the agent does not run")?;
     let start = before.get(AGENT).copied().unwrap_or_default();
     let percent = (ours.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0;
-    let here = percent / slower;
+    let local_percent = percent / slowdown;
     let (agent, tree) = (args.agent.display(), args.tree.display());
     let text = format!(
         "Wake-ups: voluntary and involuntary context switches of all threads.\n\n\
-         The emulated host needs {slower:.1} times the CPU time of this machine for the same work: user and system time of {PLANS} \
-         plans of the captured tree `{tree}`. {percent:.3} % of a core there correspond to {here:.4} % of a core of this machine.\n\n\
+         The emulated host needs {slowdown:.1} times the CPU time of this machine for the same work: user and system time of {PLAN_RUNS} \
+         plans of the captured tree `{tree}`. {percent:.3} % of a core there correspond to {local_percent:.4} % of a core of this machine.\n\n\
          Time from the rename of the manifest to the changed host, polled every 2 ms on the host, for {} changes: median {:.0} ms, \
          90th percentile {:.0} ms. 100 ms of this time are the debounce interval of the agent.",
         millis.len(),
@@ -112,8 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             ),
             Goal::new(
                 format!("less than {CPU_GOAL} % of a core of this machine"),
-                here < CPU_GOAL,
-                format!("{here:.4} %"),
+                local_percent < CPU_GOAL,
+                format!("{local_percent:.4} %"),
             ),
         ],
         command: format!(
@@ -124,10 +124,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 fn table(
-    before: &BTreeMap<String, Taken>,
-    after: &BTreeMap<String, Taken>,
+    before: &BTreeMap<String, Usage>,
+    after: &BTreeMap<String, Usage>,
     minutes: f64,
-    ours: Taken,
+    ours: Usage,
 ) -> Table {
     let mut table = Table::new(
         &["daemon"],
@@ -147,47 +147,47 @@ fn table(
 }
 
 /// Starts the daemon with the sample manifest and waits until the daemon is idle.
-fn begin(host: &mut Host) -> Result<()> {
+fn start_agent(host: &mut Host) -> Result<()> {
     let manifest = include_str!("../../examples/infranode.yaml");
-    host.must(&format!(
+    host.run_checked(&format!(
         "mkdir -p /etc/berth && cat > /etc/berth/infranode.yaml <<'END'\n{manifest}\nEND"
     ))?;
-    host.must(
+    host.run_checked(
         "setsid berth-agent run --standalone /etc/berth/infranode.yaml </dev/null >/run/agent.log 2>&1 & \
          until curl -sf http://127.0.0.1:9477/readyz; do sleep 0.5; done",
     )?;
     // Waits until the threads of the first cycle have ended. An idle thread stays for a while.
-    host.must("sleep 20").map(drop)
+    host.run_checked("sleep 20").map(drop)
 }
 
-fn taken(host: &mut Host) -> Result<BTreeMap<String, Taken>> {
+fn read_usage(host: &mut Host) -> Result<BTreeMap<String, Usage>> {
     let mut all = BTreeMap::new();
     for name in ["berth-agent"].into_iter().chain(PEERS) {
         // The kernel truncates the name of a process to 15 bytes.
         let short: String = name.chars().take(15).collect();
-        let said = host.must(&format!(
+        let output = host.run_checked(&format!(
             "pid=$(pgrep -o -x {short}) && awk '/^VmRSS/ {{print $2}}' /proc/$pid/status && \
              cut -d' ' -f14,15 /proc/$pid/stat && \
              cat /proc/$pid/task/*/status | awk '/ctxt_switches/ {{n += $2}} END {{print n}}'"
         ))?;
         let numbers: Vec<f64> =
-            said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [resident, user, system, switches] = numbers.as_slice() else {
-            anyhow::bail!("{name}: {said}");
+            anyhow::bail!("{name}: {output}");
         };
         let cpu_seconds = (user + system) / 100.0;
-        let one = Taken { resident_mib: resident / 1024.0, cpu_seconds, wake_ups: *switches };
-        all.insert(name.to_owned(), one);
+        let usage = Usage { resident_mib: resident / 1024.0, cpu_seconds, wake_ups: *switches };
+        all.insert(name.to_owned(), usage);
     }
     Ok(all)
 }
 
 /// Returns the milliseconds from the rename of a manifest to the changed huge page pool, measured on the host.
-fn changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
+fn measure_changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
     let mut millis = Vec::new();
     for round in 0..rounds {
         let count = 16 + round % 2;
-        let said = host.must(&format!(
+        let output = host.run_checked(&format!(
             "cd /etc/berth && sed 's/count: .*/count: {}/' infranode.yaml > new && \
              pool=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages && \
              begin=$(date +%s%N) && mv new infranode.yaml && \
@@ -195,7 +195,7 @@ fn changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
             2 * count,
             2 * count
         ))?;
-        let micros: f64 = said.trim().parse().with_context(|| said.clone())?;
+        let micros: f64 = output.trim().parse().with_context(|| output.clone())?;
         ensure!(micros > 0.0, "the clock stood still");
         millis.push(micros / 1000.0);
     }
@@ -204,38 +204,40 @@ fn changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
 
 /// Returns the CPU time of the emulated host divided by the CPU time of this machine, for the same work by the same
 /// shell.
-fn slower(host: &mut Host, args: &Args) -> Result<f64> {
-    let packed = std::env::temp_dir().join(format!("berth-bench-{}.tar", std::process::id()));
+fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
+    let archive = std::env::temp_dir().join(format!("berth-bench-{}.tar", std::process::id()));
     let words =
-        ["-cf".as_ref(), packed.as_os_str(), "-C".as_ref(), args.tree.as_os_str(), ".".as_ref()];
-    let put = tool("tar", &words).stdout().and_then(|_| host.put(&packed, "/run/tree.tar"));
-    fs::remove_file(&packed).with_context(|| packed.display().to_string())?;
-    put?;
-    host.must("mkdir /run/tree && tar -xf /run/tree.tar -C /run/tree && rm /run/tree.tar")?;
-    let there = host.run_for(
-        &plans("/usr/local/bin/berth-agent", "/run/tree", "/etc/berth/infranode.yaml"),
+        ["-cf".as_ref(), archive.as_os_str(), "-C".as_ref(), args.tree.as_os_str(), ".".as_ref()];
+    let uploaded =
+        tool("tar", &words).stdout().and_then(|_| host.copy_file(&archive, "/run/tree.tar"));
+    fs::remove_file(&archive).with_context(|| archive.display().to_string())?;
+    uploaded?;
+    host.run_checked("mkdir /run/tree && tar -xf /run/tree.tar -C /run/tree && rm /run/tree.tar")?;
+    let host_output = host.run_for(
+        &plan_script("/usr/local/bin/berth-agent", "/run/tree", "/etc/berth/infranode.yaml"),
         Duration::from_secs(300),
     )?;
     let agent = fs::canonicalize(&args.agent).with_context(|| args.agent.display().to_string())?;
     let tree = fs::canonicalize(&args.tree).with_context(|| args.tree.display().to_string())?;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/infranode.yaml");
-    let script = plans(&agent.to_string_lossy(), &tree.to_string_lossy(), manifest);
-    let here = tool("bash", &["-c".as_ref(), script.as_ref()]).stdout()?;
-    Ok(seconds(&there.output)? / seconds(&here)?)
+    let script = plan_script(&agent.to_string_lossy(), &tree.to_string_lossy(), manifest);
+    let local_output = tool("bash", &["-c".as_ref(), script.as_ref()]).stdout()?;
+    Ok(seconds(&host_output.output)? / seconds(&local_output)?)
 }
 
 /// Returns a script that repeats a plan and prints user and system seconds.
-fn plans(agent: &str, tree: &str, manifest: &str) -> String {
+fn plan_script(agent: &str, tree: &str, manifest: &str) -> String {
     format!(
         "exec 2>&1; TIMEFORMAT='%U %S'; plan() {{ '{agent}' plan -f '{manifest}' --root '{tree}' --node-name rack1-a >/dev/null 2>&1; \
-         [ $? -le 1 ]; }}; plan || {{ echo no plan; exit 1; }}; time (for i in $(seq {PLANS}); do plan; done)"
+         [ $? -le 1 ]; }}; plan || {{ echo no plan; exit 1; }}; time (for i in $(seq {PLAN_RUNS}); do plan; done)"
     )
 }
 
-fn seconds(said: &str) -> Result<f64> {
-    let numbers: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+fn seconds(output: &str) -> Result<f64> {
+    let numbers: Vec<f64> =
+        output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [user, system] = numbers.as_slice() else {
-        anyhow::bail!("no user and system seconds: {said}");
+        anyhow::bail!("no user and system seconds: {output}");
     };
     Ok(user + system)
 }
@@ -246,6 +248,6 @@ fn tool(name: &str, words: &[&OsStr]) -> Program {
         path: name.into(),
         args: words.iter().map(OsString::from).collect(),
         env: Vec::new(),
-        missing: "install it",
+        missing_hint: "install it",
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use berth_agent::apply::links::apply_sysctl_step;
+use berth_agent::apply::links::apply_single_step;
 use berth_agent::plan::network::LinkOp;
 use berth_api::{LinkName, VlanSet};
 use berth_host_facts::root::Root;
@@ -50,7 +50,7 @@ pub(crate) struct VlanArgs {
 pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
     let root = Root::live()?;
     let op = LinkOp::AddVlans { port: args.port.clone(), vlans: args.vlans.clone() };
-    apply_sysctl_step(&root, &op)?.map_err(|why| anyhow::anyhow!(why))?;
+    apply_single_step(&root, &op)?.map_err(|why| anyhow::anyhow!(why))?;
     Ok(true)
 }
 
@@ -63,11 +63,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         kernel: Kernel::Stable,
         ..Options::default()
     })?;
-    host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
-    host.put(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
+    host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
+    host.copy_file(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
     let vlans = vlans(&mut host, args.rounds * 3)?;
     let tenants = tenants(&mut host, args.rounds)?;
-    let (repairs, resident) = daemon(&mut host, args.rounds * 4)?;
+    let (repairs, resident) = measure_repairs(&mut host, args.rounds * 4)?;
 
     let (agent, repair) = (args.agent.display(), percentile(&repairs, 90));
     let text = format!(
@@ -147,36 +147,36 @@ fn table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table 
 
 /// Returns the milliseconds of a command, measured with the clock of the host.
 fn timed(host: &mut Host, command: &str) -> Result<f64> {
-    let said = host.run_for(
+    let result = host.run_for(
         &format!(
             "begin=$(date +%s%N); {command} >/run/timed.log 2>&1 || {{ cat /run/timed.log; exit 1; }}; \
              echo $(( ($(date +%s%N) - begin) / 1000 ))"
         ),
         TIMEOUT,
     )?;
-    ensure!(said.code == 0, "{command}: {}", said.output);
-    let micros: f64 = said.output.trim().parse().with_context(|| said.output.clone())?;
+    ensure!(result.code == 0, "{command}: {}", result.output);
+    let micros: f64 = result.output.trim().parse().with_context(|| result.output.clone())?;
     Ok(micros / 1000.0)
 }
 
 fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let make = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
+        let create = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
                     ip link set port0 master bench0; ip link set port0 up; ip link set bench0 up; udevadm settle";
-        let unmake = "ip link del bench0; ip link del port0; udevadm settle";
+        let delete = "ip link del bench0; ip link del port0; udevadm settle";
         // Subtracts the time for one VLAN. On the emulated host, a program start takes as long as adding a thousand
         // VLANs in the kernel, and a daemon starts only once.
-        let beyond_one = |host: &mut Host, command: &str| -> Result<f64> {
-            host.must(make)?;
+        let time_beyond_one_vlan = |host: &mut Host, command: &str| -> Result<f64> {
+            host.run_checked(create)?;
             let one = timed(host, &command.replace("IDS", "4002"))?;
             let all = timed(host, &command.replace("IDS", "2-4001"))?;
-            host.must("bridge -c -j vlan show dev port0 | grep -q 4001")?;
-            host.must(unmake)?;
+            host.run_checked("bridge -c -j vlan show dev port0 | grep -q 4001")?;
+            host.run_checked(delete)?;
             Ok(all - one)
         };
-        ours.push(beyond_one(host, "berth-benches add-vlans port0 IDS")?);
-        peers.push(beyond_one(host, "bridge vlan add vid IDS dev port0")?);
+        ours.push(time_beyond_one_vlan(host, "berth-benches add-vlans port0 IDS")?);
+        peers.push(time_beyond_one_vlan(host, "bridge vlan add vid IDS dev port0")?);
     }
     Ok((ours, peers))
 }
@@ -195,7 +195,7 @@ fn manifest() -> String {
 }
 
 /// Script that reads the state that `apply` created, and writes batch files that create the same state.
-const SCRIPT: &str = r#"
+const COPY_STATE_SCRIPT: &str = r#"
 : >/run/batch; : >/run/bridges; : >/run/up; : >/run/ports; : >/run/sysctls
 for path in /sys/class/net/tn*; do
     name=${path##*/}; read -r alias <$path/ifalias; read -r mtu <$path/mtu; read -r address <$path/address
@@ -223,8 +223,8 @@ cat /run/ports /run/up >/run/raised
 
 fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     // Stops udev for both sides, because udev needs minutes per round for the emulated links.
-    host.must(UDEV_OFF)?;
-    host.must(&format!(
+    host.run_checked(UDEV_OFF)?;
+    host.run_checked(&format!(
         "cat > /run/tenants.yaml <<'END'\n{}END\nip link add own0 type dummy; ip link set own0 up",
         manifest()
     ))?;
@@ -239,8 +239,8 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
         ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);
         host.run_for(&format!("({state}) >/run/by-us"), TIMEOUT)?;
         if round == 0 {
-            let said = host.run_for(SCRIPT, TIMEOUT)?;
-            ensure!(said.code == 0, "{}", said.output);
+            let result = host.run_for(COPY_STATE_SCRIPT, TIMEOUT)?;
+            ensure!(result.code == 0, "{}", result.output);
         }
         host.run_for(remove, TIMEOUT)?;
         peers.push(timed(
@@ -256,7 +256,7 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
 }
 
 /// Returns the milliseconds of each repair, and the resident MiB of the daemon.
-fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
+fn measure_repairs(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
     host.run_for(
         "berth-agent run --standalone /run/tenants.yaml </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
          for i in $(seq 800); do curl -sf http://127.0.0.1:9477/readyz && break; sleep 1; done; systemctl start systemd-udevd; sleep 5",
@@ -271,9 +271,10 @@ fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
             host,
             &format!("ip link del {name}; begin=$(date +%s%N); until [ -e /sys/class/net/{name}/brif/{name}-v ]; do sleep 0.002; done"),
         )?);
-        host.must("sleep 1")?;
+        host.run_checked("sleep 1")?;
     }
-    let resident = host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status")?;
+    let resident =
+        host.run_checked("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status")?;
     let resident: f64 = resident.trim().parse().with_context(|| resident.clone())?;
     Ok((millis, resident / 1024.0))
 }

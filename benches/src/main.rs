@@ -6,7 +6,7 @@ mod counts;
 mod engine;
 mod extender;
 mod fleet;
-mod full;
+mod full_fleet;
 mod idle;
 mod links;
 mod memory;

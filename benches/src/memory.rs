@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 
 /// Memory in MiB, and CPU time since the start of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct Usage {
     pub(crate) resident: f64,
     pub(crate) anonymous: f64,
     /// Peak of `resident`.
-    pub(crate) most: f64,
+    pub(crate) peak_resident: f64,
     pub(crate) cpu_seconds: f64,
 }
 
-impl Taken {
+impl Usage {
     /// Reads the values of a process by process id.
-    pub(crate) fn by(process: u32) -> Result<Self> {
+    pub(crate) fn of_process(pid: u32) -> Result<Self> {
         let read = |name: &str| {
-            let path = format!("/proc/{process}/{name}");
+            let path = format!("/proc/{pid}/{name}");
             fs::read_to_string(&path).with_context(|| path.clone())
         };
-        Self::parse(&read("status")?, &read("stat")?).with_context(|| format!("/proc/{process}"))
+        Self::parse(&read("status")?, &read("stat")?).with_context(|| format!("/proc/{pid}"))
     }
 
     fn parse(status: &str, stat: &str) -> Result<Self> {
@@ -39,7 +39,7 @@ impl Taken {
         let mut ticks = || -> Result<f64> { Ok(times.next().context("stat is short")?.parse()?) };
         let cpu_seconds = (ticks()? + ticks()?) / 100.0;
         let (resident, anonymous, most) = (mib("VmRSS")?, mib("RssAnon")?, mib("VmHWM")?);
-        Ok(Self { resident, anonymous, most, cpu_seconds })
+        Ok(Self { resident, anonymous, peak_resident: most, cpu_seconds })
     }
 }
 
@@ -51,13 +51,13 @@ mod tests {
         "Name:\tberth-agent\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\nRssAnon:\t    3072 kB\n";
 
     #[test]
-    fn a_process_is_read() {
+    fn usage_is_parsed() {
         let stat =
             "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 9 9 20 0 3 0 77 1000 200 18446744";
-        let taken = Taken { resident: 10.0, anonymous: 3.0, most: 20.0, cpu_seconds: 2.0 };
-        assert_eq!(Taken::parse(STATUS, stat).unwrap(), taken);
+        let usage = Usage { resident: 10.0, anonymous: 3.0, peak_resident: 20.0, cpu_seconds: 2.0 };
+        assert_eq!(Usage::parse(STATUS, stat).unwrap(), usage);
         // A terminated process has no memory values.
-        let gone = Taken::parse("Name:\tberth-agent\n", stat).unwrap_err();
-        assert!(gone.to_string().contains("VmRSS"), "{gone}");
+        let error = Usage::parse("Name:\tberth-agent\n", stat).unwrap_err();
+        assert!(error.to_string().contains("VmRSS"), "{error}");
     }
 }

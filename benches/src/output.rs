@@ -24,7 +24,7 @@ pub(crate) struct Output {
 
 /// Parses the arguments of a benchmark as its command line does.
 #[cfg(test)]
-pub(crate) fn parsed<A: clap::Args>(words: &[&str]) -> A {
+pub(crate) fn parse_args<A: clap::Args>(words: &[&str]) -> A {
     let words = ["benches"].iter().chain(words);
     let matches = A::augment_args(clap::Command::new("benches")).get_matches_from(words);
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

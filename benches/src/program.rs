@@ -20,7 +20,7 @@ pub(crate) struct Program {
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// Remedy for the user if the program is missing.
-    pub(crate) missing: &'static str,
+    pub(crate) missing_hint: &'static str,
 }
 
 impl Program {
@@ -76,14 +76,14 @@ impl Program {
     fn not_run(&self, error: std::io::Error) -> anyhow::Error {
         let path = self.path.display();
         match error.kind() {
-            ErrorKind::NotFound => anyhow!("{path}: not found; {}", self.missing),
+            ErrorKind::NotFound => anyhow!("{path}: not found; {}", self.missing_hint),
             _ => anyhow!(error).context(format!("{path}")),
         }
     }
 }
 
 /// Fails if the controller binary does not exist.
-pub(crate) fn must_be_there(program: &Path) -> Result<()> {
+pub(crate) fn ensure_controller_exists(program: &Path) -> Result<()> {
     ensure!(
         program.exists(),
         "{}: build it with `cargo build --profile dist -p berth-controller`",
@@ -94,14 +94,14 @@ pub(crate) fn must_be_there(program: &Path) -> Result<()> {
 
 /// Returns the smallest peak that [`Program::peak_mib`] can measure, in MiB. This is the peak of this binary.
 pub(crate) fn floor_mib() -> Result<f64> {
-    let this = Program {
+    let program = Program {
         label: "the helper".to_owned(),
         path: env::current_exe()?.into(),
         args: vec!["--version".into()],
         env: vec![],
-        missing: "was it rebuilt during the run?",
+        missing_hint: "was it rebuilt during the run?",
     };
-    this.peak_mib()
+    program.peak_mib()
 }
 
 /// Runs `program` as the only child and prints the peak resident memory of the child in KiB.

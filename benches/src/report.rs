@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let conditions = vec![
         format!("measured on: {}", host()?),
         format!("programs: {}", versions.join(", ")),
-        format!("tree: `{}` ({machine})", shown(&root)),
+        format!("tree: `{}` ({machine})", display_path(&root)),
         format!(
             "rounds: {} for the wall time after {WARM_UP} warm-up rounds, then {MEMORY_ROUNDS} for the memory; the order is \
              reversed after every round",
@@ -87,9 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         goals: goals(&costs),
         command: format!(
             "cargo run --profile dist -p berth-benches -- report --agent {} --root {} --peer {} --rounds {}",
-            shown(&args.agent),
-            shown(&root),
-            shown(&args.peer),
+            display_path(&args.agent),
+            display_path(&root),
+            display_path(&args.peer),
             args.rounds
         ),
     })
@@ -112,7 +112,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
         .into_iter()
         .chain(plugins.iter().cloned())
         .collect(),
-        missing: "install the package hwloc (Debian: hwloc-nox)",
+        missing_hint: "install the package hwloc (Debian: hwloc-nox)",
     };
     let agent = Program {
         label: "berth-agent".to_owned(),
@@ -120,7 +120,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
         args: ["report".into(), "--root".into(), root.into(), "--output".into(), "json".into()]
             .to_vec(),
         env: vec![],
-        missing: "build it with `cargo build --profile dist-agent -p berth-agent`",
+        missing_hint: "build it with `cargo build --profile dist-agent -p berth-agent`",
     };
     let without = [("HWLOC_PLUGINS_PATH", "/dev/null".into())];
     [agent, peer(format!("{label}"), &[]), peer(format!("{label}, no plugins"), &without)]
@@ -149,8 +149,8 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
         let theirs = xml
             .split_once("name=\"CPUModel\" value=\"")
             .and_then(|(_, rest)| rest.split_once('"'))
-            .map(|(model, _)| words(model));
-        if let (Some(ours), Some(theirs)) = (model.map(words), theirs) {
+            .map(|(model, _)| collapse_whitespace(model));
+        if let (Some(ours), Some(theirs)) = (model.map(collapse_whitespace), theirs) {
             ensure!(
                 ours == theirs,
                 "{} sees {ours:?}, {} sees {theirs:?}: not the same machine",
@@ -163,7 +163,7 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
 }
 
 /// Returns `text` with single spaces. Firmware pads CPU names with spaces, and some programs remove the spaces.
-fn words(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn host() -> Result<String> {
 }
 
 /// Returns `path` for the report without the location on this machine, which does not belong in results.
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     match path.file_name() {
         Some(name) if path.is_absolute() => name.display().to_string(),
         _ => path.display().to_string(),

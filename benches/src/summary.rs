@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 /// Returns the newest file name with the form `<year>-<month>-<day>-<name>.<extension>`.
 fn newest<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&'a String> {
     let ending = format!("-{name}.{extension}");
-    let is_of = |file: &&String| {
+    let has_name = |file: &&String| {
         file.strip_suffix(&ending).is_some_and(|date| date.parse::<Date>().is_ok())
     };
-    names.iter().filter(is_of).max()
+    names.iter().filter(has_name).max()
 }
 
 /// Shortens a result from before results were written as JSON: the title one level lower, the list of conditions, the
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_result_of_a_name_counts() {
+    fn newest_result_of_a_name_is_chosen() {
         let names =
             ["2026-01-02-plan.md", "2026-01-10-plan.md", "2026-02-01-no-plan.md", "plan.md"]
                 .map(str::to_owned);

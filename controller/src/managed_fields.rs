@@ -23,11 +23,15 @@ pub struct FieldOwner {
     pub fields: FieldSet,
 }
 
-/// Returns the fields below the top-level field `top` that `manager` owns through an apply.
+/// Returns the fields below the top-level field `top_level_field` that `manager` owns through an apply.
 #[must_use]
-pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> FieldSet {
+pub fn applied_by(
+    entries: &[ManagedFieldsEntry],
+    manager: &str,
+    top_level_field: &str,
+) -> FieldSet {
     let ours = entries.iter().filter(|entry| is_apply(entry) && is_managed_by(entry, manager));
-    ours.filter_map(|entry| fields_below(entry, top)).next().unwrap_or_default()
+    ours.filter_map(|entry| fields_below(entry, top_level_field)).next().unwrap_or_default()
 }
 
 /// Returns true if the API server treats the conditions of a status as atomic, with a single owner. Kubernetes 1.20
@@ -52,14 +56,19 @@ pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
     });
 }
 
-/// Returns the owners of fields below the top-level field `top`, without the fields that the manager `except` owns
+/// Returns the owners of fields below the top-level field `top_level_field`, without the fields that the manager `excluded_manager` owns
 /// through an apply.
 #[must_use]
-pub fn owned_by_others(entries: &[ManagedFieldsEntry], except: &str, top: &str) -> Vec<FieldOwner> {
-    let others = entries.iter().filter(|entry| !(is_apply(entry) && is_managed_by(entry, except)));
+pub fn owned_by_others(
+    entries: &[ManagedFieldsEntry],
+    excluded_manager: &str,
+    top_level_field: &str,
+) -> Vec<FieldOwner> {
+    let others =
+        entries.iter().filter(|entry| !(is_apply(entry) && is_managed_by(entry, excluded_manager)));
     let owner = |entry: &ManagedFieldsEntry| {
         let manager = entry.manager.clone().unwrap_or_default();
-        Some(FieldOwner { manager, fields: fields_below(entry, top)? })
+        Some(FieldOwner { manager, fields: fields_below(entry, top_level_field)? })
     };
     others.filter_map(owner).collect()
 }
@@ -72,8 +81,8 @@ fn is_managed_by(entry: &ManagedFieldsEntry, manager: &str) -> bool {
     entry.manager.as_deref() == Some(manager)
 }
 
-fn fields_below(entry: &ManagedFieldsEntry, top: &str) -> Option<FieldSet> {
-    let fields = entry.fields_v1.as_ref()?.0.get(format!("f:{top}"))?;
+fn fields_below(entry: &ManagedFieldsEntry, top_level_field: &str) -> Option<FieldSet> {
+    let fields = entry.fields_v1.as_ref()?.0.get(format!("f:{top_level_field}"))?;
     Some(FieldSet(fields.clone()))
 }
 
@@ -107,15 +116,15 @@ impl FieldOwner {
     /// Removes from `desired` the fields in the set whose value in `live` is different, because another manager owns
     /// them. Returns the paths of the removed fields, such as `ksm.mode`.
     ///
-    /// A field whose name is in `units` is removed as a whole, because only one of its alternative subfields may be
+    /// A field whose name is in `exclusive_fields` is removed as a whole, because only one of its alternative subfields may be
     /// set.
     pub fn remove_owned(
         &self,
         desired: &mut Value,
         live: &Value,
-        units: &[&str],
+        exclusive_fields: &[&str],
     ) -> BTreeSet<String> {
-        let mut removal = Removal { units, removed: BTreeSet::new() };
+        let mut removal = Removal { exclusive_fields, removed: BTreeSet::new() };
         removal.remove(&self.fields.0, desired, live, "");
         removal.removed
     }
@@ -204,7 +213,7 @@ fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
 
 /// Removal of the fields that another manager owns from a desired value.
 struct Removal<'a> {
-    units: &'a [&'a str],
+    exclusive_fields: &'a [&'a str],
     removed: BTreeSet<String>,
 }
 
@@ -217,19 +226,21 @@ impl Removal<'_> {
                     let (Some(value), Some(live)) = (fields.get_mut(name), live.get(name)) else {
                         continue;
                     };
-                    let at =
+                    let field_path =
                         if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-                    let known = self.removed.len();
-                    if is_leaf(tree) || self.units.contains(&name) {
+                    let count_before = self.removed.len();
+                    if is_leaf(tree) || self.exclusive_fields.contains(&name) {
                         if value != live {
                             fields.remove(name);
-                            self.removed.insert(at);
+                            self.removed.insert(field_path);
                         }
                         continue;
                     }
-                    self.remove(tree, value, live, &at);
+                    self.remove(tree, value, live, &field_path);
                     // An object that has lost all its fields is removed too.
-                    if self.removed.len() > known && value.as_object().is_some_and(Map::is_empty) {
+                    if self.removed.len() > count_before
+                        && value.as_object().is_some_and(Map::is_empty)
+                    {
                         fields.remove(name);
                     }
                 }
@@ -346,9 +357,9 @@ mod tests {
             "networks": [{"name": "trunk", "scenario": "BridgePerTenant", "mtu": 1500}]});
         let removed = others[0].remove_owned(&mut desired, &live(), &[]);
         assert_eq!(removed.into_iter().collect::<Vec<_>>(), ["ksm.mode", "networks[trunk].mtu"]);
-        let left =
+        let expected =
             json!({"profile": "b", "networks": [{"name": "trunk", "scenario": "BridgePerTenant"}]});
-        assert_eq!(desired, left);
+        assert_eq!(desired, expected);
         // The same value is not a conflict: both managers own the field.
         let mut same = json!({"ksm": {"mode": "Off"}});
         assert!(others[0].remove_owned(&mut same, &live(), &[]).is_empty());

@@ -24,21 +24,21 @@ where
     if threads < 2 {
         return items.map(work).collect();
     }
-    let left = Mutex::new(items.enumerate());
-    let take = || {
+    let remaining = Mutex::new(items.enumerate());
+    let process_blocks = || {
         let mut done: Vec<(usize, Vec<R>)> = Vec::new();
         loop {
             let block: Vec<(usize, I::Item)> = {
-                let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
-                left.by_ref().take(BLOCK).collect()
+                let mut remaining = remaining.lock().unwrap_or_else(PoisonError::into_inner);
+                remaining.by_ref().take(BLOCK).collect()
             };
             let Some((first, _)) = block.first() else { return done };
             done.push((*first, block.into_iter().map(|(_, item)| work(item)).collect()));
         }
     };
     let mut blocks = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(take)).collect();
-        let mut blocks = take();
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(process_blocks)).collect();
+        let mut blocks = process_blocks();
         for other in others {
             match other.join() {
                 Ok(done) => blocks.extend(done),

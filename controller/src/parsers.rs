@@ -56,14 +56,15 @@ fn host(values: &[Value]) {
     let Ok(facts) = ReportedHost::read(&infra, node.as_ref(), &mut Vec::new()) else { return };
     let mut state = State::new(&Arc::clone(&facts.admission));
     for allocation in &facts.allocations {
-        state.restore(&allocation.uid, &allocation.restored(None));
+        state.restore(&allocation.uid, &allocation.to_restored(None));
     }
     black_box((state.free_by_zone().count(), state.check(&Pod::default()).is_ok()));
 }
 
 /// Reads machines and, in any order, the objects on which their launcher pods depend.
 fn launcher(values: &[Value]) {
-    let (mut around, mut configuration) = (ClusterObjects::default(), Configuration::default());
+    let (mut cluster_objects, mut configuration) =
+        (ClusterObjects::default(), Configuration::default());
     for value in values {
         match value.get("kind").and_then(Value::as_str) {
             Some("KubeVirt") => {
@@ -74,12 +75,12 @@ fn launcher(values: &[Value]) {
                     black_box(ExistingPod::read(&pod).is_ok());
                 }
             }
-            _ => drop(black_box(around.add(value))),
+            _ => drop(black_box(cluster_objects.add(value))),
         }
     }
     for value in values {
         if let Ok(Some(machine)) = Machine::read(value) {
-            let launcher = predict(&machine, &configuration, &around);
+            let launcher = predict(&machine, &configuration, &cluster_objects);
             black_box(launcher.map(|launcher| launcher.pod.requests()).is_ok());
         }
     }

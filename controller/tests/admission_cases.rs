@@ -6,7 +6,7 @@ mod support;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, DevicePool, HostFault, KubeletHost, MemoryKind, RefusedBy, Restart,
+    CoreSpec, CpuOptions, DevicePool, HostError, KubeletHost, MemoryKind, RefusedBy, Restart,
     Restored, RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
 use support::{GIB, container, kubelet, launcher, launcher_with_log, spec, state};
@@ -21,7 +21,7 @@ fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
 /// cpu_assignment.go `takeUncoreCache`: takes a whole cache if enough CPUs are requested, otherwise takes the
 /// remainder from the fullest cache that has enough CPUs. Without the option, cores are taken by number.
 #[test]
-fn whole_caches_first_if_configured() {
+fn whole_caches_are_allocated_first_if_configured() {
     let mut host = spec(1, 1, 8, 2);
     for (place, core) in (0..).zip(&mut host.zones[0].cores) {
         core.cache = Some(place / 4);
@@ -60,7 +60,7 @@ fn zones_of_a_socket_count_as_one_if_configured() {
     assert_eq!(admission.placements(aligned.host())[0].affinity, Some(vec![0, 1]));
     settings.topology_policy = SingleNumaNode;
     let fault = KubeletHost::new(&host, &settings).expect_err("the kubelet refuses both");
-    assert!(matches!(fault, HostFault::Setting { setting: "align-by-socket", .. }), "{fault}");
+    assert!(matches!(fault, HostError::Setting { setting: "align-by-socket", .. }), "{fault}");
 }
 
 /// topology.go counts only zones with CPUs; the Memory Manager counts all zones.
@@ -96,11 +96,11 @@ fn zones_without_cpus_or_memory() {
 
 /// topology_manager.go `NewManager`: supports at most 8 zones by default.
 #[test]
-fn more_zones_than_hints_are_made_for() {
+fn more_zones_than_hints_support_are_refused() {
     let nine = spec(9, 1, 2, 1);
     let mut settings = kubelet(Restricted, ByPod);
     let fault = KubeletHost::new(&nine, &settings).expect_err("too many");
-    assert_eq!(fault, HostFault::TooManyZones { zones: 9, most: 8 });
+    assert_eq!(fault, HostError::TooManyZones { zones: 9, limit: 8 });
     settings.topology_policy = NoPolicy;
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     let mut state = state(&nine, &settings);
@@ -114,7 +114,7 @@ fn more_zones_than_hints_are_made_for() {
 
 /// policy_static.go `GetAvailablePhysicalCPUs`: the siblings of reserved CPUs are not whole cores.
 #[test]
-fn reserved_cpus_that_split_a_core() {
+fn siblings_of_reserved_cpus_are_not_whole_cores() {
     let mut settings = kubelet(NoPolicy, ByContainer);
     settings.cpu_options.full_pcpus_only = true;
     let mut host = state(&spec(1, 1, 4, 2), &settings);
@@ -137,7 +137,7 @@ fn reserved_cpus_that_split_a_core() {
 /// numa_info.go `CalculateAverageFor` indexes distances by zone number: if zone numbers have gaps, the kubelet
 /// crashes at the first comparison.
 #[test]
-fn closest_zones_with_gaps_in_their_numbers() {
+fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     let mut host = spec(2, 2, 4, 1);
     host.zones[1].id = 2;
     let mut settings = kubelet(Restricted, ByPod);
@@ -146,7 +146,7 @@ fn closest_zones_with_gaps_in_their_numbers() {
     let state = state(&host, &settings);
     let refusal = state.check(&launcher("a", 2, 1)).expect_err("crashes");
     assert_eq!(refusal.refused_by, RefusedBy::Crash);
-    assert!(refusal.plain.contains("index out of range"), "{refusal}");
+    assert!(refusal.explanation.contains("index out of range"), "{refusal}");
     // With a single possible mask, the kubelet compares no distances. Zone 0 has 3 free CPUs.
     assert!(state.check(&launcher("b", 4, 1)).is_ok());
     let mut close = spec(4, 1, 2, 1);
@@ -166,7 +166,7 @@ fn closest_zones_with_gaps_in_their_numbers() {
 
 /// policy_static.go of the Memory Manager dereferences the table of a page size without checking that it exists.
 #[test]
-fn huge_pages_of_a_size_the_host_does_not_have() {
+fn missing_huge_page_size_crashes_the_memory_manager() {
     let mut pod = launcher("a", 2, 0);
     let compute = &mut pod.containers[0];
     for resources in [&mut compute.requests, &mut compute.limits] {
@@ -182,23 +182,24 @@ fn huge_pages_of_a_size_the_host_does_not_have() {
 }
 
 #[test]
-fn hosts_that_cannot_be() {
+fn invalid_hosts_are_refused() {
     let settings = kubelet(Restricted, ByPod);
     let fault = |change: &dyn Fn(&mut berth_kubelet_admission::HostSpec)| {
         let mut host = spec(2, 2, 2, 1);
         change(&mut host);
         KubeletHost::new(&host, &settings).expect_err("cannot be")
     };
-    assert_eq!(fault(&|host| host.zones[1].id = 0), HostFault::ZoneTwice(0));
-    assert_eq!(fault(&|host| host.zones[1].id = 64), HostFault::ZoneNumber(64));
-    assert_eq!(fault(&|host| host.zones[1].cores[0].cpus = vec![1]), HostFault::CpuTwice(1));
-    assert_eq!(fault(&|host| host.zones.clear()), HostFault::Cpus(0));
-    assert_eq!(fault(&|host| host.zones[0].cores[0].cpus = vec![9]), HostFault::ReservedCpu(0));
-    let memory = HostFault::ReservedMemory { zone: 0, what: "memory".to_owned() };
+    assert_eq!(fault(&|host| host.zones[1].id = 0), HostError::DuplicateZone(0));
+    assert_eq!(fault(&|host| host.zones[1].id = 64), HostError::ZoneNumber(64));
+    assert_eq!(fault(&|host| host.zones[1].cores[0].cpus = vec![1]), HostError::DuplicateCpu(1));
+    assert_eq!(fault(&|host| host.zones.clear()), HostError::Cpus(0));
+    assert_eq!(fault(&|host| host.zones[0].cores[0].cpus = vec![9]), HostError::ReservedCpu(0));
+    let memory = HostError::ReservedMemory { zone: 0, kind: "memory".to_owned() };
     assert_eq!(fault(&|host| host.zones[0].memory = 1), memory);
-    let nowhere = DevicePool { name: "a/b".to_owned(), zones: [(7, 1)].into(), without_zone: 0 };
-    let zone = HostFault::DeviceZone { name: "a/b".to_owned(), zone: 7 };
-    assert_eq!(fault(&|host| host.devices.push(nowhere.clone())), zone);
+    let pool_of_unknown_zone =
+        DevicePool { name: "a/b".to_owned(), zones: [(7, 1)].into(), without_zone: 0 };
+    let zone = HostError::DeviceZone { name: "a/b".to_owned(), zone: 7 };
+    assert_eq!(fault(&|host| host.devices.push(pool_of_unknown_zone.clone())), zone);
     let mut old = kubelet(Restricted, ByPod);
     old.version = "v1.20.2".parse().expect("a version");
     let setting = KubeletHost::new(&spec(1, 1, 2, 1), &old).expect_err("no Memory Manager yet");
@@ -208,7 +209,7 @@ fn hosts_that_cannot_be() {
 /// In container scope, a sidecar of a launcher is aligned first and independently, so no wide VM fits after it (a
 /// consequence of the group rule). In pod scope, the sidecar shares the group of the VM.
 #[test]
-fn a_sidecar_keeps_a_wide_vm_out() {
+fn sidecar_in_container_scope_prevents_a_wide_vm() {
     let host = spec(2, 2, 4, 1);
     let wide = launcher_with_log("a", 6, 40);
     let refusal = state(&host, &kubelet(Restricted, ByContainer)).check(&wide).expect_err("apart");
@@ -225,7 +226,7 @@ fn a_sidecar_keeps_a_wide_vm_out() {
 }
 
 #[test]
-fn memory_of_init_containers_comes_back_when_others_start() {
+fn memory_of_init_containers_is_released_when_containers_start() {
     let mut pod = launcher("a", 2, 1);
     pod.init_containers.push(container("prepare", 1000, 8 * GIB, 0));
     let mut state = state(&spec(1, 1, 4, 1), &kubelet(SingleNumaNode, ByPod));
@@ -244,7 +245,7 @@ fn memory_of_init_containers_comes_back_when_others_start() {
 }
 
 #[test]
-fn pods_known_from_reports_are_in_the_way_and_go() {
+fn restored_pods_occupy_resources_until_removed() {
     let host = spec(2, 2, 4, 1);
     let mut state = state(&host, &kubelet(SingleNumaNode, ByPod));
     let (cpus_before, memory_before) = (state.free_cpus(), state.memory());
@@ -263,7 +264,7 @@ fn pods_known_from_reports_are_in_the_way_and_go() {
     state.admit(&launcher("a", 3, 1)).expect("zone 1");
     let refusal = state.check(&launcher("b", 3, 1)).expect_err("zone 0 is taken");
     assert_eq!(
-        refusal.plain,
+        refusal.explanation,
         "no zones have all requested resources and satisfy the topology policy"
     );
     assert!(state.remove("known") && state.remove("a"));
@@ -272,7 +273,7 @@ fn pods_known_from_reports_are_in_the_way_and_go() {
 
 /// Devices are allocated from the zones of CPUs and memory, and vice versa.
 #[test]
-fn a_device_decides_the_zone() {
+fn device_zone_determines_the_placement() {
     let mut host = spec(2, 2, 4, 1);
     let name = "example.com/vf".to_owned();
     host.devices.push(DevicePool { name: name.clone(), zones: [(1, 1)].into(), without_zone: 0 });
@@ -297,7 +298,7 @@ fn a_device_decides_the_zone() {
 /// cpu_assignment.go `isSocketFree` compares free CPUs with the average. Of two sockets with 4 and 2 CPUs, the
 /// socket with reserved CPU 0 has 3 free CPUs, which is the average number per socket, so it is taken completely.
 #[test]
-fn unequal_sockets_are_taken_although_in_use() {
+fn unequal_sockets_are_allocated_although_in_use() {
     let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
     let admission = host.admit(&launcher("a", 4, 1)).expect("that is what it does").clone();
     assert!(admission.takes_cpus_in_use());
@@ -308,7 +309,7 @@ fn unequal_sockets_are_taken_although_in_use() {
 }
 
 #[test]
-fn the_kubelets_words() {
+fn kubelet_options_are_parsed() {
     let options =
         |name: &str, value: &str| CpuOptions::parse(&[(name.to_owned(), value.to_owned())].into());
     assert_eq!(options("full-pcpus-only", "T").map(|o| o.full_pcpus_only), Ok(true));

@@ -49,7 +49,7 @@ fn pod() -> impl Strategy<Value = Pod> {
     )
 }
 
-fn garbage() -> impl Strategy<Value = HostSpec> {
+fn arbitrary_host() -> impl Strategy<Value = HostSpec> {
     let core = (vec(0..30u32, 0..3), 0..3u32, proptest::option::of(0..3u32));
     let core = core.prop_map(|(cpus, socket, cache)| CoreSpec { cpus, socket, cache });
     let pages = btree_map(select(&PAGES[..]), 0..8u64, 0..2);
@@ -114,7 +114,7 @@ fn kubelet() -> impl Strategy<Value = Kubelet> {
 
 /// Generates real hosts that are small enough for fast tests: all sockets are equal. On other hosts the kubelet
 /// allocates CPUs twice (`takes_cpus_in_use`).
-fn sane() -> impl Strategy<Value = (HostSpec, Kubelet)> {
+fn valid_host() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
     (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {
         let zones = zones * sockets;
@@ -131,7 +131,7 @@ fn vm() -> impl Strategy<Value = Pod> {
 }
 
 /// Returns all exclusive CPUs of pods, each with the number of its owners.
-fn shares(state: &State) -> BTreeMap<u32, usize> {
+fn cpu_owner_counts(state: &State) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
     for uid in 0..8 {
         let Some(admission) = state.admission(&uid.to_string()) else { continue };
@@ -146,19 +146,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_panics(host in garbage(), settings in kubelet(), pods in vec(pod(), 1..6)) {
+    fn arbitrary_inputs_do_not_panic(host in arbitrary_host(), settings in kubelet(), pods in vec(pod(), 1..6)) {
         let host_zones = host.zones.len();
         if let Ok(host) = KubeletHost::new(&host, &settings) {
             let mut state = State::new(&Arc::new(host));
             for pod in &pods {
-                let was_there = state.admission(&pod.uid).is_some();
-                let foreseen = state.check(pod);
+                let was_admitted = state.admission(&pod.uid).is_some();
+                let predicted = state.check(pod);
                 let answer = state.admit(pod).cloned();
-                prop_assert_eq!(&foreseen, &answer);
+                prop_assert_eq!(&predicted, &answer);
                 if let Ok(admission) = answer {
                     let placements = admission.placements(state.host());
                     let containers = pod.init_containers.len() + pod.containers.len();
-                    prop_assert!(was_there || placements.len() == containers);
+                    prop_assert!(was_admitted || placements.len() == containers);
                     let guest = admission.guest_memory(state.host(), 0, u64::MAX, None);
                     prop_assert!(guest.len() <= host_zones);
                 }
@@ -178,7 +178,7 @@ proptest! {
 
     #[test]
     fn cpus_are_never_allocated_twice(
-        (host, settings) in sane(),
+        (host, settings) in valid_host(),
         events in vec((vm(), any::<bool>()), 1..20),
     ) {
         let mut state = state(&host, &settings);
@@ -192,7 +192,7 @@ proptest! {
             } else {
                 state.remove(&pod.uid);
             }
-            let shares = shares(&state);
+            let shares = cpu_owner_counts(&state);
             prop_assert!(shares.values().all(|&count| count == 1), "{:?}", shares);
             let taken: CpuSet = shares.keys().copied().collect();
             prop_assert!(!taken.intersects(&state.shared_cpus()));
@@ -201,8 +201,8 @@ proptest! {
     }
 
     #[test]
-    fn all_comes_back_when_all_are_gone(
-        (host, settings) in sane(),
+    fn all_resources_are_released_when_all_pods_are_removed(
+        (host, settings) in valid_host(),
         pods in vec(vm(), 1..12),
     ) {
         let mut state = state(&host, &settings);
@@ -210,7 +210,7 @@ proptest! {
         for pod in &pods {
             // A refusal must be correct.
             if let Err(refusal) = state.admit(pod) {
-                prop_assert!(!refusal.plain.is_empty() && !refusal.message.is_empty());
+                prop_assert!(!refusal.explanation.is_empty() && !refusal.message.is_empty());
             }
         }
         for pod in &pods {

@@ -98,19 +98,19 @@ fn the_completion_script_is_for_bash_and_knows_the_commands() {
 }
 
 #[test]
-fn the_example_fleet_is_planned_as_its_comments_say() {
+fn example_fleet_is_planned_as_commented() {
     let (code, plan) = plan(&["-f", "examples/fleet/"], "");
     assert_eq!(code, 1);
     assert_eq!(plan["running"], 2);
-    let at = |vm: &str| {
+    let placement_of = |vm: &str| {
         let all = plan["placed"].as_array().unwrap();
         all.iter().find(|placed| placed["vm"] == vm).unwrap_or_else(|| panic!("{vm}: {all:?}"))
     };
-    assert_eq!(at("cluster-xyz/wide-1")["host"], "rack2-a");
-    assert_eq!(at("cluster-xyz/wide-1")["zones"], serde_json::json!([0, 1]));
+    assert_eq!(placement_of("cluster-xyz/wide-1")["host"], "rack2-a");
+    assert_eq!(placement_of("cluster-xyz/wide-1")["zones"], serde_json::json!([0, 1]));
     // The zones of rack1-a are filled before the zones of rack1-b.
-    assert_eq!(at("cluster-abc/db-2")["host"], "rack1-a");
-    assert_eq!(at("cluster-abc/db-2")["zones"].as_array().unwrap().len(), 1);
+    assert_eq!(placement_of("cluster-abc/db-2")["host"], "rack1-a");
+    assert_eq!(placement_of("cluster-abc/db-2")["zones"].as_array().unwrap().len(), 1);
     let unplaced = plan["unplaced"].as_array().unwrap();
     assert_eq!(unplaced.len(), 1, "{unplaced:?}");
     assert_eq!(unplaced[0]["vm"], "cluster-xyz/analytics");
@@ -140,7 +140,7 @@ fn the_example_fleet_is_planned_as_its_comments_say() {
 }
 
 #[test]
-fn a_host_is_drained_or_the_rule_is_named_that_stops_it() {
+fn drain_moves_vms_or_reports_the_blocking_rule() {
     let (code, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack1-a"], "");
     assert_eq!(code, 1);
     let drain = &answer["drain"];
@@ -161,7 +161,7 @@ fn a_host_is_drained_or_the_rule_is_named_that_stops_it() {
 }
 
 #[test]
-fn hosts_are_counted_that_it_would_take() {
+fn missing_hosts_are_counted() {
     let mut machines =
         std::fs::read_to_string(repository().join("examples/fleet/machines.yaml")).unwrap();
     // The last machine fits on no host.
@@ -172,25 +172,25 @@ fn hosts_are_counted_that_it_would_take() {
         .map(|text| format!("---\n{text}\n"))
         .collect();
     let host = ["-f", "examples/fleet/rack1-b.yaml", "-f", "-"];
-    let with = |add: &[&str]| {
+    let plan_with = |add: &[&str]| {
         let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
         // The wide VM fits on no host of this fleet.
         let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
         plan(&arguments, &text)
     };
-    let (code, alone) = with(&[]);
+    let (code, alone) = plan_with(&[]);
     let missing = alone["unplaced"].as_array().unwrap().len();
     assert!(code == 1 && missing > 0, "{alone}");
-    let (_, answer) = with(&["--add", "rack1-b"]);
+    let (_, answer) = plan_with(&["--add", "rack1-b"]);
     let enough = answer["added"]["enough"].as_u64().unwrap();
     assert!(enough > 0);
-    let (code, answer) = with(&["--add", &format!("{enough}xrack1-b")]);
+    let (code, answer) = plan_with(&["--add", &format!("{enough}xrack1-b")]);
     assert_eq!((code, answer["unplaced"].as_array().unwrap().len()), (0, 0), "{answer}");
     if enough > 1 {
-        let (code, _) = with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
+        let (code, _) = plan_with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
         assert_eq!(code, 1, "one less is not enough");
     }
-    let (_, answer) = with(&["--add", "unknown"]);
+    let (_, answer) = plan_with(&["--add", "unknown"]);
     assert!(answer["added"].get("like").is_none());
 }
 
@@ -198,15 +198,15 @@ fn hosts_are_counted_that_it_would_take() {
 fn tenants_and_their_machines_are_planned() {
     let all = ["-f", "examples/fleet/", "-f", "examples/tenants/", "-f", "deploy/instancetypes/"];
     let (_, plan) = plan(&all, "");
-    let of = |name: &str| {
+    let tenant = |name: &str| {
         let mut all = plan["tenants"].as_array().unwrap().iter();
         all.find(|tenant| tenant["name"] == name).unwrap()
     };
-    assert_eq!((&of("bank")["vlan"], &of("bank")["hosts"]), (&120.into(), &4.into()));
-    let vlan = of("shop")["vlan"].as_u64().unwrap();
+    assert_eq!((&tenant("bank")["vlan"], &tenant("bank")["hosts"]), (&120.into(), &4.into()));
+    let vlan = tenant("shop")["vlan"].as_u64().unwrap();
     assert!((100..200).contains(&vlan) && vlan != 120, "{vlan}");
-    let made: Vec<_> = plan["machineDeployments"].as_array().unwrap().iter().collect();
-    assert_eq!(made.len(), 2, "{made:?}");
+    let deployments: Vec<_> = plan["machineDeployments"].as_array().unwrap().iter().collect();
+    assert_eq!(deployments.len(), 2, "{deployments:?}");
     let placed = plan["placed"].as_array().unwrap().iter();
     let web = placed.filter(|vm| vm["vm"].as_str().unwrap().starts_with("cluster-shop/web-"));
     assert_eq!(web.count(), 3);
@@ -220,7 +220,7 @@ fn tenants_and_their_machines_are_planned() {
 }
 
 #[test]
-fn one_broken_object_is_named_and_the_rest_goes_on() {
+fn broken_objects_are_reported_and_others_are_planned() {
     let broken = "---\napiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: odd, namespace: x}\n\
         spec: {template: {spec: {domain: {cpu: {cores: many}, devices: {}}}}}\n\
         ---\nkind: [\n---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n\
@@ -254,7 +254,7 @@ fn one_broken_object_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
-fn the_scope_is_named_where_it_alone_stands_in_the_way() {
+fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
     let read = |name: &str| {
         std::fs::read_to_string(repository().join("examples/fleet").join(name)).unwrap()
     };
@@ -284,7 +284,7 @@ fn the_scope_is_named_where_it_alone_stands_in_the_way() {
 }
 
 #[test]
-fn a_vm_that_is_left_out_is_no_success() {
+fn omitted_vm_causes_exit_code_1() {
     let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: odd, namespace: x}\nspec:\n  \
               runStrategy: Always\n  preference: {kind: VirtualMachinePreference, name: nowhere}\n  template: {spec: \
               {domain: {devices: {}, cpu: {cores: 1}, memory: {guest: 1Gi}}}}\n";
@@ -296,7 +296,7 @@ fn a_vm_that_is_left_out_is_no_success() {
 }
 
 #[test]
-fn bad_usage_names_the_remedy() {
+fn invalid_usage_is_reported_with_a_remedy() {
     for (arguments, code, words) in [
         (&["plan"][..], 2, "specify -f DIR|FILE|-"),
         (&["plan", "-f", "/nowhere"], 2, "/nowhere"),
@@ -315,20 +315,20 @@ fn bad_usage_names_the_remedy() {
 }
 
 #[test]
-fn the_crds_are_printed_as_they_are_kept() {
+fn printed_crds_equal_the_files_in_deploy() {
     let printed = stdout(&run(&["crds"], ""));
     let names = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
-    let kept = names.map(|name| {
+    let files = names.map(|name| {
         let file = repository().join(format!("deploy/crds/{name}.berth.dev.yaml"));
         format!("---\n{}", std::fs::read_to_string(file).unwrap())
     });
-    assert_eq!(printed, kept.concat());
+    assert_eq!(printed, files.concat());
 }
 
 /// Objects that are left out by mistake are named, and the exit code is 1. Objects that placement ignores are
 /// counted.
 #[test]
-fn documents_that_are_left_out_are_named() {
+fn omitted_documents_are_reported() {
     let host = std::fs::read_to_string(repository().join("examples/fleet/lab-a.yaml")).unwrap();
     let document = |kind: &str, version: &str| {
         let version =

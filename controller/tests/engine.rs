@@ -14,7 +14,7 @@ mod host;
 mod pod;
 #[path = "engine/random.rs"]
 mod random;
-#[path = "engine/scenes.rs"]
-mod scenes;
-#[path = "engine/slow.rs"]
-mod slow;
+#[path = "engine/reference_model.rs"]
+mod reference_model;
+#[path = "engine/scenarios.rs"]
+mod scenarios;

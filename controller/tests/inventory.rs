@@ -14,7 +14,7 @@ use berth_api::Problem;
 use berth_api::{Class, CpuSet, InfraNode, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{MemoryKind, State};
-use berth_placement::engine::{Engine, Needs};
+use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
@@ -37,24 +37,24 @@ pub(crate) fn read(
     infra: Value,
     node: Option<Value>,
 ) -> anyhow::Result<(ReportedHost, Vec<Problem>)> {
-    let infra: InfraNode = parsed(infra)?;
-    let node: Option<v1::Node> = node.map(parsed).transpose()?;
+    let infra: InfraNode = deserialize(infra)?;
+    let node: Option<v1::Node> = node.map(deserialize).transpose()?;
     let mut problems = Vec::new();
     match ReportedHost::read(&infra, node.as_ref(), &mut problems) {
         Ok(facts) => Ok((facts, problems)),
         Err(problem) => {
-            assert_named(&problem);
+            assert_problem_is_specific(&problem);
             Err(anyhow::anyhow!("{problem}"))
         }
     }
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
     Ok(serde_path_to_error::deserialize(value)?)
 }
 
 /// Asserts that the problem is named precisely enough for the author of the object to find it.
-fn assert_named(problem: &Problem) {
+fn assert_problem_is_specific(problem: &Problem) {
     let kind = problem.object.split(' ').next().unwrap_or_default();
     assert!(kind == "InfraNode" || kind == "Node", "{problem:?}");
     let top = problem.field.split(['.', '[']).next().unwrap_or_default();
@@ -75,7 +75,7 @@ fn vm(name: &str) -> Pod {
 }
 
 /// Fills a host with VMs, and checks that no resource is allocated twice, and that all allocated resources exist.
-fn fill(facts: ReportedHost) -> TestCaseResult {
+fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
     let zones = facts.zones.clone();
     let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let sum: usize = facts.allocations.iter().map(|one| one.cpus.len()).sum();
@@ -96,8 +96,8 @@ fn fill(facts: ReportedHost) -> TestCaseResult {
             spread: &[],
             containers: &pod,
         };
-        let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
-        let request = engine.request(&parts, needs).expect("plain rules");
+        let needs = VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
+        let request = engine.compile_request(&parts, needs).expect("plain rules");
         let reasons = engine.rejection_reasons(&request, host);
         let placed = engine.place(&request, None);
         prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);
@@ -105,8 +105,8 @@ fn fill(facts: ReportedHost) -> TestCaseResult {
             break;
         }
         let state = engine.state(host).expect("a host that came");
-        let given = state.admission(&pod.uid).expect("a pod that was placed");
-        let cpus = given.cpus(state.host());
+        let admission = state.admission(&pod.uid).expect("a pod that was placed");
+        let cpus = admission.cpus(state.host());
         prop_assert_eq!(cpus.len(), 2);
         prop_assert!(!cpus.intersects(&taken), "{} of {}", cpus, taken);
         prop_assert!(cpus.is_subset(&empty.free_cpus()));
@@ -122,20 +122,20 @@ fn fill(facts: ReportedHost) -> TestCaseResult {
 }
 
 #[test]
-fn a_good_report_has_nothing_wrong() {
+fn valid_report_has_no_problems() {
     let (facts, problems) = read(infra_node(), Some(node())).expect("a good report");
     assert_eq!(problems, []);
     let empty = State::new(&facts.admission);
     assert_eq!(empty.free_cpus().len(), 28);
     assert_eq!(facts.allocations.len(), 2);
-    fill(facts).expect("a host that can be filled");
+    fill_with_vms(facts).expect("a host that can be filled");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_reported_nothing_is_given_twice(
+    fn invalid_reports_cause_no_double_allocation(
         of_infra in prop::collection::vec(mutation(), 0..6),
         of_node in prop::collection::vec(mutation(), 0..3),
         has_node in any::<bool>(),
@@ -145,8 +145,8 @@ proptest! {
         of_node.iter().for_each(|one| one.apply(&mut node));
         match read(infra, has_node.then_some(node)) {
             Ok((facts, problems)) => {
-                problems.iter().for_each(assert_named);
-                fill(facts)?;
+                problems.iter().for_each(assert_problem_is_specific);
+                fill_with_vms(facts)?;
             }
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }

@@ -43,8 +43,8 @@ fn kubelet_vectors() {
 
 fn print(file: &Path, tally: &replay::Tally) {
     let mut out = std::io::stderr().lock();
-    let mut say = |text: String| writeln!(out, "{text}").expect("stderr");
-    say(format!("up to {}: {} cases, {} events", file.display(), tally.cases, tally.events));
+    let mut write_line = |text: String| writeln!(out, "{text}").expect("stderr");
+    write_line(format!("up to {}: {} cases, {} events", file.display(), tally.cases, tally.events));
     let mut by_policy: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
     for ((policy, scope, outcome), count) in &tally.outcomes {
         let (all, refused) = by_policy.entry((policy, scope)).or_default();
@@ -54,29 +54,29 @@ fn print(file: &Path, tally: &replay::Tally) {
         }
     }
     for ((policy, scope), (all, refused)) in by_policy {
-        say(format!("  {policy} {scope}: {all} pods, {refused} refused"));
+        write_line(format!("  {policy} {scope}: {all} pods, {refused} refused"));
     }
     let mut by_outcome: BTreeMap<&str, usize> = BTreeMap::new();
     for ((_, _, outcome), count) in &tally.outcomes {
         *by_outcome.entry(outcome).or_default() += count;
     }
     for (outcome, count) in by_outcome {
-        say(format!("  {outcome}: {count}"));
+        write_line(format!("  {outcome}: {count}"));
     }
-    say(format!(
+    write_line(format!(
         "  restarts: {}, {} refused, {} random",
-        tally.restarts, tally.restarts_refused, tally.restarts_by_chance
+        tally.restarts, tally.restarts_refused, tally.nondeterministic_restarts
     ));
-    say(format!(
+    write_line(format!(
         "  pods whose CPUs or devices are random: {}, with other results: {}",
-        tally.chances, tally.chances_otherwise
+        tally.nondeterministic_admissions, tally.nondeterministic_mismatches
     ));
-    say(format!("  other devices named: {}", tally.other_devices_named));
+    write_line(format!("  other devices named: {}", tally.other_devices_named));
 }
 
 /// A kubelet iterates over the resources of a container in the order of a Go map, which is random.
 #[test]
-fn of_two_resources_that_are_short_either_is_named() {
+fn either_of_two_insufficient_resources_may_be_reported() {
     let message = |name: &str| {
         format!(
             "Allocate failed due to requested number of devices unavailable for {name}. Requested: 2, Available: 1, which is unexpected"
@@ -119,19 +119,19 @@ fn of_two_resources_that_are_short_either_is_named() {
 
 /// Returns the files with recorded answers; `BERTH_KUBELET_VECTORS` names another file or folder.
 fn files() -> Vec<PathBuf> {
-    let Some(place) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
+    let Some(path) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
         return data::files("kubelet", ".jsonl.gz");
     };
-    assert!(place.exists(), "BERTH_KUBELET_VECTORS: {} is not there", place.display());
-    if place.is_file() {
-        return vec![place];
+    assert!(path.exists(), "BERTH_KUBELET_VECTORS: {} is not there", path.display());
+    if path.is_file() {
+        return vec![path];
     }
-    let entries = std::fs::read_dir(&place).expect("the folder can be listed");
+    let entries = std::fs::read_dir(&path).expect("the folder can be listed");
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.expect("the folder can be listed").path())
         .filter(|path| path.to_string_lossy().ends_with(".jsonl.gz"))
         .collect();
     files.sort();
-    assert!(!files.is_empty(), "no *.jsonl.gz in {}", place.display());
+    assert!(!files.is_empty(), "no *.jsonl.gz in {}", path.display());
     files
 }

@@ -19,12 +19,16 @@ fn release(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
-fn try_launcher(object: &Value, around: &ClusterObjects) -> Result<Launcher, Invalid> {
-    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
+fn try_launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
+    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), cluster_objects)
 }
 
-fn launcher(object: &Value, configuration: &Configuration, around: &ClusterObjects) -> Launcher {
-    predict(&Machine::read(object).unwrap().unwrap(), configuration, around).unwrap()
+fn launcher(
+    object: &Value,
+    configuration: &Configuration,
+    cluster_objects: &ClusterObjects,
+) -> Launcher {
+    predict(&Machine::read(object).unwrap().unwrap(), configuration, cluster_objects).unwrap()
 }
 
 fn machine(spec: Value) -> Value {
@@ -36,20 +40,24 @@ fn machine(spec: Value) -> Value {
 }
 
 /// Returns a machine with an instance type and a preference, and the objects of both.
-fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, ClusterObjects) {
-    let mut around = ClusterObjects::default();
+fn machine_with_instancetype(
+    instancetype: Value,
+    preference: Value,
+    spec: Value,
+) -> (Value, ClusterObjects) {
+    let mut cluster_objects = ClusterObjects::default();
     for (kind, spec) in [
         ("VirtualMachineClusterInstancetype", instancetype),
         ("VirtualMachineClusterPreference", preference),
     ] {
         let object = json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec});
-        assert!(around.add(&object).unwrap());
+        assert!(cluster_objects.add(&object).unwrap());
     }
     let mut object = machine(spec);
     object["spec"]["instancetype"] = json!({"name": "own"});
     object["spec"]["preference"] =
         json!({"name": "own", "kind": "virtualmachineclusterpreferences"});
-    (object, around)
+    (object, cluster_objects)
 }
 
 /// Golden machines of kubermatic/machine-controller. With two CPUs and 2Gi as requests and limits, the QoS class is
@@ -87,7 +95,7 @@ fn launchers_of_machine_controllers_machines_are_predicted() {
 #[test]
 fn launchers_with_instance_types_are_predicted() {
     let small = json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi"}});
-    let (object, around) = typed(small, json!({}), json!({}));
+    let (object, around) = machine_with_instancetype(small, json!({}), json!({}));
     for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
         let launcher = launcher(&object, &release(version), &around);
         let compute = &launcher.pod.containers[0];
@@ -100,7 +108,7 @@ fn launchers_with_instance_types_are_predicted() {
 
     let overcommitted =
         json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi", "overcommitPercent": 50}});
-    let (object, around) = typed(overcommitted, json!({}), json!({}));
+    let (object, around) = machine_with_instancetype(overcommitted, json!({}), json!({}));
     let compute = launcher(&object, &release("main"), &around).pod.containers.swap_remove(0);
     assert_eq!(compute.requests.memory, 4 * GIB + 304 * MIB + 1);
 
@@ -117,7 +125,7 @@ fn launchers_with_instance_types_are_predicted() {
         "devices": {"preferredAutoattachGraphicsDevice": false, "preferredTPM": {}},
         "machine": {"preferredMachineType": "pc-q35-rhel9.4.0"},
     });
-    let (object, around) = typed(pinned, spread, json!({}));
+    let (object, around) = machine_with_instancetype(pinned, spread, json!({}));
     let launcher = launcher(&object, &release("main"), &around);
     let compute = &launcher.pod.containers[0];
     // The overhead is 240 + 8 x 4 + 8 + TPM + pinned CPUs, without a screen.
@@ -237,7 +245,7 @@ fn pods_of_the_cluster_are_read() {
     assert_eq!(read.vmi_uid.as_deref(), Some("vmi"));
     assert_eq!(read.migration_uid.as_deref(), Some("job"));
     assert_eq!((read.node_name.as_deref(), read.nominated_node_name), (Some("n1"), None));
-    assert!(!read.is_terminal && !read.is_deleted && !read.is_first_consumer);
+    assert!(!read.is_terminal && !read.is_terminating && !read.is_first_consumer);
 
     let other = ExistingPod::read(&pod(json!({
         "metadata": {"name": "x", "labels": {"kubevirt.io/created-by": "vmi"},
@@ -284,12 +292,12 @@ fn pod_level_resources_are_shared_by_containers() {
 #[test]
 fn a_container_keeps_its_allocated_resources_during_a_resize() {
     let read = |spec: &str, allocated: &str| {
-        let of = |cpu: &str| json!({"cpu": cpu, "memory": "1Gi"});
+        let requests = |cpu: &str| json!({"cpu": cpu, "memory": "1Gi"});
         let object = json!({"metadata": {"name": "x", "uid": "u"},
-            "spec": {"containers": [{"name": "c", "resources": {"requests": of(spec), "limits": of(spec)}}]},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": requests(spec), "limits": requests(spec)}}]},
             "status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": true,
-                "restartCount": 0, "allocatedResources": of(allocated),
-                "resources": {"requests": of(allocated), "limits": of(allocated)}}]}});
+                "restartCount": 0, "allocatedResources": requests(allocated),
+                "resources": {"requests": requests(allocated), "limits": requests(allocated)}}]}});
         let read = ExistingPod::read(&pod(object)).unwrap().pod;
         (read.requests().cpu_millis, read.has_exclusive_cpus())
     };
@@ -306,7 +314,7 @@ fn a_static_pod_has_the_uid_that_its_kubelet_uses() {
 }
 
 /// Formats requests or limits for the manifest of a pod.
-fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
+fn resources_json(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     let mut all = json!({});
     if amounts.cpu_millis != 0 {
         all["cpu"] = json!(format!("{}m", amounts.cpu_millis));
@@ -333,7 +341,7 @@ fn predicted_and_created_pods_have_equal_requests() {
         let each = containers.iter().map(|it| {
             let restart = if it.is_sidecar { json!("Always") } else { json!(null) };
             json!({"name": it.name, "restartPolicy": restart,
-                "resources": {"requests": written(&it.requests), "limits": written(&it.limits)}})
+                "resources": {"requests": resources_json(&it.requests), "limits": resources_json(&it.limits)}})
         });
         each.collect()
     };

@@ -7,8 +7,8 @@ use berth_kubevirt_render::launcher::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn launcher(object: &Value, around: &ClusterObjects) -> Result<Launcher, Invalid> {
-    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
+fn launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
+    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), cluster_objects)
 }
 
 fn machine(spec: Value) -> Value {
@@ -19,8 +19,8 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-fn rejected(object: &Value, around: &ClusterObjects) -> String {
-    launcher(object, around).unwrap_err().to_string()
+fn rejected(object: &Value, cluster_objects: &ClusterObjects) -> String {
+    launcher(object, cluster_objects).unwrap_err().to_string()
 }
 
 #[test]
@@ -144,24 +144,30 @@ fn fields_outside_of_the_domain_are_reported() {
 }
 
 /// Returns a machine with an instance type and a preference, and the objects of both.
-fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, ClusterObjects) {
-    let mut around = ClusterObjects::default();
+fn machine_with_instancetype(
+    instancetype: Value,
+    preference: Value,
+    spec: Value,
+) -> (Value, ClusterObjects) {
+    let mut cluster_objects = ClusterObjects::default();
     for (kind, spec) in [
         ("VirtualMachineClusterInstancetype", instancetype),
         ("VirtualMachineClusterPreference", preference),
     ] {
-        around.add(&json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec})).unwrap();
+        cluster_objects
+            .add(&json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec}))
+            .unwrap();
     }
     let mut object = machine(spec);
     object["spec"]["instancetype"] = json!({"name": "own"});
     object["spec"]["preference"] = json!({"name": "own"});
-    (object, around)
+    (object, cluster_objects)
 }
 
 #[test]
 fn missing_and_conflicting_instance_types_are_reported() {
     let three = json!({"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}});
-    let (mut object, around) = typed(three.clone(), json!({}), json!({}));
+    let (mut object, around) = machine_with_instancetype(three.clone(), json!({}), json!({}));
     let error = rejected(&object, &ClusterObjects::default());
     let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
     assert_eq!(error, format!("{at}name: there is no VirtualMachineClusterInstancetype `own`"));
@@ -182,7 +188,8 @@ fn missing_and_conflicting_instance_types_are_reported() {
         ("domain.memory.guest", json!({"memory": {"guest": "1Gi"}})),
         ("domain.resources.limits.memory", json!({"resources": {"limits": {"memory": "1Gi"}}})),
     ] {
-        let (object, around) = typed(three.clone(), json!({}), json!({"domain": own}));
+        let (object, around) =
+            machine_with_instancetype(three.clone(), json!({}), json!({"domain": own}));
         let error = rejected(&object, &around);
         let expected = format!("spec.template.spec.{field}: is set by the instance type");
         assert!(error.contains(&expected), "{error}");
@@ -196,7 +203,7 @@ fn missing_and_conflicting_instance_types_are_reported() {
         (three.clone(), spread(json!({"across": "all"})), "`all` is unknown"),
         (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "`round` is unknown"),
     ] {
-        let (object, around) = typed(instancetype, preference, json!({}));
+        let (object, around) = machine_with_instancetype(instancetype, preference, json!({}));
         let error = rejected(&object, &around);
         assert!(error.contains(expected), "{expected}: {error}");
     }

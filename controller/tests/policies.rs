@@ -15,13 +15,13 @@
 mod documented;
 #[path = "policies/evaluator.rs"]
 mod evaluator;
-#[path = "policies/scene.rs"]
-mod scene;
+#[path = "policies/two_tenants.rs"]
+mod two_tenants;
 
 use std::fmt::Write as _;
 
 use evaluator::Port;
-use scene::Scene;
+use two_tenants::TwoTenants;
 
 const TCP: &str = "TCP";
 const UDP: &str = "UDP";
@@ -46,7 +46,7 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     // The template of a tenant can set labels of pods.
     ("VM labelled as an importer", "internet", TCP, 443, EGRESS),
     ("VM labelled as an importer", "image server of InfraConfig", TCP, 8080, NO),
-    ("VM of another tenant, labelled cdi-uploadproxy", "uploader", TCP, 8443, EGRESS_IN),
+    ("VM of another tenant, labelled cdi-uploadproxy", "uploader", TCP, 8443, BLOCKED_AT_SOURCE),
     ("VM of another tenant, labelled virt-api", "VM", TCP, 22, NO),
     // Connections to DNS.
     ("VM", "cluster DNS", UDP, 53, YES),
@@ -111,17 +111,17 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
 const INBOUND: [bool; 2] = [false, true];
 /// The other tenant has isolation `InCluster`, so its pods cannot connect to other namespaces, although the
 /// destination would allow it.
-const EGRESS_IN: [bool; 2] = [false, false];
+const BLOCKED_AT_SOURCE: [bool; 2] = [false, false];
 
 /// Returns the verdict. The verdict must be the same for both address families, and for both meanings of `ipBlock`
 /// in network plugins.
-fn verdict(scene: &Scene, from: &str, to: &str, port: Port<'_>) -> bool {
+fn verdict(scene: &TwoTenants, from: &str, to: &str, port: Port<'_>) -> bool {
     let mut all = Vec::new();
     for blocks_apply_to_pods in [false, true] {
         let mut cluster = scene.cluster.clone();
         cluster.blocks_apply_to_pods = blocks_apply_to_pods;
         for is_v6 in [false, true] {
-            let ends = (scene.end(from, is_v6), scene.end(to, is_v6));
+            let ends = (scene.endpoint(from, is_v6), scene.endpoint(to, is_v6));
             let (Some(from), Some(to)) = ends else { continue };
             all.push((blocks_apply_to_pods, is_v6, cluster.allows(&from, &to, port, is_v6)));
         }
@@ -136,8 +136,8 @@ fn verdict(scene: &Scene, from: &str, to: &str, port: Port<'_>) -> bool {
 }
 
 #[test]
-fn permitted_connections() {
-    let scenes = ["InCluster", "Egress"].map(Scene::of);
+fn connections_match_the_table() {
+    let scenes = ["InCluster", "Egress"].map(TwoTenants::with_isolation);
     let mut wrong = Vec::new();
     let mut table =
         String::from("| from | to | port | `InCluster` | `Egress` |\n|---|---|---|---|---|\n");
@@ -155,18 +155,18 @@ fn permitted_connections() {
     let document = std::fs::read_to_string(path).unwrap();
     let (begin, end) = ("<!-- table: begin -->\n", "<!-- table: end -->");
     let (head, rest) = document.split_once(begin).unwrap();
-    let (there, tail) = rest.split_once(end).unwrap();
+    let (current, tail) = rest.split_once(end).unwrap();
     if std::env::var_os("BERTH_UPDATE").is_some() {
         std::fs::write(path, format!("{head}{begin}{table}{end}{tail}")).unwrap();
     } else {
-        assert!(there == table, "docs/isolation.md is old: run this test with BERTH_UPDATE=1");
+        assert!(current == table, "docs/isolation.md is old: run this test with BERTH_UPDATE=1");
     }
 }
 
 /// Without isolation, there is no policy of Berth, and all connections are allowed.
 #[test]
 fn without_isolation_everything_is_allowed() {
-    let scene = Scene::of("Off");
+    let scene = TwoTenants::with_isolation("Off");
     for (from, to, protocol, number, _) in TABLE {
         if ["VM of another tenant", "source of a clone here"]
             .iter()
@@ -183,8 +183,8 @@ fn without_isolation_everything_is_allowed() {
 /// Pods of another tenant that have labels of CDI or KubeVirt are not treated as CDI or KubeVirt: the labels only
 /// count in the infra cluster's own namespaces.
 #[test]
-fn labels_of_an_open_tenant_do_not_open_another() {
-    let scene = Scene::with_other("InCluster", "Off");
+fn labels_of_another_tenant_grant_no_access() {
+    let scene = TwoTenants::with_isolations("InCluster", "Off");
     for (from, to, number) in [
         ("VM of another tenant, labelled cdi-uploadproxy", "uploader", 8443),
         ("VM of another tenant, labelled cdi-uploadproxy", "importer", 8443),

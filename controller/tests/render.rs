@@ -8,14 +8,14 @@
     reason = "tests read files, print what they skip, and fail by panicking"
 )]
 
-#[path = "render/contained.rs"]
-mod contained;
 #[path = "../../tests/src/data.rs"]
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
 #[path = "render/schedulers.rs"]
 mod schedulers;
+#[path = "render/tenant_isolation.rs"]
+mod tenant_isolation;
 #[path = "render/wrong.rs"]
 mod wrong;
 
@@ -69,18 +69,22 @@ impl std::ops::Deref for Rejected {
 }
 
 /// Renders one MachineDeployment together with other objects.
-fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, Rejected> {
+fn rendered(
+    deployment: &Value,
+    other_objects: &[Value],
+    machine: &str,
+) -> Result<Rendered, Rejected> {
     let namespace = Some("test-namespace".to_owned());
-    rendered_with(deployment, beside, RenderOptions { namespace, ..options(machine) })
+    rendered_with(deployment, other_objects, RenderOptions { namespace, ..options(machine) })
 }
 
 /// Renders a MachineDeployment in the namespace that follows from the objects.
 fn rendered_in_place(
     deployment: &Value,
-    beside: &[Value],
+    other_objects: &[Value],
     machine: &str,
 ) -> Result<Rendered, Rejected> {
-    rendered_with(deployment, beside, options(machine))
+    rendered_with(deployment, other_objects, options(machine))
 }
 
 fn options(machine: &str) -> RenderOptions {
@@ -94,11 +98,11 @@ fn options(machine: &str) -> RenderOptions {
 
 fn rendered_with(
     deployment: &Value,
-    beside: &[Value],
+    other_objects: &[Value],
     options: RenderOptions,
 ) -> Result<Rendered, Rejected> {
     let mut text = deployment.to_string();
-    for object in beside {
+    for object in other_objects {
         text += &format!("\n---\n{object}");
     }
     let mut problems = Vec::new();
@@ -108,7 +112,7 @@ fn rendered_with(
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
     assert!(input.problems.is_empty(), "{}", report(&input.problems));
-    render(&input.deployments[0], &input.around, &options)
+    render(&input.deployments[0], &input.render_context, &options)
         .map_err(|problems| Rejected(report(&problems)))
 }
 
@@ -158,13 +162,13 @@ fn changes(case: &str) -> Vec<(String, Value)> {
 }
 
 /// Normalizes the case of names, and removes empty objects and `null`.
-fn plain(value: &Value) -> Value {
+fn normalize(value: &Value) -> Value {
     const KEPT: [&str; 3] = ["affinity", "bridge", "pod"];
     match value {
         Value::Object(map) => {
             let mut plainer = Map::new();
             for (key, value) in map {
-                let (key, value) = (key.to_lowercase(), plain(value));
+                let (key, value) = (key.to_lowercase(), normalize(value));
                 let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 if !is_empty || KEPT.contains(&key.as_str()) {
                     plainer.insert(key, value);
@@ -172,7 +176,7 @@ fn plain(value: &Value) -> Value {
             }
             plainer.into()
         }
-        Value::Array(items) => items.iter().map(plain).collect(),
+        Value::Array(items) => items.iter().map(normalize).collect(),
         other => other.clone(),
     }
 }
@@ -189,7 +193,7 @@ fn machines_equal_those_of_machine_controller() {
             set(&mut provider, &pointer, value);
         }
         let ours = rendered(&deployment(&provider), &[], &case).unwrap();
-        assert_eq!(plain(&ours.machine), plain(&expected), "{case}");
+        assert_eq!(normalize(&ours.machine), normalize(&expected), "{case}");
         cases += 1;
     }
     assert!(cases >= 10, "{cases} cases");
@@ -219,7 +223,7 @@ fn disks_and_sizes_equal_those_of_machine_controller() {
             "annotations": {"cdi.kubevirt.io/storage.bind.immediate.requested": "true", "more": "here"}
         }),
     );
-    let beside = [
+    let other_objects = [
         json!({"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": {"name": "longhorn"},
             "status": {"claimPropertySets": [{"accessModes": ["ReadWriteOnce"]}, {"accessModes": ["ReadWriteMany"]}]}}),
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
@@ -228,7 +232,7 @@ fn disks_and_sizes_equal_those_of_machine_controller() {
             {"key": "topology.kubernetes.io/zone", "values": ["z8", "z9"]}
         ]}]}),
     ];
-    let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
+    let machine = rendered(&deployment, &other_objects, "vm").unwrap().machine;
     let domain = &machine["spec"]["template"]["spec"]["domain"];
     assert_eq!(domain["cpu"], json!({"cores": 4}));
     assert_eq!(domain["resources"]["requests"], json!({"memory": "2Gi"}));
@@ -322,14 +326,14 @@ fn values_may_be_references() {
         refer("configMapKeyRef", "memory"),
     );
     let deployment = deployment(&provider);
-    let beside = [
+    let other_objects = [
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"cpus": "Mw=="}}),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"memory": "3Gi"}}),
     ];
-    let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
+    let machine = rendered(&deployment, &other_objects, "vm").unwrap().machine;
     let requests = &machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "3", "memory": "3Gi"}));
-    let report = rendered(&deployment, &beside[..1], "vm").unwrap_err();
+    let report = rendered(&deployment, &other_objects[..1], "vm").unwrap_err();
     assert!(
         report.contains(
             "template.memory.configMapKeyRef: ConfigMap test-namespace/sizes does not exist"

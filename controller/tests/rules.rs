@@ -11,11 +11,11 @@
 
 #[path = "rules/agree.rs"]
 mod agree;
-#[path = "rules/facts.rs"]
-mod facts;
 #[path = "rules/invalid.rs"]
 mod invalid;
 #[path = "rules/random.rs"]
 mod random;
+#[path = "rules/scheduler_cases.rs"]
+mod scheduler_cases;
 #[path = "rules/slow.rs"]
 mod slow;

@@ -19,8 +19,8 @@ fn main() -> anyhow::Result<()> {
     }
     let mut host = Host::boot(&options)?;
     for command in commands {
-        let said = host.run(&command)?;
-        writeln!(std::io::stdout(), "# {command}\n{}[{}]", said.output, said.code)?;
+        let result = host.run(&command)?;
+        writeln!(std::io::stdout(), "# {command}\n{}[{}]", result.output, result.code)?;
     }
     Ok(())
 }

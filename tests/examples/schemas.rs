@@ -19,7 +19,7 @@ fn main() -> Result<()> {
         let name = definition["metadata"]["name"].as_str().context("a definition has a name")?;
         let packed = json!({
             "apiVersion": definition["apiVersion"], "kind": definition["kind"],
-            "metadata": {"name": name}, "spec": plain(&definition["spec"], false),
+            "metadata": {"name": name}, "spec": strip_descriptions(&definition["spec"], false),
         });
         let out = repository().join(format!("tests/data/crds/{name}.json.gz"));
         // Writes no time stamp, so that the same definition results in the same bytes.
@@ -32,18 +32,18 @@ fn main() -> Result<()> {
 }
 
 /// Removes descriptions. A property can have the name of a schema keyword, so all children of `properties` stay.
-fn plain(value: &Value, is_properties: bool) -> Value {
+fn strip_descriptions(value: &Value, is_properties: bool) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.iter().filter(|(key, _)| {
                 is_properties || !["description", "example", "title"].contains(&key.as_str())
             });
             kept.map(|(key, value)| {
-                (key.clone(), plain(value, !is_properties && key == "properties"))
+                (key.clone(), strip_descriptions(value, !is_properties && key == "properties"))
             })
             .collect()
         }
-        Value::Array(items) => items.iter().map(|item| plain(item, false)).collect(),
+        Value::Array(items) => items.iter().map(|item| strip_descriptions(item, false)).collect(),
         other => other.clone(),
     }
 }

@@ -32,7 +32,7 @@ pub fn write_controller_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
 }
 
 /// Lease duration in seconds: the time that the other controllers wait before they acquire the lease.
-pub const LEASE: u64 = 6;
+pub const LEASE_SECONDS: u64 = 6;
 
 impl Controller {
     /// Starts a controller; its log has the same name. The test must apply `deploy/base/rbac-controller.yaml`
@@ -40,10 +40,10 @@ impl Controller {
     ///
     /// # Errors
     /// Fails if the controller cannot be started.
-    pub fn start(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+    pub fn start(plane: &ControlPlane, name: &str, extra_flags: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
-        let lease = format!("--lease-duration={LEASE}");
-        let more = [&[lease.as_str()], more].concat();
+        let lease = format!("--lease-duration={LEASE_SECONDS}");
+        let more = [&[lease.as_str()], extra_flags].concat();
         Self::start_program(&program, plane, name, None, &more)
     }
 
@@ -51,9 +51,9 @@ impl Controller {
     ///
     /// # Errors
     /// Fails if the controller cannot be started.
-    pub fn start_on_host(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+    pub fn start_on_host(plane: &ControlPlane, name: &str, extra_flags: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
-        Self::start_program(&program, plane, name, Some(name), more)
+        Self::start_program(&program, plane, name, Some(name), extra_flags)
     }
 
     /// Starts a controller like [`Self::start`], with a proxy between the controller and the server.
@@ -115,7 +115,7 @@ impl Controller {
 
     /// Returns the status code and the text of an HTTP response of the controller.
     #[must_use]
-    pub fn page(&self, path: &str) -> Option<(u16, String)> {
+    pub fn http_get(&self, path: &str) -> Option<(u16, String)> {
         let address = format!("http://127.0.0.1:{}{path}", self.port);
         let answer =
             Command::new("curl").args(["-s", "-w", "\n%{http_code}", &address]).output().ok()?;
@@ -127,7 +127,7 @@ impl Controller {
     /// Returns a value of the controller's metrics, or zero if the metric is missing.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
-        let Some((_, text)) = self.page("/metrics") else { return 0.0 };
+        let Some((_, text)) = self.http_get("/metrics") else { return 0.0 };
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|number| number.parse().ok()).unwrap_or_default()
     }

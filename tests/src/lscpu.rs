@@ -20,10 +20,10 @@ pub struct Counts {
 /// Runs lscpu on the host.
 ///
 /// # Errors
-/// Fails like [`Host::must`].
+/// Fails like [`Host::run_checked`].
 pub fn counts(host: &mut Host) -> Result<Counts> {
-    let said = host.must("lscpu -p=CPU,CORE,SOCKET,NODE")?;
-    let rows: Vec<Vec<&str>> = said
+    let output = host.run_checked("lscpu -p=CPU,CORE,SOCKET,NODE")?;
+    let rows: Vec<Vec<&str>> = output
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.split(',').collect())

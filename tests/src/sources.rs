@@ -24,14 +24,14 @@ pub struct File {
 #[must_use]
 pub fn files(folder: &str, ending: &str) -> Vec<File> {
     let mut found = Vec::new();
-    let mut open = vec![repository().join(folder)];
-    while let Some(folder) = open.pop() {
+    let mut pending = vec![repository().join(folder)];
+    while let Some(folder) = pending.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder of the repository") {
             let path = entry.expect("an entry of a folder").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 if !matches!(name.as_str(), "target" | "data" | ".git") {
-                    open.push(path);
+                    pending.push(path);
                 }
             } else if name.ends_with(ending) {
                 let text = std::fs::read_to_string(&path).expect("a text of the repository");

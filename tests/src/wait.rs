@@ -27,21 +27,21 @@ impl<S: Into<String>> From<S> for Pending {
 /// # Errors
 /// Fails if there is no value within the time limit. The error message has the observation of the last attempt.
 pub fn until<T>(
-    what: &str,
+    condition: &str,
     limit: Duration,
     mut ask: impl FnMut() -> Result<T, Pending>,
 ) -> Result<T> {
     let begin = Instant::now();
     loop {
-        let saw = match ask() {
+        let observed = match ask() {
             Ok(answer) => return Ok(answer),
             Err(Pending(saw)) => saw,
         };
         let waited = begin.elapsed();
         if waited >= limit * SLOWDOWN_FACTOR {
-            let from = saw.char_indices().rev().nth(MAX_SHOWN_OUTPUT).map_or(0, |(at, _)| at);
-            let end = saw.get(from..).unwrap_or_default().trim();
-            bail!("not after {} s: {what}; the last try saw: {end}", waited.as_secs());
+            let from = observed.char_indices().rev().nth(MAX_SHOWN_OUTPUT).map_or(0, |(at, _)| at);
+            let tail = observed.get(from..).unwrap_or_default().trim();
+            bail!("not after {} s: {condition}; the last try saw: {tail}", waited.as_secs());
         }
         // An attempt needs CPU time too: the longer the wait, the rarer the attempts.
         std::thread::sleep((waited / 20).clamp(Duration::from_millis(100), Duration::from_secs(2)));

@@ -12,7 +12,7 @@ use berth_tests::host::{Host, Kernel, Machine, Options};
 
 #[test]
 #[ignore = "slow: make hosts"]
-fn hosts_are_what_was_asked_for_and_keep_what_they_should() {
+fn hosts_match_their_options_and_keep_their_state() {
     for (machine, kernel) in [(Machine::AmdV, Kernel::Stable), (Machine::Smt, Kernel::Backports)] {
         let mut host = Host::boot(&Options { machine, kernel, ..Options::default() }).unwrap();
         processors_and_kernel(&mut host, machine, kernel);
@@ -28,34 +28,35 @@ fn processors_and_kernel(host: &mut Host, machine: Machine, kernel: Kernel) {
         Machine::AmdV | Machine::Small => ("1", ["0 1", "2 3"]),
         Machine::Smt => ("2", ["0 1 2 3", "4 5 6 7"]),
     };
-    let lscpu = host.must("lscpu").unwrap();
+    let lscpu = host.run_checked("lscpu").unwrap();
     let value = |name: &str| {
         lscpu.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap().trim().to_owned()
     };
     assert_eq!(value("Thread(s) per core:"), threads);
     assert_eq!((value("Core(s) per socket:"), value("Socket(s):")), ("2".into(), "2".into()));
-    let numactl = host.must("numactl -H").unwrap();
+    let numactl = host.run_checked("numactl -H").unwrap();
     for (zone, cpus) in zones.iter().enumerate() {
         assert!(numactl.contains(&format!("node {zone} cpus: {cpus}\n")), "{numactl}");
     }
     let advisor = host.run("cat /sys/kernel/mm/ksm/advisor_mode").unwrap().code == 0;
     assert_eq!(advisor, kernel == Kernel::Backports);
-    assert_eq!(host.must("hostname").unwrap(), "rack1-a\n");
+    assert_eq!(host.run_checked("hostname").unwrap(), "rack1-a\n");
 }
 
 fn commands(host: &mut Host) {
-    let said = host.run("echo out; echo err >&2; cat; exit 3").unwrap();
-    assert_eq!((said.code, said.output.as_str()), (3, "out\nerr\n"));
-    assert_eq!(host.must("true").unwrap(), "");
+    let result = host.run("echo out; echo err >&2; cat; exit 3").unwrap();
+    assert_eq!((result.code, result.output.as_str()), (3, "out\nerr\n"));
+    assert_eq!(host.run_checked("true").unwrap(), "");
     // Background output neither delays a command nor appears in the output of the next command.
-    host.must("for i in $(seq 50); do sleep 0.1; echo noise; done &").unwrap();
-    assert_eq!(host.must("sleep 1; echo mine").unwrap(), "mine\n");
+    host.run_checked("for i in $(seq 50); do sleep 0.1; echo noise; done &").unwrap();
+    assert_eq!(host.run_checked("sleep 1; echo mine").unwrap(), "mine\n");
     let late = host.run_for("echo begun; sleep 100", Duration::from_secs(2)).unwrap_err();
     assert!(format!("{late:#}").contains("not done after 2 s; it said: begun"), "{late:#}");
     assert_eq!(host.run("pgrep -x sleep").unwrap().code, 1);
 
-    let file = host.start("echo 'from afar'; sleep 1; echo \"done\"").unwrap();
-    host.must(&format!("until grep -q done {file}; do sleep 0.2; done; grep afar {file}")).unwrap();
+    let file = host.start_command("echo 'from afar'; sleep 1; echo \"done\"").unwrap();
+    host.run_checked(&format!("until grep -q done {file}; do sleep 0.2; done; grep afar {file}"))
+        .unwrap();
 }
 
 fn files(host: &mut Host) {
@@ -65,32 +66,32 @@ fn files(host: &mut Host) {
     for (size, byte) in [(20 << 20, b'a'), (1001, b'b')] {
         std::fs::write(&local, vec![byte; size]).unwrap();
         std::fs::set_permissions(&local, std::fs::Permissions::from_mode(0o750)).unwrap();
-        host.put(&local, "/opt/a folder/file").unwrap();
-        let said = host.must("stat -c '%s %a' '/opt/a folder/file'").unwrap();
-        assert_eq!(said, format!("{size} 750\n"));
+        host.copy_file(&local, "/opt/a folder/file").unwrap();
+        let output = host.run_checked("stat -c '%s %a' '/opt/a folder/file'").unwrap();
+        assert_eq!(output, format!("{size} 750\n"));
         let others = format!("tr -d {} <'/opt/a folder/file' | wc -c", char::from(byte));
-        assert_eq!(host.must(&others).unwrap(), "0\n");
+        assert_eq!(host.run_checked(&others).unwrap(), "0\n");
     }
-    let error = host.put(&folder.path().join("none"), "/opt/none").unwrap_err();
+    let error = host.copy_file(&folder.path().join("none"), "/opt/none").unwrap_err();
     assert!(format!("{error:#}").contains("none"), "{error:#}");
 }
 
 fn boot_id(host: &mut Host) -> String {
-    host.must("cat /proc/sys/kernel/random/boot_id").unwrap()
+    host.run_checked("cat /proc/sys/kernel/random/boot_id").unwrap()
 }
 
 fn reboots(host: &mut Host) {
     let before = boot_id(host);
-    host.must("echo kept >/root/kept").unwrap();
+    host.run_checked("echo kept >/root/kept").unwrap();
     host.reboot().unwrap();
     assert_ne!(boot_id(host), before);
-    assert_eq!(host.must("cat /root/kept").unwrap(), "kept\n");
+    assert_eq!(host.run_checked("cat /root/kept").unwrap(), "kept\n");
     // An unexpected restart is an error, and the host can be restored afterwards.
     let error = host.run("echo b >/proc/sysrq-trigger; sleep 100").unwrap_err();
     assert!(format!("{error:#}").contains("restarted"), "{error:#}");
     assert!(host.run("true").is_err());
     host.wait_for_reboot().unwrap();
-    host.start("sleep 2; echo c >/proc/sysrq-trigger").unwrap();
+    host.start_command("sleep 2; echo c >/proc/sysrq-trigger").unwrap();
     let error = host.wait_for_reboot().unwrap_err();
     assert!(format!("{error:#}").contains("its kernel panicked"), "{error:#}");
 }
@@ -98,10 +99,10 @@ fn reboots(host: &mut Host) {
 fn power_cuts(host: &mut Host) {
     // After the panic above the host is off.
     host.power_cycle().unwrap();
-    host.must("echo flushed >/root/flushed; sync /root/flushed").unwrap();
-    host.start("while :; do date >>/root/busy; done").unwrap();
-    host.must("echo lost >/root/lost").unwrap();
+    host.run_checked("echo flushed >/root/flushed; sync /root/flushed").unwrap();
+    host.start_command("while :; do date >>/root/busy; done").unwrap();
+    host.run_checked("echo lost >/root/lost").unwrap();
     host.power_cycle().unwrap();
-    assert_eq!(host.must("cat /root/flushed").unwrap(), "flushed\n");
+    assert_eq!(host.run_checked("cat /root/flushed").unwrap(), "flushed\n");
     assert_ne!(host.run("cat /root/lost").unwrap().output, "lost\n");
 }

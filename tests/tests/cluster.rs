@@ -15,16 +15,16 @@ mod tree;
 
 #[path = "cluster/agent.rs"]
 mod agent;
-#[path = "cluster/life.rs"]
-mod life;
-#[path = "cluster/says.rs"]
-mod says;
-#[path = "cluster/shapes.rs"]
-mod shapes;
+#[path = "cluster/apply_spec.rs"]
+mod apply_spec;
+#[path = "cluster/lifecycle.rs"]
+mod lifecycle;
+#[path = "cluster/reports.rs"]
+mod reports;
 #[path = "cluster/topology.rs"]
 mod topology;
 
-use agent::file;
+use agent::read_file;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::repository;
 use serde_json::Value;
@@ -32,7 +32,7 @@ use tree::Tree;
 
 /// All tests share one control plane, because its start takes longest.
 #[test]
-fn an_agent_lives_in_the_cluster() {
+fn agent_works_in_a_cluster() {
     let mut plane = ControlPlane::start(Parts { controllers: true, audit: true }).unwrap();
     plane.deploy(&[]).unwrap();
     plane.make_node("rack1-a").unwrap();
@@ -42,29 +42,29 @@ fn an_agent_lives_in_the_cluster() {
         .unwrap();
     let (port, log) = (agent::free_port(), plane.folder().join("agent.log"));
     let mut agent = agent::Agent::start(&tree, "rack1-a", &kubeconfig, port, log);
-    says::what_the_host_is(&plane);
-    says::nothing_while_nothing_changes(&plane);
-    shapes::as_asked(&plane, &tree);
-    shapes::what_is_wrong_is_named(&plane, &tree);
-    shapes::what_cannot_be_changed_is_said(&plane, &tree);
-    says::again_what_was_dropped(&plane);
-    says::again_what_a_kubelet_set_to_zero(&plane);
-    says::but_leaves_what_others_hold(&plane);
+    reports::host_is_reported(&plane);
+    reports::idle_host_causes_no_writes(&plane);
+    apply_spec::spec_is_applied_and_drift_corrected(&plane, &tree);
+    apply_spec::invalid_spec_is_reported(&plane, &tree);
+    apply_spec::missing_rollback_ledger_is_reported(&plane, &tree);
+    reports::removed_fields_are_restored(&plane);
+    reports::fields_zeroed_by_a_kubelet_are_restored(&plane);
+    reports::fields_of_other_managers_are_kept(&plane);
     // The test runs again beside a field that another manager owns too.
-    says::again_what_a_kubelet_set_to_zero(&plane);
-    topology::is_written_if_so_told(&plane, &tree, &mut agent);
-    life::a_credential_is_renewed(&plane, &tree, &mut agent, (&kubeconfig, port));
-    life::server_goes_away(&mut plane, &tree, &mut agent);
-    life::objects_are_made_anew(&plane, &tree);
-    topology::is_made_anew(&plane);
-    life::uninstall_leaves_nodes_as_they_were(&plane, agent);
+    reports::fields_zeroed_by_a_kubelet_are_restored(&plane);
+    topology::topology_is_written_if_enabled(&plane, &tree, &mut agent);
+    lifecycle::expired_credential_is_replaced(&plane, &tree, &mut agent, (&kubeconfig, port));
+    lifecycle::agent_continues_without_the_server(&mut plane, &tree, &mut agent);
+    lifecycle::deleted_objects_are_recreated(&plane, &tree);
+    topology::missing_object_is_recreated(&plane);
+    lifecycle::uninstall_restores_the_node(&plane, agent);
 }
 
 fn infra_node(plane: &ControlPlane) -> Value {
     plane.infra_node("rack1-a")
 }
 
-fn ask(plane: &ControlPlane, spec: &Value) {
+fn set_spec(plane: &ControlPlane, spec: &Value) {
     plane.set_infra_node_spec("rack1-a", spec).unwrap();
 }
 

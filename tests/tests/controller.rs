@@ -11,7 +11,7 @@
 
 #[path = "controller/hosts.rs"]
 mod hosts;
-#[path = "controller/lead.rs"]
+#[path = "controller/leader_election.rs"]
 mod lead;
 #[path = "controller/process.rs"]
 mod process;
@@ -25,31 +25,31 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// All tests share one control plane, because its start takes longest.
 #[test]
-fn hosts_are_kept_as_their_profiles_say() {
+fn hosts_match_their_profiles() {
     let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    let first = lead::kinds_are_waited_for(&plane);
+    let first = lead::controller_waits_for_missing_crds(&plane);
     for (number, name) in ["rack1-a", "rack1-b", "rack2-a"].into_iter().enumerate() {
-        hosts::make(&plane, name, number);
+        hosts::create_host(&plane, name, number);
     }
     hosts::a_profile_becomes_the_spec(&plane);
-    hosts::the_highest_priority_wins_and_a_tie_is_shown_on_both(&plane);
+    hosts::highest_priority_wins_and_ties_are_reported(&plane);
     // If an apply omits a field or a list that it owned, servers before 1.22 remove everything below it, whichever
     // manager owns it.
     let is_current = plane.supports("fields of other managers", Version(1, 22));
     if is_current {
-        hosts::a_persons_field_wins_and_comes_back(&plane);
-        hosts::a_choice_of_fields_is_left_whole(&plane);
+        hosts::user_override_is_kept_until_removed(&plane);
+        hosts::mutually_exclusive_fields_are_overridden_together(&plane);
     }
-    hosts::tenants_come_and_go(&plane);
-    hosts::tunnels_know_each_other(&plane);
+    hosts::tenants_are_added_and_removed(&plane);
+    hosts::tunnel_peers_are_filled_in(&plane);
     if is_current {
-        hosts::a_silent_agent_is_said_once(&plane);
+        hosts::unresponsive_agent_is_reported_once(&plane);
     }
-    hosts::the_configuration_is_judged(&plane);
-    hosts::what_cannot_be_understood_is_said(&plane);
-    lead::nothing_is_written_while_nothing_changes(&plane);
-    lead::another_takes_over(&plane, first);
+    hosts::configuration_is_validated(&plane);
+    hosts::malformed_object_is_reported(&plane);
+    lead::idle_controller_writes_nothing(&plane);
+    lead::another_controller_takes_over(&plane, first);
 }
 
 fn spec(plane: &ControlPlane, host: &str) -> Value {
@@ -57,11 +57,11 @@ fn spec(plane: &ControlPlane, host: &str) -> Value {
 }
 
 /// Waits until a part of an object has the wanted value.
-fn until(plane: &ControlPlane, what: &[&str], pointer: &str, wanted: &Value) {
+fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, wanted: &Value) {
     let mut last = Value::Null;
-    let asked = format!("{} {pointer} is {wanted}", what.join(" "));
-    let found = plane.until(&asked, SOON, |plane| {
-        last = plane.get(what).unwrap_or_default();
+    let description = format!("{} {pointer} is {wanted}", resource.join(" "));
+    let found = plane.wait_until(&description, SOON, |plane| {
+        last = plane.get(resource).unwrap_or_default();
         (last.pointer(pointer).unwrap_or(&Value::Null) == wanted).then_some(())
     });
     assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::logs(plane));
@@ -69,22 +69,24 @@ fn until(plane: &ControlPlane, what: &[&str], pointer: &str, wanted: &Value) {
 
 /// Waits until an object has a condition with this text in its message, or, with `None`, has no condition of the
 /// type.
-fn until_said(plane: &ControlPlane, what: &[&str], type_: &str, words: Option<&str>) {
+fn wait_until_condition(plane: &ControlPlane, resource: &[&str], type_: &str, words: Option<&str>) {
     let mut last = Value::Null;
-    let asked = format!("{} says {type_}: {words:?}", what.join(" "));
-    let found = plane.until(&asked, SOON, |plane| {
-        last = plane.get(what).ok()?;
-        let said = condition(&last, type_);
-        let fits = match words {
-            Some(words) => said["message"].as_str().is_some_and(|message| message.contains(words)),
-            None => said.is_null(),
+    let description = format!("{} says {type_}: {words:?}", resource.join(" "));
+    let found = plane.wait_until(&description, SOON, |plane| {
+        last = plane.get(resource).ok()?;
+        let condition = condition(&last, type_);
+        let matches = match words {
+            Some(words) => {
+                condition["message"].as_str().is_some_and(|message| message.contains(words))
+            }
+            None => condition.is_null(),
         };
-        fits.then_some(())
+        matches.then_some(())
     });
     assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::logs(plane));
 }
 
-fn profile(plane: &ControlPlane, name: &str, spec: &Value) {
+fn apply_profile(plane: &ControlPlane, name: &str, spec: &Value) {
     let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": name}, "spec": spec});
     plane.apply(&object.to_string()).unwrap();
 }

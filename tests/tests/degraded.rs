@@ -17,20 +17,20 @@ mod tree;
 #[path = "cluster/agent.rs"]
 mod agent;
 
-#[path = "degraded/bed.rs"]
+#[path = "degraded/testbed.rs"]
 mod bed;
-#[path = "degraded/broken.rs"]
+#[path = "degraded/malformed_responses.rs"]
 mod broken;
 #[path = "degraded/controller.rs"]
 mod controller;
 #[path = "degraded/refusals.rs"]
 mod refusals;
-#[path = "degraded/silence.rs"]
+#[path = "degraded/stalled_watches.rs"]
 mod silence;
 #[path = "degraded/slow.rs"]
 mod slow;
 
-use bed::Bed;
+use bed::Testbed;
 use berth_tests::cluster::{ControlPlane, Parts};
 use tree::Tree;
 
@@ -41,20 +41,20 @@ fn an_agent_tolerates_a_degraded_server() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&[]).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| silence::is_noticed(&Bed::start(&plane, "rack1-b")));
-        let mut bed = Bed::start(&plane, "rack1-a");
-        refusals::with_a_time_to_come_again(&bed);
-        refusals::of_all_requests(&bed);
-        refusals::of_writes(&bed);
-        slow::but_in_time(&bed);
-        slow::beyond_patience(&mut bed);
-        broken::off_in_the_middle_of_lines(&bed);
-        broken::lines_are_no_json(&bed);
-        broken::objects_are_malformed(&bed);
+        scope.spawn(|| silence::stalled_watch_is_restarted(&Testbed::start(&plane, "rack1-b")));
+        let mut bed = Testbed::start(&plane, "rack1-a");
+        refusals::refusals_with_retry_after_are_tolerated(&bed);
+        refusals::internal_errors_are_tolerated(&bed);
+        refusals::write_conflicts_are_tolerated(&bed);
+        slow::slow_responses_are_tolerated(&bed);
+        slow::timeouts_are_tolerated(&mut bed);
+        broken::truncated_responses_are_tolerated(&bed);
+        broken::invalid_json_is_tolerated(&bed);
+        broken::malformed_objects_are_tolerated(&bed);
     });
 }
 
 #[test]
 fn a_controller_tolerates_a_degraded_server() {
-    controller::tolerates_it();
+    controller::refused_requests_are_tolerated();
 }

@@ -37,7 +37,7 @@ fn machine(name: &str, instancetype: &str) -> Value {
 }
 
 #[test]
-fn a_server_takes_what_the_demo_applies() {
+fn demo_manifests_are_accepted_by_the_server() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     deployed::apply(&plane).unwrap();
     let controller = plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).unwrap();
@@ -64,7 +64,7 @@ fn a_server_takes_what_the_demo_applies() {
     }
     let pod = |name: &str| {
         let label = format!("vm.kubevirt.io/name={name}");
-        let found = plane.until(&format!("a pod of {name}"), SOON, |plane| {
+        let found = plane.wait_until(&format!("a pod of {name}"), SOON, |plane| {
             plane.get(&["pods", "-l", &label]).ok()?["items"].get(0).cloned()
         });
         found.unwrap()
@@ -74,7 +74,7 @@ fn a_server_takes_what_the_demo_applies() {
     let scheduling = |plane: &ControlPlane| {
         (plane.get(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
     };
-    plane.until("the instance of web says so", SOON, scheduling).unwrap();
+    plane.wait_until("the instance of web says so", SOON, scheduling).unwrap();
     for (name, pod) in [("db", &db), ("web", &web)] {
         let instance = plane.get(&["vmi", name]).unwrap();
         let (meta, spec) = (&pod["metadata"], &pod["spec"]);
@@ -96,10 +96,10 @@ fn a_server_takes_what_the_demo_applies() {
     // The deletion of the machine also deletes all objects that were created for the machine.
     plane.kubectl(&["delete", "vm", "db"]).unwrap();
     plane
-        .until("all of db is gone", SOON, |plane| {
+        .wait_until("all of db is gone", SOON, |plane| {
             let pods = plane.get(&["pods", "-l", "vm.kubevirt.io/name=db"]).ok()?;
-            let gone = plane.get(&["vmi", "db"]).is_err();
-            (gone && pods["items"].as_array()?.is_empty()).then_some(())
+            let is_deleted = plane.get(&["vmi", "db"]).is_err();
+            (is_deleted && pods["items"].as_array()?.is_empty()).then_some(())
         })
         .unwrap();
 }
@@ -112,10 +112,10 @@ fn the_demo_recovers_from_all_faults() {
         .args(["--once", "--faults"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    writeln!(std::io::stderr(), "{said}").unwrap_or_default();
-    assert!(done.status.success(), "{said}");
+    let output = String::from_utf8_lossy(&done.stdout);
+    writeln!(std::io::stderr(), "{output}").unwrap_or_default();
+    assert!(done.status.success(), "{output}");
     for table in ["Hosts", "Zones", "Tenants", "VMs", "Who reaches whom", "Faults and outcomes"] {
-        assert!(said.lines().any(|line| line == table), "no table {table}:\n{said}");
+        assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
     }
 }

@@ -22,15 +22,15 @@ fn text(file: &str) -> String {
 /// Returns the code of both programs, without its tests.
 fn code() -> String {
     let mut all = String::new();
-    let mut open: Vec<_> = ["agent/src", "controller/src", "crates"]
+    let mut pending: Vec<_> = ["agent/src", "controller/src", "crates"]
         .iter()
         .map(|folder| repository().join(folder))
         .collect();
-    while let Some(folder) = open.pop() {
+    while let Some(folder) = pending.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                open.push(path);
+                pending.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
                 all += text.split("#[cfg(test)]").next().unwrap();
@@ -63,7 +63,7 @@ fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
 /// Checks that the DaemonSet mounts no folder that a host may lack: a pod does not start without such a folder, and
 /// a machine may have no ACPI.
 #[test]
-fn the_daemonset_asks_for_nothing_that_a_host_may_lack() {
+fn daemonset_mounts_only_folders_that_every_host_has() {
     let set = text("deploy/base/daemonset.yaml");
     let paths = set.split("hostPath: {path: ").skip(1).filter_map(|rest| rest.split(',').next());
     let paths: Vec<&str> = paths.collect();
@@ -97,8 +97,9 @@ fn metrics_are_those_that_the_programs_export() {
     }
     let described = metrics(&document);
     for name in registered {
-        let is = described.iter().any(|described| is_exported(described, &BTreeSet::from([name])));
-        assert!(is, "docs/metrics.md does not describe {name}");
+        let is_described =
+            described.iter().any(|described| is_exported(described, &BTreeSet::from([name])));
+        assert!(is_described, "docs/metrics.md does not describe {name}");
     }
 }
 
@@ -146,7 +147,7 @@ fn alerts_are_described() {
 }
 
 #[test]
-fn the_dashboard_is_one() {
+fn dashboard_is_valid() {
     let dashboard: Value =
         serde_json::from_str(&text("deploy/components/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -154,10 +155,10 @@ fn the_dashboard_is_one() {
     assert_eq!(ids.len(), panels.len(), "an id is there twice");
     for panel in panels {
         for target in panel["targets"].as_array().unwrap() {
-            let ask = target["expr"].as_str().unwrap();
+            let query = target["expr"].as_str().unwrap();
             for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
-                let count = |sign| ask.matches(sign).count();
-                assert_eq!(count(open), count(close), "{}: {ask}", panel["title"]);
+                let count = |sign| query.matches(sign).count();
+                assert_eq!(count(open), count(close), "{}: {query}", panel["title"]);
             }
         }
     }
@@ -190,20 +191,20 @@ fn reasons_are_those_of_the_programs() {
 }
 
 /// Collects the fields that are missing after conversion to the type, which therefore has no such fields.
-fn lost(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
+fn collect_lost_fields(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
     match (written, typed) {
         (Value::Object(written), Value::Object(typed)) => {
             for (key, value) in written {
                 let path = format!("{path}.{key}");
                 match typed.get(key) {
-                    Some(typed) => lost(value, typed, &path, all),
+                    Some(typed) => collect_lost_fields(value, typed, &path, all),
                     None => all.push(path),
                 }
             }
         }
         (Value::Array(written), Value::Array(typed)) => {
             for (at, (written, typed)) in written.iter().zip(typed).enumerate() {
-                lost(written, typed, &format!("{path}[{at}]"), all);
+                collect_lost_fields(written, typed, &format!("{path}[{at}]"), all);
             }
         }
         _ => {}
@@ -211,7 +212,7 @@ fn lost(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
 }
 
 /// Converts an object to its Rust type and back; `None` if the object has no type of Berth.
-fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
+fn round_trip(object: &Value) -> Option<serde_json::Result<Value>> {
     use serde_json::{from_value, to_value};
     let object = object.clone();
     Some(match object["kind"].as_str()? {
@@ -225,7 +226,7 @@ fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
 
 /// Checks that objects in documents are valid: no field is misspelt, and no value is out of its range.
 #[test]
-fn objects_in_documents_have_fields_that_there_are() {
+fn objects_in_documents_are_valid() {
     let mut seen = 0;
     for file in ["profiles", "networks", "isolation", "assignment", "install", "machines"] {
         let file = format!("docs/{file}.md");
@@ -242,10 +243,10 @@ fn objects_in_documents_have_fields_that_there_are() {
                     }
                     None => object,
                 };
-                let Some(typed) = typed(&object) else { continue };
+                let Some(typed) = round_trip(&object) else { continue };
                 let typed = typed.unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));
                 let mut all = Vec::new();
-                lost(&object["spec"], &typed["spec"], "spec", &mut all);
+                collect_lost_fields(&object["spec"], &typed["spec"], "spec", &mut all);
                 assert!(all.is_empty(), "{file}: there are no such fields: {all:?}\n{block}");
                 seen += 1;
             }

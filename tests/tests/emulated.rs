@@ -13,45 +13,46 @@ use berth_tests::lscpu;
 use serde_json::{Value, json};
 
 fn report(host: &mut Host) -> Value {
-    serde_json::from_str(&host.must("berth-agent report -o json 2>/dev/null").unwrap()).unwrap()
+    serde_json::from_str(&host.run_checked("berth-agent report -o json 2>/dev/null").unwrap())
+        .unwrap()
 }
 
 fn finding(host: &mut Host, id: &str) -> Value {
-    let said = host.run(&format!("berth-agent check {id} -o json 2>/dev/null")).unwrap();
-    let findings: Value = serde_json::from_str(&said.output).unwrap();
+    let result = host.run(&format!("berth-agent check {id} -o json 2>/dev/null")).unwrap();
+    let findings: Value = serde_json::from_str(&result.output).unwrap();
     findings["checks"][0].clone()
 }
 
 #[test]
 #[ignore = "slow: make hosts"]
-fn a_bare_metal_host_says_what_it_is() {
+fn emulated_host_is_reported() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
     let mut host = Host::boot(&Options { agent: Some(&agent), ..Options::default() }).unwrap();
     let host = &mut host;
     if std::env::var_os("BERTH_UPDATE").is_some() {
-        the_fleets_example(host);
+        update_fleet_example(host);
     }
     // Under emulation, udev still loads modules after the boot has finished.
-    host.must("udevadm settle --timeout 100").unwrap();
+    host.run_checked("udevadm settle --timeout 100").unwrap();
     processors_and_zones(host);
     virtualisation(host);
     memory(host);
     links(host);
     drives(host);
-    an_ordinary_user(host);
-    the_same_bytes(host);
+    check_unprivileged_user(host);
+    check_reports_are_identical(host);
 }
 
 /// Writes the report of this host, directly after the boot, to `examples/fleet`: BERTH_UPDATE=1 make hosts.
-fn the_fleets_example(host: &mut Host) {
-    host.must("udevadm settle --timeout 100; hostname lab-a").unwrap();
-    let report = host.must("berth-agent report -o yaml 2>/dev/null").unwrap();
+fn update_fleet_example(host: &mut Host) {
+    host.run_checked("udevadm settle --timeout 100; hostname lab-a").unwrap();
+    let report = host.run_checked("berth-agent report -o yaml 2>/dev/null").unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/fleet/lab-a.yaml");
     std::fs::write(file, report).unwrap();
 }
 
 fn processors_and_zones(host: &mut Host) {
-    host.must("echo 0 > /sys/devices/system/cpu/cpu3/online").unwrap();
+    host.run_checked("echo 0 > /sys/devices/system/cpu/cpu3/online").unwrap();
     let node = report(host);
     let cpu = &node["status"]["capabilities"]["cpu"];
     let theirs = lscpu::counts(host).unwrap();
@@ -61,7 +62,7 @@ fn processors_and_zones(host: &mut Host) {
     assert_eq!(finding(host, "cpu.online")["status"], "WARN");
 
     // Example of the output: `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
-    let numactl = host.must("numactl -H").unwrap();
+    let numactl = host.run_checked("numactl -H").unwrap();
     for zone in node["status"]["zones"].as_array().unwrap() {
         let value = |what: &str| {
             let start = format!("node {} {what}: ", zone["id"]);
@@ -73,26 +74,26 @@ fn processors_and_zones(host: &mut Host) {
         let memory: berth_api::Bytes = zone["memory"].as_str().unwrap().parse().unwrap();
         assert_eq!(format!("{} MB", memory.0 >> 20), value("size"));
     }
-    host.must("echo 1 > /sys/devices/system/cpu/cpu3/online").unwrap();
+    host.run_checked("echo 1 > /sys/devices/system/cpu/cpu3/online").unwrap();
 }
 
 fn virtualisation(host: &mut Host) {
     let state = |host: &mut Host| report(host)["status"]["capabilities"]["kvm"]["state"].clone();
-    host.must("modprobe -r kvm_amd; true").unwrap();
+    host.run_checked("modprobe -r kvm_amd; true").unwrap();
     assert_eq!(state(host), "ModuleNotLoaded");
     let device = finding(host, "kvm.device");
     assert_eq!(device["status"], "FAIL");
     // The test runs the remedy as an operator would paste it.
     let remedy = device["remedy"].as_str().unwrap().to_owned();
-    host.must(&remedy).unwrap();
+    host.run_checked(&remedy).unwrap();
     assert_eq!(state(host), "Ready");
-    host.must("modprobe -r kvm_amd && modprobe kvm_amd nested=0").unwrap();
+    host.run_checked("modprobe -r kvm_amd && modprobe kvm_amd nested=0").unwrap();
     assert_eq!(report(host)["status"]["capabilities"]["kvm"]["nested"], false);
-    host.must("modprobe -r kvm_amd && modprobe kvm_amd nested=1").unwrap();
+    host.run_checked("modprobe -r kvm_amd && modprobe kvm_amd nested=1").unwrap();
     let kvm = report(host)["status"]["capabilities"]["kvm"].clone();
     assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
 
-    host.must("modprobe -a vhost_net tun").unwrap();
+    host.run_checked("modprobe -a vhost_net tun").unwrap();
     // The IOMMU is not compared: this host has an AMD processor with an Intel IOMMU, which does not exist in
     // hardware.
     let theirs = host.run("virt-host-validate qemu").unwrap().output;
@@ -113,30 +114,30 @@ fn virtualisation(host: &mut Host) {
     }
     // Each report creates a VM, for which the kernel interrupts every CPU; an emulated host usually survives this,
     // but not always.
-    host.must("modprobe -r kvm_amd").unwrap();
+    host.run_checked("modprobe -r kvm_amd").unwrap();
 }
 
 fn memory(host: &mut Host) {
     for (zone, pages) in [(0, 64), (1, 32)] {
         let pool = format!("/sys/devices/system/node/node{zone}/hugepages/hugepages-2048kB");
-        host.must(&format!("echo {pages} > {pool}/nr_hugepages")).unwrap();
+        host.run_checked(&format!("echo {pages} > {pool}/nr_hugepages")).unwrap();
     }
     let node = report(host);
     let total = |zone: usize| node["status"]["zones"][zone]["hugepages"][0]["total"].clone();
     assert_eq!((total(0), total(1)), (json!(64), json!(32)));
     let uneven = finding(host, "hugepages.balance");
     assert_eq!(uneven["status"], "WARN");
-    host.must(uneven["remedy"].as_str().unwrap()).unwrap();
+    host.run_checked(uneven["remedy"].as_str().unwrap()).unwrap();
     assert_eq!(finding(host, "hugepages.balance")["status"], "PASS");
 
-    host.must("echo 1 > /sys/kernel/mm/ksm/run").unwrap();
-    host.must("modprobe zram && echo 32M > /sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
+    host.run_checked("echo 1 > /sys/kernel/mm/ksm/run").unwrap();
+    host.run_checked("modprobe zram && echo 32M > /sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
         .unwrap();
     let memory = report(host)["status"]["capabilities"]["memory"].clone();
     assert_eq!((&memory["zram"], &memory["ksm"]["running"]), (&json!(true), &json!(true)));
     assert_eq!(memory["ksm"]["owner"], "Unknown");
     assert_eq!(finding(host, "memory.swap-ksm")["status"], "WARN");
-    host.must(
+    host.run_checked(
         "swapoff /dev/zram0; echo 2 > /sys/kernel/mm/ksm/run; echo 0 > /sys/kernel/mm/ksm/run",
     )
     .unwrap();
@@ -145,7 +146,7 @@ fn memory(host: &mut Host) {
 
 /// Creates a bond of both cards, the default route on a VLAN of the bond, and a VLAN-aware bridge on another VLAN.
 fn links(host: &mut Host) {
-    host.must(
+    host.run_checked(
         "modprobe bonding max_bonds=0 && modprobe 8021q && ip link add bond0 type bond mode active-backup &&
          for n in /sys/class/net/en*; do ip link set ${n##*/} down; ip link set ${n##*/} master bond0; done &&
          ip link set bond0 up && ip link add link bond0 name bond0.10 type vlan id 10 &&
@@ -156,7 +157,7 @@ fn links(host: &mut Host) {
          ip link add br-t type bridge && ip link set br-t alias berth:tenant",
     )
     .unwrap();
-    host.must("for i in $(seq 20); do grep -q up /sys/class/net/bond0/operstate && break; sleep 0.5; done").unwrap();
+    host.run_checked("for i in $(seq 20); do grep -q up /sys/class/net/bond0/operstate && break; sleep 0.5; done").unwrap();
     let node = report(host);
     let capabilities = &node["status"]["capabilities"];
     let uplinks = capabilities["uplinks"].as_array().unwrap();
@@ -179,12 +180,13 @@ fn links(host: &mut Host) {
     assert!(named("br-t").is_none(), "what Berth made is not listed link by link");
 
     // A captured copy of the same links must give the same report.
-    host.must("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;
+    host.run_checked("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;
         mkdir -p /tmp/c/proc/net/vlan; cat /proc/net/route > /tmp/c/proc/net/route;
         cat /proc/net/vlan/config > /tmp/c/proc/net/vlan/config;
         mkdir -p /tmp/c/sys; cd /sys && tar cf - --ignore-failed-read class/net devices/virtual/net \
         $(find devices/pci* -path '*/net/*' -maxdepth 7 2>/dev/null) 2>/dev/null | tar xf - -C /tmp/c/sys 2>/dev/null; true").unwrap();
-    let captured = host.must("berth-agent report --root /tmp/c -o json 2>/dev/null").unwrap();
+    let captured =
+        host.run_checked("berth-agent report --root /tmp/c -o json 2>/dev/null").unwrap();
     let captured: Value = serde_json::from_str(&captured).unwrap();
     let captured = captured["status"]["capabilities"]["links"].as_array().unwrap().clone();
     assert_eq!(captured.iter().find(|link| link["name"] == "bond0.10").unwrap(), vlan);
@@ -197,28 +199,28 @@ fn drives(host: &mut Host) {
         drives.iter().map(|drive| drive["inUse"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(state(host), [json!(false), json!(false)]);
-    host.must("pvcreate -ff -y /dev/nvme1n1 && udevadm settle").unwrap();
+    host.run_checked("pvcreate -ff -y /dev/nvme1n1 && udevadm settle").unwrap();
     assert_eq!(state(host), [json!(false), json!(true)]);
-    host.must("mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /var/lib/kubelet && mount /dev/nvme0n1 /var/lib/kubelet").unwrap();
+    host.run_checked("mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /var/lib/kubelet && mount /dev/nvme0n1 /var/lib/kubelet").unwrap();
     assert_eq!(state(host), [json!(true), json!(true)]);
     let paths = report(host)["status"]["capabilities"]["directIO"].clone();
     assert_eq!((&paths[0]["filesystem"], &paths[0]["supported"]), (&json!("ext4"), &json!(true)));
-    host.must("umount /var/lib/kubelet && mount -t tmpfs none /var/lib/kubelet").unwrap();
+    host.run_checked("umount /var/lib/kubelet && mount -t tmpfs none /var/lib/kubelet").unwrap();
     assert_eq!(report(host)["status"]["capabilities"]["directIO"][0]["filesystem"], "tmpfs");
 }
 
-fn an_ordinary_user(host: &mut Host) {
+fn check_unprivileged_user(host: &mut Host) {
     let ours = report(host);
-    host.must("modprobe kvm_amd && udevadm settle").unwrap();
+    host.run_checked("modprobe kvm_amd && udevadm settle").unwrap();
     let command =
         "setpriv --reuid 65534 --regid 65534 --clear-groups berth-agent report -o json 2>/dev/null";
-    let theirs: Value = serde_json::from_str(&host.must(command).unwrap()).unwrap();
-    host.must("modprobe -r kvm_amd").unwrap();
+    let theirs: Value = serde_json::from_str(&host.run_checked(command).unwrap()).unwrap();
+    host.run_checked("modprobe -r kvm_amd").unwrap();
     assert_eq!(theirs["status"]["capabilities"]["kvm"]["state"], "NoPermission");
     assert_eq!(theirs["status"]["capabilities"]["cpu"], ours["status"]["capabilities"]["cpu"]);
 }
 
-fn the_same_bytes(host: &mut Host) {
-    host.must("berth-agent report -o yaml > /tmp/a 2>&1; berth-agent report -o yaml > /tmp/b 2>&1; cmp /tmp/a /tmp/b")
+fn check_reports_are_identical(host: &mut Host) {
+    host.run_checked("berth-agent report -o yaml > /tmp/a 2>&1; berth-agent report -o yaml > /tmp/b 2>&1; cmp /tmp/a /tmp/b")
         .unwrap();
 }

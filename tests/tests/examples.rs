@@ -18,16 +18,16 @@ use std::time::{Duration, SystemTime};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::controller::Controller;
 use berth_tests::repository;
-use berth_tests::simulated::{Fleet, KubeVirt, Part};
+use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
 const HOSTS: [&str; 2] = ["rack1-a", "rack1-b"];
 /// Requested number of machines by the namespace and name of the MachineDeployment.
-type Asked = BTreeMap<(String, String), u64>;
+type RequestedMachines = BTreeMap<(String, String), u64>;
 
 #[test]
-fn two_tenants_from_nothing_to_machines() {
+fn example_tenants_get_their_machines() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     let kinds = [
         "virtualmachines.kubevirt.io",
@@ -37,7 +37,7 @@ fn two_tenants_from_nothing_to_machines() {
         "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
         "virtualmachineclusterpreferences.instancetype.kubevirt.io",
     ];
-    plane.define_kubevirt(&kinds).unwrap();
+    plane.install_kubevirt_crds(&kinds).unwrap();
     plane.define_attachments().unwrap();
     plane.define_machine_deployments().unwrap();
     plane
@@ -51,17 +51,17 @@ fn two_tenants_from_nothing_to_machines() {
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
         "provisioner": "driver.longhorn.io"});
     plane.apply(&class.to_string()).unwrap();
-    let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, Part::Agents).unwrap();
+    let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, FleetBehaviour::Agents).unwrap();
     let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
     let mut controllers = ["first", "second"].map(|name| start(&plane, name));
 
     let examples = repository().join("examples/tenants");
     plane.kubectl(&["apply", "-f", examples.to_str().unwrap()]).unwrap();
-    let mut asked = Asked::from([(key("shop", "web"), 3), (key("bank", "db"), 2)]);
-    until_all_run(&plane, &asked);
-    machines_are_on_their_tenants_network(&plane);
-    killed_at_any_moment(&plane, &mut controllers, &mut asked);
-    all_goes_with_its_tenant(&plane);
+    let mut requested = RequestedMachines::from([(key("shop", "web"), 3), (key("bank", "db"), 2)]);
+    wait_until_all_run(&plane, &requested);
+    machines_use_their_tenants_network(&plane);
+    controllers_are_killed_at_random_times(&plane, &mut controllers, &mut requested);
+    objects_are_deleted_with_their_tenant(&plane);
     assert!(!logs(&plane).contains("forbidden"), "a right is missing: {}", logs(&plane));
 }
 
@@ -73,8 +73,8 @@ fn key(tenant: &str, deployment: &str) -> (String, String) {
     (format!("cluster-{tenant}"), deployment.to_owned())
 }
 
-fn items(plane: &ControlPlane, what: &[&str]) -> Vec<Value> {
-    plane.get(what).unwrap()["items"].as_array().unwrap().clone()
+fn items(plane: &ControlPlane, resource: &[&str]) -> Vec<Value> {
+    plane.get(resource).unwrap()["items"].as_array().unwrap().clone()
 }
 
 fn name(object: &Value) -> &str {
@@ -86,13 +86,13 @@ fn logs(plane: &ControlPlane) -> String {
 }
 
 /// Waits until exactly the desired machines exist, all of them run, and all have the current template.
-fn until_all_run(plane: &ControlPlane, asked: &Asked) {
+fn wait_until_all_run(plane: &ControlPlane, requested: &RequestedMachines) {
     let mut last = String::new();
-    let done = plane.until("all machines", SOON, |plane| {
+    let done = plane.wait_until("all machines", SOON, |plane| {
         let vms = items(plane, &["virtualmachines", "-A"]);
-        let total: u64 = asked.values().sum();
+        let total: u64 = requested.values().sum();
         last = format!("{} machines of {total}", vms.len());
-        for ((namespace, deployment), count) in asked {
+        for ((namespace, deployment), count) in requested {
             let one = plane.get(&["machinedeployment", deployment, "-n", namespace]).ok()?;
             let status = &one["status"];
             let number = |field: &str| status[field].as_u64().unwrap_or(0);
@@ -122,15 +122,15 @@ fn until_all_run(plane: &ControlPlane, asked: &Asked) {
     done.unwrap_or_else(|error| panic!("{error}: {last}\n{}", logs(plane)));
 }
 
-fn machines_are_on_their_tenants_network(plane: &ControlPlane) {
-    let vlans = no_vlan_is_there_twice(plane);
+fn machines_use_their_tenants_network(plane: &ControlPlane) {
+    let vlans = assert_vlans_are_unique(plane);
     assert_eq!(vlans["bank"], 120);
     assert!((100..200).contains(&vlans["shop"]), "{vlans:?}");
     for host in HOSTS {
         let node = plane.infra_node(host);
         assert_eq!(node["spec"]["profile"], "trunk");
-        let carried = node["spec"]["tenantNetworks"].as_array().unwrap();
-        let carried: BTreeMap<&str, u64> = carried
+        let tenant_networks = node["spec"]["tenantNetworks"].as_array().unwrap();
+        let carried: BTreeMap<&str, u64> = tenant_networks
             .iter()
             .map(|one| (one["name"].as_str().unwrap(), one["vlan"].as_u64().unwrap()))
             .collect();
@@ -140,10 +140,10 @@ fn machines_are_on_their_tenants_network(plane: &ControlPlane) {
         );
     }
     for (tenant, deployment) in [("shop", "web"), ("bank", "db")] {
-        let space = format!("cluster-{tenant}");
-        let attachment = format!("{space}/tenant-{tenant}");
+        let namespace = format!("cluster-{tenant}");
+        let attachment = format!("{namespace}/tenant-{tenant}");
         for vm in
-            items(plane, &["virtualmachines", "-n", &space, "-l", &format!("md={deployment}")])
+            items(plane, &["virtualmachines", "-n", &namespace, "-l", &format!("md={deployment}")])
         {
             let networks = vm["spec"]["template"]["spec"]["networks"].as_array().unwrap();
             assert!(
@@ -156,7 +156,7 @@ fn machines_are_on_their_tenants_network(plane: &ControlPlane) {
 }
 
 /// Returns VLANs by tenant from the statuses, and asserts that each VLAN has its claim and only one tenant.
-fn no_vlan_is_there_twice(plane: &ControlPlane) -> BTreeMap<String, u64> {
+fn assert_vlans_are_unique(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for one in items(plane, &["tenantclusters"]) {
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
@@ -171,7 +171,7 @@ fn no_vlan_is_there_twice(plane: &ControlPlane) -> BTreeMap<String, u64> {
     found
 }
 
-fn more_tenant(plane: &ControlPlane, tenant: &str) {
+fn create_tenant(plane: &ControlPlane, tenant: &str) {
     let text = std::fs::read_to_string(repository().join("examples/tenants/shop.yaml")).unwrap();
     let text = text.replace("shop", tenant).replace("replicas: 3", "replicas: 1");
     plane.kubectl_with(&plane.kubeconfig(), &["apply", "-f", "-"], &text).unwrap();
@@ -179,10 +179,10 @@ fn more_tenant(plane: &ControlPlane, tenant: &str) {
 
 /// Applies changes of all kinds while controllers are killed at random moments, and then waits until everything
 /// matches the desired state.
-fn killed_at_any_moment(
+fn controllers_are_killed_at_random_times(
     plane: &ControlPlane,
     controllers: &mut [Controller; 2],
-    asked: &mut Asked,
+    requested: &mut RequestedMachines,
 ) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
@@ -190,33 +190,33 @@ fn killed_at_any_moment(
     for round in 0..rounds {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        change(plane, round, asked);
+        change_something(plane, round, requested);
         std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
         // The leader is killed, and in every third round both controllers.
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
-        let leads = usize::from(lease["spec"]["holderIdentity"] == "second");
-        controllers[leads].running.stop();
+        let leader = usize::from(lease["spec"]["holderIdentity"] == "second");
+        controllers[leader].running.stop();
         if round % 3 == 2 {
-            controllers[1 - leads].running.stop();
-            controllers[1 - leads] = start(plane, ["first", "second"][1 - leads]);
+            controllers[1 - leader].running.stop();
+            controllers[1 - leader] = start(plane, ["first", "second"][1 - leader]);
         }
-        controllers[leads] = start(plane, ["first", "second"][leads]);
-        no_vlan_is_there_twice(plane);
+        controllers[leader] = start(plane, ["first", "second"][leader]);
+        assert_vlans_are_unique(plane);
         // While a machine is replaced, there may be one machine more than requested.
-        for ((namespace, deployment), count) in asked.iter() {
-            let there = items(
+        for ((namespace, deployment), count) in requested.iter() {
+            let machines = items(
                 plane,
                 &["virtualmachines", "-n", namespace, "-l", &format!("md={deployment}")],
             );
             assert!(
-                there.len() as u64 <= (*count).max(5) + 1,
+                machines.len() as u64 <= (*count).max(5) + 1,
                 "{namespace}/{deployment}: {}",
-                there.len()
+                machines.len()
             );
         }
     }
     let paused = json!({"spec": {"paused": false}}).to_string();
-    for (namespace, deployment) in asked.keys() {
+    for (namespace, deployment) in requested.keys() {
         plane
             .kubectl(&[
                 "patch",
@@ -230,12 +230,12 @@ fn killed_at_any_moment(
             ])
             .unwrap();
     }
-    until_all_run(plane, asked);
+    wait_until_all_run(plane, requested);
     eprintln!("{rounds} kills, seed {seed}");
-    nothing_is_without_an_owner(plane);
+    assert_no_orphans(plane);
 }
 
-fn change(plane: &ControlPlane, round: u64, asked: &mut Asked) {
+fn change_something(plane: &ControlPlane, round: u64, requested: &mut RequestedMachines) {
     let patch = |value: Value| {
         let value = value.to_string();
         plane
@@ -262,12 +262,12 @@ fn change(plane: &ControlPlane, round: u64, asked: &mut Asked) {
             let count = 2 + round % 4;
             let scale = ["scale", "machinedeployment", "web", "-n", "cluster-shop"];
             plane.kubectl(&[&scale[..], &[&format!("--replicas={count}")]].concat()).unwrap();
-            asked.insert(key("shop", "web"), count);
+            requested.insert(key("shop", "web"), count);
         }
         2 => {
             let tenant = format!("t{round}");
-            more_tenant(plane, &tenant);
-            asked.insert(key(&tenant, "web"), 1);
+            create_tenant(plane, &tenant);
+            requested.insert(key(&tenant, "web"), 1);
         }
         3 => {
             patch(json!({"spec": {"paused": round % 2 == 1}}));
@@ -275,15 +275,15 @@ fn change(plane: &ControlPlane, round: u64, asked: &mut Asked) {
         _ => {
             let tenant = format!("t{}", round - 2);
             plane.kubectl(&["delete", "tenantcluster", &tenant, "--wait=false"]).unwrap();
-            asked.remove(&key(&tenant, "web"));
+            requested.remove(&key(&tenant, "web"));
         }
     }
 }
 
 /// Asserts that every created object has an owner that exists.
-fn nothing_is_without_an_owner(plane: &ControlPlane) {
-    let names = |what: &[&str]| -> BTreeSet<String> {
-        items(plane, what)
+fn assert_no_orphans(plane: &ControlPlane) {
+    let names = |resource: &[&str]| -> BTreeSet<String> {
+        items(plane, resource)
             .iter()
             .map(|one| {
                 let namespace = one["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -292,24 +292,24 @@ fn nothing_is_without_an_owner(plane: &ControlPlane) {
             .collect()
     };
     let tenants = || names(&["tenantclusters"]);
-    let of_tenants = |what: &[&str]| -> BTreeSet<String> {
+    let tenant_labels = |resource: &[&str]| -> BTreeSet<String> {
         let label = |one: &Value| {
             one["metadata"]["labels"]["berth.dev/tenant"]
                 .as_str()
                 .map(|tenant| format!("/{tenant}"))
         };
-        items(plane, what).iter().filter_map(label).collect()
+        items(plane, resource).iter().filter_map(label).collect()
     };
     plane
-        .until("namespaces of tenants only", SOON, |_| {
-            (of_tenants(&["namespaces", "-l", "berth.dev/tenant"]) == tenants()).then_some(())
+        .wait_until("namespaces of tenants only", SOON, |_| {
+            (tenant_labels(&["namespaces", "-l", "berth.dev/tenant"]) == tenants()).then_some(())
         })
         .unwrap();
     for kind in ["network-attachment-definitions", "networkpolicies"] {
-        assert_eq!(of_tenants(&[kind, "-A", "-l", "berth.dev/tenant"]), tenants(), "{kind}");
+        assert_eq!(tenant_labels(&[kind, "-A", "-l", "berth.dev/tenant"]), tenants(), "{kind}");
     }
     let machines = names(&["virtualmachines", "-A"]);
-    let with_data = || -> BTreeSet<String> {
+    let machines_with_user_data = || -> BTreeSet<String> {
         let secrets = names(&["secrets", "-A"]);
         let machine = |secret: &String| {
             let (namespace, name) = secret.split_once('/')?;
@@ -319,18 +319,20 @@ fn nothing_is_without_an_owner(plane: &ControlPlane) {
     };
     // The garbage collector deletes the objects of machines that were just deleted.
     plane
-        .until("user data of machines only", SOON, |_| (with_data() == machines).then_some(()))
-        .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", with_data()));
+        .wait_until("user data of machines only", SOON, |_| {
+            (machines_with_user_data() == machines).then_some(())
+        })
+        .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", machines_with_user_data()));
     let claims = items(plane, &["vlanclaims"]);
-    let held = claims.iter().filter(|one| one["status"]["releasedAt"].is_null());
-    let held: BTreeSet<String> =
-        held.map(|one| format!("/{}", one["spec"]["tenant"].as_str().unwrap())).collect();
-    assert_eq!(held, tenants());
+    let active_claims = claims.iter().filter(|one| one["status"]["releasedAt"].is_null());
+    let active_claims: BTreeSet<String> =
+        active_claims.map(|one| format!("/{}", one["spec"]["tenant"].as_str().unwrap())).collect();
+    assert_eq!(active_claims, tenants());
 }
 
-fn all_goes_with_its_tenant(plane: &ControlPlane) {
+fn objects_are_deleted_with_their_tenant(plane: &ControlPlane) {
     plane.kubectl(&["delete", "tenantclusters", "--all", "--wait=false"]).unwrap();
-    let rest = |plane: &ControlPlane| {
+    let remaining_objects = |plane: &ControlPlane| {
         let counts = [
             "tenantclusters",
             "virtualmachines",
@@ -338,18 +340,18 @@ fn all_goes_with_its_tenant(plane: &ControlPlane) {
             "network-attachment-definitions",
         ]
         .map(|kind| (kind, items(plane, &[kind, "-A"]).len()));
-        let spaces = items(plane, &["namespaces", "-l", "berth.dev/tenant"]).len();
+        let namespaces = items(plane, &["namespaces", "-l", "berth.dev/tenant"]).len();
         let carried = HOSTS.iter().map(|host| {
             plane.infra_node(host)["spec"]["tenantNetworks"].as_array().map_or(0, Vec::len)
         });
-        (counts, spaces, carried.sum::<usize>())
+        (counts, namespaces, carried.sum::<usize>())
     };
-    let gone = plane.until("all of it gone", SOON, |plane| {
-        let (counts, spaces, carried) = rest(plane);
+    let deleted = plane.wait_until("all of it gone", SOON, |plane| {
+        let (counts, spaces, carried) = remaining_objects(plane);
         (counts.iter().all(|(_, count)| *count == 0) && spaces == 0 && carried == 0).then_some(())
     });
-    gone.unwrap_or_else(|error| {
+    deleted.unwrap_or_else(|error| {
         let tenants = items(plane, &["tenantclusters"]);
-        panic!("{error}: {:?}: {tenants:#?}\n{}", rest(plane), logs(plane))
+        panic!("{error}: {:?}: {tenants:#?}\n{}", remaining_objects(plane), logs(plane))
     });
 }

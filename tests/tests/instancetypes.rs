@@ -29,9 +29,9 @@ fn name(object: &Value) -> String {
 
 /// Returns the launcher of a VM that has only an instance type and a preference.
 fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
-    let mut around = ClusterObjects::default();
-    assert!(around.add(instancetype).unwrap());
-    assert!(around.add(preference).unwrap());
+    let mut cluster_objects = ClusterObjects::default();
+    assert!(cluster_objects.add(instancetype).unwrap());
+    assert!(cluster_objects.add(preference).unwrap());
     let vm = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"namespace": "cluster-abc", "name": "web-1"},
@@ -40,11 +40,12 @@ fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
             "template": {"spec": {"domain": {"devices": {}}}},
         },
     });
-    predict(&Machine::read(&vm).unwrap().unwrap(), &Configuration::default(), &around).unwrap()
+    predict(&Machine::read(&vm).unwrap().unwrap(), &Configuration::default(), &cluster_objects)
+        .unwrap()
 }
 
 #[test]
-fn each_gives_a_launcher_pod_of_its_class() {
+fn each_instancetype_gives_a_launcher_pod_of_its_class() {
     let preferences = objects("preferences.yaml");
     let preferred =
         |wanted: &str| preferences.iter().find(|one| name(one) == wanted).cloned().unwrap();
@@ -64,8 +65,8 @@ fn each_gives_a_launcher_pod_of_its_class() {
         if class == "density" {
             assert_eq!(launcher.guest_memory, cpus * 2 * GIB, "{name}");
             assert!(!launcher.is_dedicated, "{name}");
-            let asked = compute.requests.memory;
-            assert!(asked < launcher.guest_memory, "{name} requests {asked}");
+            let requested = compute.requests.memory;
+            assert!(requested < launcher.guest_memory, "{name} requests {requested}");
             assert!(compute.requests.cpu_millis <= cpus * 200, "{name}");
         } else {
             assert_eq!(launcher.guest_memory, cpus * 4 * GIB, "{name}");
@@ -81,10 +82,10 @@ fn each_gives_a_launcher_pod_of_its_class() {
 }
 
 #[test]
-fn kubevirts_schemas_take_them() {
+fn instancetypes_match_the_schemas_of_kubevirt() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane
-        .define_kubevirt(&[
+        .install_kubevirt_crds(&[
             "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
             "virtualmachineclusterpreferences.instancetype.kubevirt.io",
         ])
@@ -94,8 +95,8 @@ fn kubevirts_schemas_take_them() {
         // The API server drops fields that are not in the schema, without an error.
         for object in objects(file) {
             let kind = object["kind"].as_str().unwrap().to_lowercase();
-            let there = plane.get(&[&kind, &name(&object)]).unwrap();
-            assert_eq!(there["spec"], object["spec"], "{}", name(&object));
+            let stored = plane.get(&[&kind, &name(&object)]).unwrap();
+            assert_eq!(stored["spec"], object["spec"], "{}", name(&object));
         }
     }
 }

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 /// Number of the host; its Node is rack1-21.
 const NUMBER: u8 = 21;
 const NODE: &str = "rack1-21";
-const SLOW: Duration = Duration::from_secs(240);
+const LONG_TIMEOUT: Duration = Duration::from_secs(240);
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn the_daemonset_shapes_a_host_and_says_so() {
+fn daemonset_configures_and_reports_the_host() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     let mut host = Host::boot(&Options {
         number: NUMBER,
@@ -36,13 +36,13 @@ fn the_daemonset_shapes_a_host_and_says_so() {
     .unwrap();
     plane.join(&mut host, NUMBER).unwrap();
     deploy(&plane, &mut host);
-    says_what_the_host_is(&plane);
-    shapes_it(&plane, &mut host);
-    repairs(&plane, &mut host);
-    counts_what_pods_have(&plane, &mut host);
-    kubelet_takes_its_pods_back(&plane, &mut host);
-    upgrade_leaves_links_alone(&plane, &mut host);
-    the_controller_of_the_deployment_leads(&plane);
+    host_is_reported(&plane);
+    host_is_configured(&plane, &mut host);
+    drift_is_corrected(&plane, &mut host);
+    allocations_of_pods_are_reported(&plane, &mut host);
+    restarted_kubelet_readmits_all_pods(&plane, &mut host);
+    upgrade_keeps_links(&plane, &mut host);
+    deployment_elects_a_leader(&plane);
 }
 
 /// Deploys like `kubectl apply -k deploy/`, without the admission policy on servers that do not support admission
@@ -50,16 +50,17 @@ fn the_daemonset_shapes_a_host_and_says_so() {
 fn deploy(plane: &ControlPlane, host: &mut Host) {
     for program in ["berth-agent", "berth-controller"] {
         let archive = plane.folder().join(format!("{program}.tar"));
-        let made = Command::new(repository().join("deploy/image.sh"))
+        let built = Command::new(repository().join("deploy/image.sh"))
             .arg(repository().join("target/release").join(program))
             .arg(format!("{program}:0.1.0"))
             .arg(&archive)
             .env("BERTH_LIBRARIES", "1")
             .output()
             .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        host.put(&archive, "/run/image.tar").unwrap();
-        host.must("ctr -n k8s.io images import /run/image.tar && rm /run/image.tar").unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        host.copy_file(&archive, "/run/image.tar").unwrap();
+        host.run_checked("ctr -n k8s.io images import /run/image.tar && rm /run/image.tar")
+            .unwrap();
     }
     let deploy = repository().join("deploy");
     if plane.supports("the admission policy", Version(1, 30)) {
@@ -69,7 +70,7 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
             .deploy(&["base/daemonset.yaml", "base/rbac-controller.yaml", "base/controller.yaml"])
             .unwrap();
     }
-    let ready = plane.until("the DaemonSet's pod is Ready", SLOW, |plane| {
+    let ready = plane.wait_until("the DaemonSet's pod is Ready", LONG_TIMEOUT, |plane| {
         let set = plane.get(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
         (set["status"]["numberReady"] == 1).then_some(())
     });
@@ -81,8 +82,8 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
 }
 
 /// Waits until the condition Ready is for the current generation of the spec.
-fn ready(plane: &ControlPlane) -> Value {
-    let answered = plane.until("Ready for the latest generation", SOON, |plane| {
+fn wait_until_ready(plane: &ControlPlane) -> Value {
+    let answered = plane.wait_until("Ready for the latest generation", SOON, |plane| {
         let node = plane.infra_node(NODE);
         let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
         (latest && condition(&node, "Ready")["status"] == "True").then_some(node)
@@ -90,13 +91,13 @@ fn ready(plane: &ControlPlane) -> Value {
     answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}", plane.infra_node(NODE)["status"]))
 }
 
-fn ask(plane: &ControlPlane, spec: &Value) {
+fn set_spec(plane: &ControlPlane, spec: &Value) {
     plane.set_infra_node_spec(NODE, spec).unwrap();
 }
 
-fn says_what_the_host_is(plane: &ControlPlane) {
-    let said = ready(plane);
-    let status = &said["status"];
+fn host_is_reported(plane: &ControlPlane) {
+    let infra_node = wait_until_ready(plane);
+    let status = &infra_node["status"];
     assert_eq!(status["capabilities"]["kubelet"]["cpuManagerPolicy"], "static", "{status:#}");
     assert_eq!(status["zones"].as_array().unwrap().len(), 2);
     assert_eq!(status["capabilities"]["cpu"]["threads"], 4);
@@ -107,9 +108,9 @@ fn says_what_the_host_is(plane: &ControlPlane) {
 }
 
 /// Tests that the agent configures huge pages, KSM and links without privileges.
-fn shapes_it(plane: &ControlPlane, host: &mut Host) {
-    host.must("ip link add trunk0 type dummy && ip link set trunk0 mtu 1600 up").unwrap();
-    ask(
+fn host_is_configured(plane: &ControlPlane, host: &mut Host) {
+    host.run_checked("ip link add trunk0 type dummy && ip link set trunk0 mtu 1600 up").unwrap();
+    set_spec(
         plane,
         &json!({
             "hugepages": [{"size": "2Mi", "zone": 0, "count": 16}, {"size": "2Mi", "zone": 1, "count": 16}],
@@ -118,16 +119,16 @@ fn shapes_it(plane: &ControlPlane, host: &mut Host) {
             "tenantNetworks": [{"name": "cluster-a", "network": "trunk", "vlan": 120}],
         }),
     );
-    ready(plane);
+    wait_until_ready(plane);
     for zone in 0..2 {
         let pool =
             format!("/sys/devices/system/node/node{zone}/hugepages/hugepages-2048kB/nr_hugepages");
-        assert_eq!(host.must(&format!("cat {pool}")).unwrap().trim(), "16");
+        assert_eq!(host.run_checked(&format!("cat {pool}")).unwrap().trim(), "16");
     }
-    assert_eq!(host.must("cat /sys/kernel/mm/ksm/sleep_millisecs").unwrap().trim(), "33");
-    host.must("bridge vlan show dev trunk0 | grep -q 120 && ip link show br-trunk").unwrap();
+    assert_eq!(host.run_checked("cat /sys/kernel/mm/ksm/sleep_millisecs").unwrap().trim(), "33");
+    host.run_checked("bridge vlan show dev trunk0 | grep -q 120 && ip link show br-trunk").unwrap();
     plane
-        .until("the bridge is a resource", SOON, |plane| {
+        .wait_until("the bridge is a resource", SOON, |plane| {
             let node = plane.get(&["node", NODE]).ok()?;
             (node["status"]["allocatable"]["bridge.network.kubevirt.io/br-trunk"] == "1k")
                 .then_some(())
@@ -135,11 +136,11 @@ fn shapes_it(plane: &ControlPlane, host: &mut Host) {
         .unwrap();
 }
 
-fn repairs(plane: &ControlPlane, host: &mut Host) {
-    host.must("ip link del br-trunk").unwrap();
-    host.must("for i in $(seq 100); do bridge vlan show dev trunk0 | grep -q 120 && exit; sleep 0.1; done; exit 1").unwrap();
+fn drift_is_corrected(plane: &ControlPlane, host: &mut Host) {
+    host.run_checked("ip link del br-trunk").unwrap();
+    host.run_checked("for i in $(seq 100); do bridge vlan show dev trunk0 | grep -q 120 && exit; sleep 0.1; done; exit 1").unwrap();
     plane
-        .until("an Event of the repair", SOON, |plane| {
+        .wait_until("an Event of the repair", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             events.contains("DriftCorrected").then_some(())
         })
@@ -147,7 +148,7 @@ fn repairs(plane: &ControlPlane, host: &mut Host) {
 }
 
 /// Tests the report about a Guaranteed pod with whole CPUs and huge pages.
-fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
+fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     // A kubelet counts huge pages only at its start.
     restart_kubelet(plane, host);
     let amounts = json!({"cpu": "2", "memory": "32Mi", "hugepages-2Mi": "8Mi"});
@@ -163,7 +164,7 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
         },
     });
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
-    running(plane, host, "pinned");
+    wait_until_pod_runs(plane, host, "pinned");
     let uid =
         plane.get(&["pod", "pinned"]).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     let allocation = |plane: &ControlPlane| {
@@ -172,41 +173,46 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
         all.into_iter().find(|one| one["podUID"] == uid.as_str() && one["pod"] == "pinned")
     };
     let began = std::time::Instant::now();
-    let said = plane.until("the pod's allocation", SOON, allocation).unwrap();
+    let reported = plane.wait_until("the pod's allocation", SOON, allocation).unwrap();
     writeln!(
         std::io::stderr(),
         "the allocation is reported {:?} after the pod runs",
         began.elapsed()
     )
     .unwrap_or_default();
-    let state = host.must("cat /var/lib/kubelet/cpu_manager_state").unwrap();
+    let state = host.run_checked("cat /var/lib/kubelet/cpu_manager_state").unwrap();
     let state: Value = serde_json::from_str(&state).unwrap();
-    assert_eq!(said["cpus"], state["entries"][&uid]["compute"]);
+    assert_eq!(reported["cpus"], state["entries"][&uid]["compute"]);
     assert_eq!(
-        (said["namespace"].as_str(), said["pod"].as_str()),
+        (reported["namespace"].as_str(), reported["pod"].as_str()),
         (Some("default"), Some("pinned"))
     );
-    assert_eq!(said["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{said:#}");
+    assert_eq!(reported["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{reported:#}");
     plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
-    let gone = plane
-        .until("the allocation is gone", SOON, |plane| allocation(plane).is_none().then_some(()));
-    if let Err(error) = gone {
-        panic!("{error:#}\n{:#}\n{}", plane.infra_node(NODE)["status"]["allocations"], seen(host));
+    let removed = plane.wait_until("the allocation is gone", SOON, |plane| {
+        allocation(plane).is_none().then_some(())
+    });
+    if let Err(error) = removed {
+        panic!(
+            "{error:#}\n{:#}\n{}",
+            plane.infra_node(NODE)["status"]["allocations"],
+            pod_state(host)
+        );
     }
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
-    running(plane, host, "pinned");
+    wait_until_pod_runs(plane, host, "pinned");
 }
 
 /// Returns the state of pods on the host itself, for the message of a failure.
-fn seen(host: &mut Host) -> String {
+fn pod_state(host: &mut Host) -> String {
     let commands = "cat /var/lib/kubelet/cpu_manager_state; echo; ls -la --time-style=full-iso /var/lib/kubelet /var/lib/kubelet/pods; \
                     find /sys/fs/cgroup -path '*kubepods*' -type d -name '*pod*'; find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs -exec cat {} +; \
                     tail -n 30 /var/log/pods/berth-system_*/*/*.log; journalctl -u kubelet --no-pager | tail -n 20; date -u";
     host.run(commands).map_or_else(|error| error.to_string(), |said| said.output)
 }
 
-fn running(plane: &ControlPlane, host: &mut Host, name: &str) {
-    let running = plane.until("the pod runs", SLOW, |plane| {
+fn wait_until_pod_runs(plane: &ControlPlane, host: &mut Host, name: &str) {
+    let running = plane.wait_until("the pod runs", LONG_TIMEOUT, |plane| {
         let pod = plane.get(&["pod", name]).ok()?;
         (pod["status"]["phase"] == "Running").then_some(())
     });
@@ -218,14 +224,14 @@ fn running(plane: &ControlPlane, host: &mut Host, name: &str) {
 }
 
 fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
-    host.must("systemctl restart kubelet").unwrap();
+    host.run_checked("systemctl restart kubelet").unwrap();
     // The kubelet must have set the condition Ready after the restart.
-    let now = host.must("date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
-    let ready = plane.until("the Node is Ready again", SLOW, |plane| {
+    let now = host.run_checked("date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
+    let ready = plane.wait_until("the Node is Ready again", LONG_TIMEOUT, |plane| {
         let node = plane.get(&["node", NODE]).ok()?;
         let ready = condition(&node, "Ready");
-        let heard = ready["lastHeartbeatTime"].as_str().unwrap_or_default() >= now.trim();
-        (heard && ready["status"] == "True").then_some(())
+        let is_recent = ready["lastHeartbeatTime"].as_str().unwrap_or_default() >= now.trim();
+        (is_recent && ready["status"] == "True").then_some(())
     });
     if let Err(error) = ready {
         panic!(
@@ -236,7 +242,7 @@ fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
 }
 
 /// Tests the first invariant: after every kind of change a restarted kubelet admits every pod again.
-fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
+fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
     let others = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "attached", "namespace": "default"},
         "spec": {
@@ -248,15 +254,15 @@ fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
         },
     });
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &others.to_string()).unwrap();
-    running(plane, host, "attached");
+    wait_until_pod_runs(plane, host, "attached");
     // The agent removes unused huge pages, the bridge, and the extended resource of the bridge.
-    ask(
+    set_spec(
         plane,
         &json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 4}, {"size": "2Mi", "zone": 1, "count": 4}],
         "ksm": {"mode": "Off"}, "networks": null, "tenantNetworks": null}),
     );
     plane
-        .until("the resource is withdrawn", SOON, |plane| {
+        .wait_until("the resource is withdrawn", SOON, |plane| {
             let node = plane.get(&["node", NODE]).ok()?;
             node["status"]["capacity"]["bridge.network.kubevirt.io/br-trunk"]
                 .is_null()
@@ -276,17 +282,17 @@ fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
     assert_eq!(pods["items"].as_array().unwrap().len(), 1);
 }
 
-fn upgrade_leaves_links_alone(plane: &ControlPlane, host: &mut Host) {
-    ask(
+fn upgrade_keeps_links(plane: &ControlPlane, host: &mut Host) {
+    set_spec(
         plane,
         &json!({
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "trunk0"}, "bridge": "br-trunk"}],
             "tenantNetworks": [{"name": "cluster-a", "network": "trunk", "vlan": 120}],
         }),
     );
-    ready(plane);
+    wait_until_ready(plane);
     let links = "ip -o link show br-trunk | cut -d: -f1; bridge vlan show dev trunk0";
-    let before = host.must(links).unwrap();
+    let before = host.run_checked(links).unwrap();
     plane.kubectl(&["rollout", "restart", "-n", "berth-system", "daemonset/berth-agent"]).unwrap();
     plane
         .kubectl(&[
@@ -298,21 +304,22 @@ fn upgrade_leaves_links_alone(plane: &ControlPlane, host: &mut Host) {
             "--timeout=240s",
         ])
         .unwrap();
-    assert_eq!(host.must(links).unwrap(), before);
+    assert_eq!(host.run_checked(links).unwrap(), before);
 }
 
 /// Tests the Deployment: two pods with its permissions run, one of them is the leader, and soon the other pod takes
 /// over.
-fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
-    let available = plane.until("both controllers are Ready", SLOW, |plane| {
+fn deployment_elects_a_leader(plane: &ControlPlane) {
+    let available = plane.wait_until("both controllers are Ready", LONG_TIMEOUT, |plane| {
         let deployment =
             plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).ok()?;
         (deployment["status"]["availableReplicas"] == 2).then_some(())
     });
     let pods = ["-n", "berth-system", "-l", "app.kubernetes.io/name=berth-controller"];
     if let Err(error) = available {
-        let said = plane.kubectl(&[&["describe", "pods"], &pods[..]].concat()).unwrap_or_default();
-        panic!("{error:#}\n{said}");
+        let description =
+            plane.kubectl(&[&["describe", "pods"], &pods[..]].concat()).unwrap_or_default();
+        panic!("{error:#}\n{description}");
     }
     let profile = |pages: &str| {
         let profile = json!({
@@ -321,7 +328,7 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
         });
         plane.apply(&profile.to_string()).unwrap();
         plane
-            .until("the profile holds", SLOW, |plane| {
+            .wait_until("the profile holds", LONG_TIMEOUT, |plane| {
                 let spec = plane.infra_node(NODE)["spec"].clone();
                 (spec["profile"] == "dense" && spec["transparentHugepages"] == pages).then_some(())
             })
@@ -331,7 +338,9 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
     let label = |plane: &ControlPlane| {
         plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
     };
-    plane.until("its class", SLOW, |plane| (label(plane) == "Density").then_some(())).unwrap();
+    plane
+        .wait_until("its class", LONG_TIMEOUT, |plane| (label(plane) == "Density").then_some(()))
+        .unwrap();
     // The leader ends and releases the Lease for the other pod.
     let holder = |plane: &ControlPlane| {
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
@@ -340,9 +349,9 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
     let first = holder(plane);
     plane.kubectl(&["delete", "pod", "-n", "berth-system", "--wait=false", &first]).unwrap();
     plane
-        .until("another leads", SLOW, |plane| {
-            let now = holder(plane);
-            (!now.is_empty() && now != first).then_some(())
+        .wait_until("another leads", LONG_TIMEOUT, |plane| {
+            let current = holder(plane);
+            (!current.is_empty() && current != first).then_some(())
         })
         .unwrap();
     profile("Never");

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 const NUMBER: u8 = 22;
 const NODE: &str = "rack1-22";
 /// First version in which `--config-dir` needs no feature gate.
-const NEEDED: Version = Version(1, 30);
-const SLOW: Duration = Duration::from_secs(300);
+const MIN_VERSION: Version = Version(1, 30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 const FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
 const MEMORY_STATE: &str = "/var/lib/kubelet/memory_manager_state";
 const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
@@ -42,12 +42,12 @@ syncFrequency: 10s
 "#;
 
 #[test]
-fn a_kubelet_starts_again_after_all_that_is_permitted() {
+fn kubelet_restarts_after_all_permitted_changes() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
-    if plane.version() < NEEDED {
+    if plane.version() < MIN_VERSION {
         let version = plane.version();
         return record(&format!(
-            "a_kubelet_starts_again_after_all_that_is_permitted: needs Kubernetes {NEEDED} for --config-dir and Memory Manager, \
+            "a_kubelet_starts_again_after_all_that_is_permitted: needs Kubernetes {MIN_VERSION} for --config-dir and Memory Manager, \
              this is {version}"
         ));
     }
@@ -61,18 +61,18 @@ fn a_kubelet_starts_again_after_all_that_is_permitted() {
         ..Options::default()
     })
     .unwrap();
-    host.must(&format!(
+    host.run_checked(&format!(
         "mkdir -p /var/lib/kubelet /etc/kubelet {FOLDER} && echo --config-dir={FOLDER} >/etc/kubelet/flags &&
          cat >/var/lib/kubelet/config.yaml <<'END'\n{CONFIGURATION}END"
     ))
     .unwrap();
     plane.join(&mut host, NUMBER).unwrap();
     let mut test = Test { plane, host };
-    test.is_reported_as_the_kubelet_says();
-    test.pages_change_while_it_is_stopped();
-    test.pages_go_back_under_a_kubelet_that_would_not_start();
-    test.a_drop_in_waits_and_steps_back();
-    test.a_drop_in_becomes_active_while_it_is_stopped();
+    test.report_matches_the_kubelet();
+    test.pages_change_while_the_kubelet_is_stopped();
+    test.pages_are_restored_if_the_kubelet_cannot_start();
+    test.staged_drop_in_waits_and_is_deactivated();
+    test.drop_in_is_activated_while_the_kubelet_is_stopped();
 }
 
 struct Test {
@@ -81,8 +81,8 @@ struct Test {
 }
 
 impl Test {
-    fn must(&mut self, command: &str) -> String {
-        self.host.must(command).unwrap().trim().to_owned()
+    fn run_checked(&mut self, command: &str) -> String {
+        self.host.run_checked(command).unwrap().trim().to_owned()
     }
 
     /// Applies a spec and returns each outcome as `Result what: message`.
@@ -93,9 +93,9 @@ impl Test {
         let command = format!(
             "cat >/run/spec.json <<'END'\n{manifest}\nEND\nberth-agent apply -o json -f /run/spec.json 2>/run/apply.log"
         );
-        let said = self.host.run(&command).unwrap();
-        let outcomes: Vec<Value> = serde_json::from_str(&said.output).unwrap_or_else(|_| {
-            panic!("{}\n{}", said.output, self.host.must("cat /run/apply.log").unwrap())
+        let applied = self.host.run(&command).unwrap();
+        let outcomes: Vec<Value> = serde_json::from_str(&applied.output).unwrap_or_else(|_| {
+            panic!("{}\n{}", applied.output, self.host.run_checked("cat /run/apply.log").unwrap())
         });
         let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
         let lines = outcomes.iter().map(|one| {
@@ -106,22 +106,22 @@ impl Test {
     }
 
     /// Returns the agent's report about the kubelet.
-    fn reported(&mut self) -> Value {
-        let report = self.must("berth-agent report -o json 2>/dev/null");
+    fn reported_kubelet(&mut self) -> Value {
+        let report = self.run_checked("berth-agent report -o json 2>/dev/null");
         let report: Value = serde_json::from_str(&report).unwrap();
         report["status"]["capabilities"]["kubelet"].clone()
     }
 
     /// Returns the running configuration from the kubelet's `/configz`.
     fn configz(&mut self) -> Value {
-        let said = self.must("curl -sk --max-time 30 https://127.0.0.1:10250/configz");
-        let said: Value = serde_json::from_str(&said).unwrap();
-        said["kubeletconfig"].clone()
+        let response = self.run_checked("curl -sk --max-time 30 https://127.0.0.1:10250/configz");
+        let response: Value = serde_json::from_str(&response).unwrap();
+        response["kubeletconfig"].clone()
     }
 
     /// Asserts that the report and the kubelet agree, and returns the report.
-    fn agree(&mut self) -> Value {
-        let (ours, theirs) = (self.reported(), self.configz());
+    fn assert_report_matches_kubelet(&mut self) -> Value {
+        let (ours, theirs) = (self.reported_kubelet(), self.configz());
         for field in [
             "cpuManagerPolicy",
             "topologyManagerPolicy",
@@ -138,22 +138,22 @@ impl Test {
     }
 
     /// Waits until the kubelet has reported Ready after the call.
-    fn ready(&mut self) {
-        let now = self.must("date -u +%Y-%m-%dT%H:%M:%SZ");
-        let ready = self.plane.until("the Node is Ready again", SLOW, |plane| {
+    fn wait_until_ready(&mut self) {
+        let now = self.run_checked("date -u +%Y-%m-%dT%H:%M:%SZ");
+        let ready = self.plane.wait_until("the Node is Ready again", LONG_TIMEOUT, |plane| {
             let node = plane.get(&["node", NODE]).ok()?;
             let ready = condition(&node, "Ready");
-            let heard = ready["lastHeartbeatTime"].as_str().unwrap_or_default() > now.as_str();
-            (heard && ready["status"] == "True").then_some(())
+            let is_recent = ready["lastHeartbeatTime"].as_str().unwrap_or_default() > now.as_str();
+            (is_recent && ready["status"] == "True").then_some(())
         });
         if let Err(error) = ready {
             panic!("{error:#}\n{}", self.log());
         }
     }
 
-    fn restart(&mut self) {
-        self.must("systemctl restart kubelet");
-        self.ready();
+    fn restart_kubelet(&mut self) {
+        self.run_checked("systemctl restart kubelet");
+        self.wait_until_ready();
     }
 
     fn log(&mut self) -> String {
@@ -161,18 +161,18 @@ impl Test {
     }
 
     fn pages(&mut self) -> String {
-        self.must(&format!("cat {POOL}"))
+        self.run_checked(&format!("cat {POOL}"))
     }
 
     /// Returns the number of 2 MiB pages in zone 0 that the kubelet's Memory Manager has counted.
-    fn counted(&mut self) -> u64 {
+    fn counted_pages(&mut self) -> u64 {
         let state: Value =
-            serde_json::from_str(&self.must(&format!("cat {MEMORY_STATE}"))).unwrap();
+            serde_json::from_str(&self.run_checked(&format!("cat {MEMORY_STATE}"))).unwrap();
         state["machineState"]["0"]["memoryMap"]["hugepages-2Mi"]["total"].as_u64().unwrap() >> 21
     }
 
     /// Runs a pod of class Guaranteed with an exclusive core, and returns the CPUs of the pod.
-    fn pinned_pod(&mut self) -> String {
+    fn run_pinned_pod(&mut self) -> String {
         let amounts = json!({"cpu": "2", "memory": "32Mi"});
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pinned", "namespace": "default"},
@@ -186,116 +186,117 @@ impl Test {
         });
         let kubeconfig = self.plane.kubeconfig();
         self.plane.kubectl_with(&kubeconfig, &["create", "-f", "-"], &pod.to_string()).unwrap();
-        let running = self.plane.until("the pod runs", SLOW, |plane| {
+        let running = self.plane.wait_until("the pod runs", LONG_TIMEOUT, |plane| {
             let pod = plane.get(&["pod", "pinned"]).ok()?;
             (pod["status"]["phase"] == "Running").then_some(pod)
         });
         let pod = running.unwrap_or_else(|error| panic!("{error:#}\n{}", self.log()));
         let uid = pod["metadata"]["uid"].as_str().unwrap();
         let state: Value =
-            serde_json::from_str(&self.must("cat /var/lib/kubelet/cpu_manager_state")).unwrap();
+            serde_json::from_str(&self.run_checked("cat /var/lib/kubelet/cpu_manager_state"))
+                .unwrap();
         state["entries"][uid]["compute"].as_str().unwrap().to_owned()
     }
 
     fn drain(&mut self) {
         self.plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
-        let gone = "for i in $(seq 120); do \
+        let command = "for i in $(seq 120); do \
             [ -z \"$(find /sys/fs/cgroup/kubepods* -maxdepth 1 -name 'pod*')\" ] && \
             [ -z \"$(ls /var/lib/kubelet/pods)\" ] && exit 0; sleep 1; done; exit 1";
-        self.must(gone);
+        self.run_checked(command);
     }
 
-    fn is_reported_as_the_kubelet_says(&mut self) {
-        let ours = self.agree();
+    fn report_matches_the_kubelet(&mut self) {
+        let ours = self.assert_report_matches_kubelet();
         assert_eq!(ours["startedWith"], json!({"current": true}), "{ours:#}");
         // The file is newer than the kubelet's start and there is no record, so the configuration that the kubelet
         // has read is unknown.
-        self.must("rm -f /var/lib/berth/kubelet.json; touch /var/lib/kubelet/config.yaml");
-        assert_eq!(self.reported(), Value::Null);
-        self.restart();
-        self.agree();
+        self.run_checked("rm -f /var/lib/berth/kubelet.json; touch /var/lib/kubelet/config.yaml");
+        assert_eq!(self.reported_kubelet(), Value::Null);
+        self.restart_kubelet();
+        self.assert_report_matches_kubelet();
     }
 
-    fn pages_change_while_it_is_stopped(&mut self) {
+    fn pages_change_while_the_kubelet_is_stopped(&mut self) {
         let spec = json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 16}]});
         let runs = self.apply(&spec);
         assert!(runs.starts_with("Blocked hugepages 2Mi zone 0: 0 -> 16"), "{runs}");
         assert!(runs.contains("systemctl stop kubelet"), "{runs}");
         assert_eq!(self.pages(), "0");
-        self.must("systemctl stop kubelet");
+        self.run_checked("systemctl stop kubelet");
         let stopped = self.apply(&spec);
         assert!(stopped.starts_with("Done hugepages 2Mi zone 0: 0 -> 16"), "{stopped}");
-        self.must("systemctl start kubelet");
-        self.ready();
-        assert_eq!(self.counted(), 16);
+        self.run_checked("systemctl start kubelet");
+        self.wait_until_ready();
+        assert_eq!(self.counted_pages(), 16);
         // The kubelet has written a new checkpoint since, and the test repeats with this checkpoint.
-        self.restart();
+        self.restart_kubelet();
         assert_eq!(self.apply(&spec), "");
     }
 
     /// Reproduces the actions of the agent's first release: the checkpoint is deleted and pages change while the
     /// kubelet runs.
-    fn pages_go_back_under_a_kubelet_that_would_not_start(&mut self) {
-        self.must(&format!("rm {MEMORY_STATE} && echo 20 >{POOL}"));
+    fn pages_are_restored_if_the_kubelet_cannot_start(&mut self) {
+        self.run_checked(&format!("rm {MEMORY_STATE} && echo 20 >{POOL}"));
         // A pod's memory makes the kubelet write the checkpoint again.
-        self.pinned_pod();
-        assert_eq!(self.counted(), 16, "as it was counted when the kubelet started");
+        self.run_pinned_pod();
+        assert_eq!(self.counted_pages(), 16, "as it was counted when the kubelet started");
         self.drain();
         // systemd restarts the failing kubelet repeatedly, so the message may take some time to appear.
-        let refuses = "systemctl restart kubelet; for i in $(seq 280); do journalctl -u kubelet --no-pager | \
+        let command = "systemctl restart kubelet; for i in $(seq 280); do journalctl -u kubelet --no-pager | \
             grep -q 'expected machine state is different' && exit 0; sleep 1; done; exit 1";
-        let refused = self.host.run_for(refuses, SLOW).unwrap();
+        let refused = self.host.run_for(command, LONG_TIMEOUT).unwrap();
         assert_eq!(refused.code, 0, "{}", self.log());
-        let back = self.apply(&json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 20}]}));
+        let restored = self.apply(&json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 20}]}));
         // Between two start attempts no kubelet runs, and the agent may then delete the old checkpoint instead.
         let either = ["Done hugepages 2Mi zone 0: 20 -> 16", "Done kubelet checkpoint"];
-        assert!(either.iter().any(|done| back.starts_with(done)), "{back}");
-        self.ready();
+        assert!(either.iter().any(|done| restored.starts_with(done)), "{restored}");
+        self.wait_until_ready();
         let pages = self.pages();
-        assert_eq!(pages, self.counted().to_string());
-        self.restart();
+        assert_eq!(pages, self.counted_pages().to_string());
+        self.restart_kubelet();
     }
 
     fn stage() -> Value {
         json!({"cpu": {"reserved": {"cpus": "0-3"}, "kubelet": "Stage"}})
     }
 
-    fn a_drop_in_waits_and_steps_back(&mut self) {
+    fn staged_drop_in_waits_and_is_deactivated(&mut self) {
         // Zone 0 has one core left beside the reserved core, and the kubelet allocates this core first.
-        assert_eq!(self.pinned_pod(), "2-3");
-        let waits = self.apply(&Self::stage());
-        assert!(waits.contains("Done kubelet drop-in: none -> staged"), "{waits}");
-        assert!(waits.contains("Blocked kubelet drop-in: staged -> active"), "{waits}");
+        assert_eq!(self.run_pinned_pod(), "2-3");
+        let waiting = self.apply(&Self::stage());
+        assert!(waiting.contains("Done kubelet drop-in: none -> staged"), "{waiting}");
+        assert!(waiting.contains("Blocked kubelet drop-in: staged -> active"), "{waiting}");
         // An operator activates the drop-in while the kubelet runs: the kubelet does not use the drop-in yet, and
         // would refuse its checkpoint at the next start.
-        self.must(&format!("cd {FOLDER} && mv 99-berth.conf.staged 99-berth.conf"));
-        let ours = self.agree();
+        self.run_checked(&format!("cd {FOLDER} && mv 99-berth.conf.staged 99-berth.conf"));
+        let ours = self.assert_report_matches_kubelet();
         assert_eq!(ours["reservedSystemCPUs"], "0-1");
         assert_eq!(ours["startedWith"]["pendingRestart"], json!(["reservedSystemCPUs"]));
-        let plan = self.must("berth-agent plan -f /run/spec.json || true");
+        let plan = self.run_checked("berth-agent plan -f /run/spec.json || true");
         assert!(!plan.contains("systemctl restart"), "{plan}");
-        let back = self.apply(&Self::stage());
-        assert!(back.contains("Done kubelet drop-in: active -> staged"), "{back}");
-        self.restart();
+        let deactivated = self.apply(&Self::stage());
+        assert!(deactivated.contains("Done kubelet drop-in: active -> staged"), "{deactivated}");
+        self.restart_kubelet();
         let pod = self.plane.get(&["pod", "pinned"]).unwrap();
         assert_eq!(pod["status"]["phase"], "Running", "{:#}", pod["status"]);
         assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
     }
 
-    fn a_drop_in_becomes_active_while_it_is_stopped(&mut self) {
+    fn drop_in_is_activated_while_the_kubelet_is_stopped(&mut self) {
         self.drain();
         let runs = self.apply(&Self::stage());
         assert!(runs.contains("Blocked kubelet drop-in: staged -> active"), "{runs}");
         assert!(runs.contains("kubelet stopped") || runs.contains("kubelet is stopped"), "{runs}");
-        self.must("systemctl stop kubelet");
+        self.run_checked("systemctl stop kubelet");
         let stopped = self.apply(&Self::stage());
         assert!(stopped.contains("Done kubelet drop-in: staged -> active"), "{stopped}");
-        self.must("systemctl start kubelet");
-        self.ready();
-        let ours = self.agree();
+        self.run_checked("systemctl start kubelet");
+        self.wait_until_ready();
+        let ours = self.assert_report_matches_kubelet();
         assert_eq!(ours["reservedSystemCPUs"], "0-3");
         assert_eq!(ours["startedWith"], json!({"current": true}));
-        self.restart();
-        assert_eq!(self.pinned_pod(), "4-5", "zone 0 is the host's alone");
+        self.restart_kubelet();
+        assert_eq!(self.run_pinned_pod(), "4-5", "zone 0 is the host's alone");
     }
 }

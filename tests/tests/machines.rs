@@ -8,7 +8,7 @@
     reason = "tests look at files, run programs, and fail by panicking"
 )]
 
-#[path = "machines/contained.rs"]
+#[path = "machines/namespace_rules.rs"]
 mod contained;
 
 use std::collections::BTreeSet;
@@ -36,12 +36,12 @@ use tokio::task::JoinSet;
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(40);
-const SPACE: &str = "cluster-abc";
+const NAMESPACE: &str = "cluster-abc";
 
 fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
-        "metadata": {"name": name, "namespace": SPACE, "annotations": {"berth.dev/user-data-secret": "base"}},
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {"berth.dev/user-data-secret": "base"}},
         "spec": {
             "replicas": replicas, "selector": {"matchLabels": {"name": name}},
             "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -86,44 +86,49 @@ impl Drop for Controller {
     }
 }
 
-fn machines(plane: &ControlPlane, of: &str) -> Vec<Value> {
-    let list =
-        plane.get(&["virtualmachines", "-n", SPACE, "-l", &format!("md={of}")]).unwrap_or_default();
+fn machines(plane: &ControlPlane, deployment: &str) -> Vec<Value> {
+    let list = plane
+        .get(&["virtualmachines", "-n", NAMESPACE, "-l", &format!("md={deployment}")])
+        .unwrap_or_default();
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
-fn names(plane: &ControlPlane, of: &str) -> BTreeSet<String> {
-    machines(plane, of)
+fn machine_names(plane: &ControlPlane, deployment: &str) -> BTreeSet<String> {
+    machines(plane, deployment)
         .iter()
         .map(|vm| vm["metadata"]["name"].as_str().unwrap().to_owned())
         .collect()
 }
 
-fn status(plane: &ControlPlane, of: &str) -> Value {
-    plane.get(&["machinedeployment", of, "-n", SPACE]).unwrap_or_default()
+fn deployment_status(plane: &ControlPlane, deployment: &str) -> Value {
+    plane.get(&["machinedeployment", deployment, "-n", NAMESPACE]).unwrap_or_default()
 }
 
 /// Waits until exactly this number of machines run, all with the current template.
-fn until_complete(plane: &ControlPlane, of: &str, count: u64) {
+fn wait_until_complete(plane: &ControlPlane, deployment: &str, count: u64) {
     let mut last = Value::Null;
-    let done = plane.until(&format!("{count} machines of {of}"), SOON, |plane| {
-        last = status(plane, of);
+    let done = plane.wait_until(&format!("{count} machines of {deployment}"), SOON, |plane| {
+        last = deployment_status(plane, deployment);
         let number = |field: &str| last["status"][field].as_u64().unwrap_or(0);
-        let is_new = last["status"]["observedGeneration"] == last["metadata"]["generation"];
-        let is_so = ["replicas", "updatedReplicas", "readyReplicas"]
+        let is_observed = last["status"]["observedGeneration"] == last["metadata"]["generation"];
+        let counts_match = ["replicas", "updatedReplicas", "readyReplicas"]
             .iter()
             .all(|field| number(field) == count);
-        (is_new && is_so && names(plane, of).len() as u64 == count).then_some(())
+        (is_observed && counts_match && machine_names(plane, deployment).len() as u64 == count)
+            .then_some(())
     });
-    done.unwrap_or_else(|error| panic!("{error}: {:#}\n{:#?}", last["status"], names(plane, of)));
+    done.unwrap_or_else(|error| {
+        panic!("{error}: {:#}\n{:#?}", last["status"], machine_names(plane, deployment))
+    });
 }
 
-fn until_said(plane: &ControlPlane, of: &str, type_: &str, words: &str) {
+fn wait_until_condition(plane: &ControlPlane, deployment: &str, type_: &str, words: &str) {
     let mut last = Value::Null;
-    let done = plane.until(words, SOON, |plane| {
-        last = status(plane, of);
-        let said = condition(&last, type_);
-        let text = format!("{} {} {}", said["status"], said["reason"], said["message"]);
+    let done = plane.wait_until(words, SOON, |plane| {
+        last = deployment_status(plane, deployment);
+        let condition = condition(&last, type_);
+        let text =
+            format!("{} {} {}", condition["status"], condition["reason"], condition["message"]);
         text.contains(words).then_some(())
     });
     done.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
@@ -135,53 +140,53 @@ fn apply(plane: &ControlPlane, object: &Value) {
 
 /// All tests share one control plane, because its start takes longest.
 #[test]
-fn machines_are_made_and_kept() {
+fn machines_are_created_and_reconciled() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     let kinds = ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
-    plane.define_kubevirt(&kinds).unwrap();
+    plane.install_kubevirt_crds(&kinds).unwrap();
     plane.define_machine_deployments().unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    plane.kubectl(&["create", "namespace", SPACE]).unwrap();
+    plane.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
     apply(
         &plane,
         &json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "abc"}, "spec": {}
         }),
     );
-    reconciled(&plane, "abc", &json!({"namespace": SPACE}));
-    the_server_takes_what_is_rendered(&plane);
+    patch_tenant_status(&plane, "abc", &json!({"namespace": NAMESPACE}));
+    rendered_objects_are_accepted_by_the_server(&plane);
     for namespace in ["office", "closed"] {
         plane.kubectl(&["create", "namespace", namespace]).unwrap();
     }
     let kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
     let controller = Controller::start(&plane);
-    before_its_tenant_is_isolated_nothing_is_made(&plane);
-    a_missing_right_is_named(&plane);
-    without_user_data_nothing_is_made(&plane);
-    machines_come_to_run(&plane);
-    another_template_replaces_them_one_by_one(&plane);
-    the_number_follows(&plane);
-    while_paused_nothing_is_replaced(&plane);
-    one_that_has_ended_is_replaced(&plane);
-    one_that_was_there_is_adopted(&plane, &kubevirt);
-    nonsense_is_said_and_others_go_on(&plane);
+    machines_wait_for_network_policies(&plane);
+    missing_permission_is_reported(&plane);
+    machines_wait_for_user_data(&plane);
+    machines_start(&plane);
+    changed_template_replaces_machines_one_by_one(&plane);
+    machine_count_follows_replicas(&plane);
+    paused_deployment_replaces_no_machines(&plane);
+    ended_machine_is_replaced(&plane);
+    existing_machine_is_adopted(&plane, &kubevirt);
+    invalid_deployment_is_reported_and_others_are_reconciled(&plane);
     contained::secrets_of_other_namespaces_are_not_read(&plane);
-    contained::what_is_left_out_is_in_a_condition(&plane);
-    contained::only_listed_namespaces_name_a_tenant(&plane);
-    contained::an_edit_strands_no_machines(&plane);
-    contained::machines_wait_for_the_definition_of_their_network(&plane);
-    contained::nothing_shows_what_a_secret_has(&plane);
+    contained::omitted_fields_are_reported_in_a_condition(&plane);
+    contained::only_listed_namespaces_may_name_a_tenant(&plane);
+    contained::edited_tenant_annotation_orphans_no_machines(&plane);
+    contained::machines_wait_for_their_network_definition(&plane);
+    contained::secret_content_is_not_exposed(&plane);
     drop(controller);
-    killed_at_any_moment_there_are_as_many_as_asked_for(&plane);
+    killed_controller_reaches_the_requested_count(&plane);
     let _controller = Controller::start(&plane);
-    they_go_with_their_deployment(&plane);
-    contained::one_that_cannot_be_read_goes_too(&plane);
-    a_tenant_that_goes_gets_no_machines(&plane);
-    beside_machine_controller_nothing_is_made(&plane);
+    machines_are_deleted_with_their_deployment(&plane);
+    contained::malformed_deployment_is_deleted_with_its_machines(&plane);
+    deleted_tenant_gets_no_machines(&plane);
+    no_machines_are_created_beside_machine_controller(&plane);
 }
 
 /// Tests that rendered objects are valid by KubeVirt's schemas.
-fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
+fn rendered_objects_are_accepted_by_the_server(plane: &ControlPlane) {
     let mut more = deployment("more", 1, "2Gi");
     let cloud = &mut more["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"];
     cloud["affinity"] = json!({"podAntiAffinityPreset": "hard",
@@ -206,17 +211,17 @@ fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
         assert!(render.status.success(), "{stderr}");
         let machine = String::from_utf8(render.stdout).unwrap();
         let create = ["create", "--dry-run=server", "--validate=false", "-o", "json", "-f", "-"];
-        let taken = plane.kubectl_with(&plane.kubeconfig(), &create, &machine).unwrap();
-        let (sent, taken): (Value, Value) =
-            (serde_json::from_str(&machine).unwrap(), serde_json::from_str(&taken).unwrap());
+        let accepted = plane.kubectl_with(&plane.kubeconfig(), &create, &machine).unwrap();
+        let (sent, accepted): (Value, Value) =
+            (serde_json::from_str(&machine).unwrap(), serde_json::from_str(&accepted).unwrap());
         // The API server drops a field that is not in the schema, without an error.
-        assert_eq!(sent["spec"], taken["spec"], "{object}");
+        assert_eq!(sent["spec"], accepted["spec"], "{object}");
     }
 }
 
 /// Writes a condition of the tenant as the reconciler of tenants does, which does not run here.
-fn isolated(plane: &ControlPlane, status: &str, reason: &str) {
-    reconciled(plane, "abc", &json!({"conditions": [policies_ready(status, reason)]}));
+fn set_policies_ready(plane: &ControlPlane, status: &str, reason: &str) {
+    patch_tenant_status(plane, "abc", &json!({"conditions": [policies_ready(status, reason)]}));
 }
 
 fn policies_ready(status: &str, reason: &str) -> Value {
@@ -226,30 +231,42 @@ fn policies_ready(status: &str, reason: &str) -> Value {
     })
 }
 
-fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
-    may_read(plane, SPACE);
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "early", "namespace": SPACE},
+fn machines_wait_for_network_policies(plane: &ControlPlane) {
+    grant_secret_access(plane, NAMESPACE);
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "early", "namespace": NAMESPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
     let mut early = deployment("early", 1, "2Gi");
     early["metadata"]["annotations"]["berth.dev/user-data-secret"] = "early".into();
     apply(plane, &early);
-    until_said(plane, "early", "Valid", "TenantCluster abc has no condition PoliciesReady yet");
-    isolated(plane, "False", "ClusterFactsUnknown");
-    until_said(plane, "early", "Valid", "PoliciesReady of TenantCluster abc is false: of a test");
+    wait_until_condition(
+        plane,
+        "early",
+        "Valid",
+        "TenantCluster abc has no condition PoliciesReady yet",
+    );
+    set_policies_ready(plane, "False", "ClusterFactsUnknown");
+    wait_until_condition(
+        plane,
+        "early",
+        "Valid",
+        "PoliciesReady of TenantCluster abc is false: of a test",
+    );
     assert!(machines(plane, "early").is_empty());
-    isolated(plane, "True", "Ready");
-    until_complete(plane, "early", 1);
+    set_policies_ready(plane, "True", "Ready");
+    wait_until_complete(plane, "early", 1);
     // While policies are not in force, running machines stay, and may be deleted.
-    isolated(plane, "False", "ApplyFailed");
-    plane.kubectl(&["scale", "machinedeployment", "early", "-n", SPACE, "--replicas=0"]).unwrap();
-    until_complete(plane, "early", 0);
-    plane.kubectl(&["delete", "machinedeployment", "early", "-n", SPACE]).unwrap();
-    isolated(plane, "True", "Ready");
+    set_policies_ready(plane, "False", "ApplyFailed");
+    plane
+        .kubectl(&["scale", "machinedeployment", "early", "-n", NAMESPACE, "--replicas=0"])
+        .unwrap();
+    wait_until_complete(plane, "early", 0);
+    plane.kubectl(&["delete", "machinedeployment", "early", "-n", NAMESPACE]).unwrap();
+    set_policies_ready(plane, "True", "Ready");
 }
 
 /// Writes the status that the reconciler of tenants would write; this reconciler does not run here.
-fn reconciled(plane: &ControlPlane, tenant: &str, status: &Value) {
+fn patch_tenant_status(plane: &ControlPlane, tenant: &str, status: &Value) {
     runtime().unwrap().block_on(async {
         let api: Api<TenantCluster> = Api::all(client(&plane.kubeconfig()).await.unwrap());
         let patch = Patch::Merge(json!({"status": status}));
@@ -259,47 +276,52 @@ fn reconciled(plane: &ControlPlane, tenant: &str, status: &Value) {
 
 /// Tests the message for a missing permission. The controller may read Secrets only in the namespaces of tenants;
 /// the reconciler of tenants, which does not run here, creates the RoleBinding.
-fn a_missing_right_is_named(plane: &ControlPlane) {
-    plane.kubectl(&["delete", "rolebinding", "berth-controller-tenant", "-n", SPACE]).unwrap();
+fn missing_permission_is_reported(plane: &ControlPlane) {
+    plane.kubectl(&["delete", "rolebinding", "berth-controller-tenant", "-n", NAMESPACE]).unwrap();
     apply(plane, &deployment("web", 2, "2Gi"));
-    until_said(
+    wait_until_condition(
         plane,
         "web",
         "Valid",
         "Secret cluster-abc/base: cannot be read, because an RBAC permission is missing",
     );
-    until_said(plane, "web", "Valid", "system:serviceaccount:berth-system:berth-controller");
+    wait_until_condition(
+        plane,
+        "web",
+        "Valid",
+        "system:serviceaccount:berth-system:berth-controller",
+    );
     assert!(machines(plane, "web").is_empty());
-    may_read(plane, SPACE);
+    grant_secret_access(plane, NAMESPACE);
 }
 
 /// Creates the RoleBinding for Secrets, as the reconciler of tenants does in a tenant's namespace and an
 /// administrator elsewhere.
-fn may_read(plane: &ControlPlane, namespace: &str) {
+fn grant_secret_access(plane: &ControlPlane, namespace: &str) {
     let bind = ["create", "rolebinding", "berth-controller-tenant", "-n", namespace];
-    let what =
+    let role_and_account =
         ["--clusterrole=berth-controller-tenant", "--serviceaccount=berth-system:berth-controller"];
-    plane.kubectl(&[&bind[..], &what].concat()).unwrap();
+    plane.kubectl(&[&bind[..], &role_and_account].concat()).unwrap();
 }
 
-fn without_user_data_nothing_is_made(plane: &ControlPlane) {
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", SPACE, "may=read"]).unwrap();
-    until_said(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
+fn machines_wait_for_user_data(plane: &ControlPlane) {
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "may=read"]).unwrap();
+    wait_until_condition(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
     assert!(machines(plane, "web").is_empty());
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": SPACE},
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": NAMESPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
     // Secrets are not watched; a change of the MachineDeployment triggers an immediate reconcile.
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", SPACE, "looked=at"]).unwrap();
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "looked=at"]).unwrap();
 }
 
-fn machines_come_to_run(plane: &ControlPlane) {
-    until_complete(plane, "web", 2);
-    until_said(plane, "web", "Valid", "True");
-    until_said(plane, "web", "Progressing", "Complete");
+fn machines_start(plane: &ControlPlane) {
+    wait_until_complete(plane, "web", 2);
+    wait_until_condition(plane, "web", "Valid", "True");
+    wait_until_condition(plane, "web", "Progressing", "Complete");
     for vm in machines(plane, "web") {
         let name = vm["metadata"]["name"].as_str().unwrap();
-        let secret = plane.get(&["secret", &format!("userdata-{name}"), "-n", SPACE]).unwrap();
+        let secret = plane.get(&["secret", &format!("userdata-{name}"), "-n", NAMESPACE]).unwrap();
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], vm["metadata"]["uid"]);
         let data = secret["data"]["userdata"].as_str().unwrap();
         let data = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
@@ -308,7 +330,7 @@ fn machines_come_to_run(plane: &ControlPlane) {
         assert_eq!(vm["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"], "abc");
     }
     let mut last = Value::Null;
-    let counted = plane.until("the tenant's machines", SOON, |plane| {
+    let counted = plane.wait_until("the tenant's machines", SOON, |plane| {
         last = plane.get(&["tenantcluster", "abc"]).unwrap_or_default();
         (last["status"]["machines"] == json!({"desired": 2, "current": 2, "ready": 2}))
             .then_some(())
@@ -316,38 +338,39 @@ fn machines_come_to_run(plane: &ControlPlane) {
     counted.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
 }
 
-fn another_template_replaces_them_one_by_one(plane: &ControlPlane) {
-    let before = names(plane, "web");
+fn changed_template_replaces_machines_one_by_one(plane: &ControlPlane) {
+    let before = machine_names(plane, "web");
     apply(plane, &deployment("web", 2, "3Gi"));
-    let mut most = 0;
-    let replaced = plane.until("all are replaced", SOON, |plane| {
+    let mut max_machines = 0;
+    let replaced = plane.wait_until("all are replaced", SOON, |plane| {
         let all = machines(plane, "web");
-        most = most.max(all.len());
-        let status = status(plane, "web");
+        max_machines = max_machines.max(all.len());
+        let status = deployment_status(plane, "web");
         let is_new = status["status"]["observedGeneration"] == status["metadata"]["generation"];
-        (is_new && names(plane, "web").is_disjoint(&before) && all.len() == 2).then_some(())
+        (is_new && machine_names(plane, "web").is_disjoint(&before) && all.len() == 2).then_some(())
     });
-    replaced.unwrap_or_else(|error| panic!("{error}: {:#}", status(plane, "web")["status"]));
+    replaced
+        .unwrap_or_else(|error| panic!("{error}: {:#}", deployment_status(plane, "web")["status"]));
     // A machine that is being deleted may still be listed when its replacement exists.
-    assert!(most <= 4, "{most} machines at once");
-    until_complete(plane, "web", 2);
+    assert!(max_machines <= 4, "{max_machines} machines at once");
+    wait_until_complete(plane, "web", 2);
 }
 
-fn the_number_follows(plane: &ControlPlane) {
-    plane.kubectl(&["scale", "machinedeployment/web", "-n", SPACE, "--replicas=3"]).unwrap();
-    until_complete(plane, "web", 3);
-    plane.kubectl(&["scale", "machinedeployment/web", "-n", SPACE, "--replicas=1"]).unwrap();
-    until_complete(plane, "web", 1);
+fn machine_count_follows_replicas(plane: &ControlPlane) {
+    plane.kubectl(&["scale", "machinedeployment/web", "-n", NAMESPACE, "--replicas=3"]).unwrap();
+    wait_until_complete(plane, "web", 3);
+    plane.kubectl(&["scale", "machinedeployment/web", "-n", NAMESPACE, "--replicas=1"]).unwrap();
+    wait_until_complete(plane, "web", 1);
 }
 
-fn while_paused_nothing_is_replaced(plane: &ControlPlane) {
-    let before = names(plane, "web");
+fn paused_deployment_replaces_no_machines(plane: &ControlPlane) {
+    let before = machine_names(plane, "web");
     let mut paused = deployment("web", 1, "4Gi");
     paused["spec"]["paused"] = true.into();
     apply(plane, &paused);
-    until_said(plane, "web", "Progressing", "Paused");
+    wait_until_condition(plane, "web", "Progressing", "Paused");
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(names(plane, "web"), before);
+    assert_eq!(machine_names(plane, "web"), before);
     apply(plane, &deployment("web", 1, "4Gi"));
     plane
         .kubectl(&[
@@ -355,22 +378,22 @@ fn while_paused_nothing_is_replaced(plane: &ControlPlane) {
             "machinedeployment",
             "web",
             "-n",
-            SPACE,
+            NAMESPACE,
             "--type=merge",
             "-p",
             r#"{"spec":{"paused":false}}"#,
         ])
         .unwrap();
-    let replaced = plane.until("it is replaced", SOON, |plane| {
-        let now = names(plane, "web");
-        (now.len() == 1 && now.is_disjoint(&before)).then_some(())
+    let replaced = plane.wait_until("it is replaced", SOON, |plane| {
+        let current = machine_names(plane, "web");
+        (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
     replaced.unwrap();
-    until_complete(plane, "web", 1);
+    wait_until_complete(plane, "web", 1);
 }
 
-fn one_that_has_ended_is_replaced(plane: &ControlPlane) {
-    let before = names(plane, "web");
+fn ended_machine_is_replaced(plane: &ControlPlane) {
+    let before = machine_names(plane, "web");
     let name = before.first().unwrap();
     let failed = r#"{"status":{"phase":"Failed"}}"#;
     plane
@@ -379,77 +402,80 @@ fn one_that_has_ended_is_replaced(plane: &ControlPlane) {
             "virtualmachineinstance",
             name,
             "-n",
-            SPACE,
+            NAMESPACE,
             "--type=merge",
             "-p",
             failed,
         ])
         .unwrap();
-    let replaced = plane.until("it is replaced", SOON, |plane| {
-        let now = names(plane, "web");
-        (now.len() == 1 && now.is_disjoint(&before)).then_some(())
+    let replaced = plane.wait_until("it is replaced", SOON, |plane| {
+        let current = machine_names(plane, "web");
+        (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
     replaced.unwrap();
-    until_complete(plane, "web", 1);
+    wait_until_complete(plane, "web", 1);
 }
 
 /// Tests adoption: machine-controller leaves VirtualMachines with the label of a MachineDeployment and without an
 /// owner.
-fn one_that_was_there_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
-    kubevirt.works.store(true, Ordering::SeqCst);
+fn existing_machine_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
+    kubevirt.starts_vms.store(true, Ordering::SeqCst);
     let vm = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-        "metadata": {"name": "old-one", "namespace": SPACE, "labels": {"md": "old"}},
+        "metadata": {"name": "old-one", "namespace": NAMESPACE, "labels": {"md": "old"}},
         "spec": {"runStrategy": "Once", "template": {"spec": {"domain": {"devices": {}}}}},
     });
     apply(plane, &vm);
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "userdata-old-one", "namespace": SPACE}});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "userdata-old-one", "namespace": NAMESPACE}});
     apply(plane, &secret);
     apply(plane, &deployment("old", 1, "2Gi"));
-    until_complete(plane, "old", 1);
-    let adopted = plane.get(&["virtualmachine", "old-one", "-n", SPACE]).unwrap();
+    wait_until_complete(plane, "old", 1);
+    let adopted = plane.get(&["virtualmachine", "old-one", "-n", NAMESPACE]).unwrap();
     assert_eq!(adopted["metadata"]["ownerReferences"][0]["name"], "old");
 }
 
-fn nonsense_is_said_and_others_go_on(plane: &ControlPlane) {
+fn invalid_deployment_is_reported_and_others_are_reconciled(plane: &ControlPlane) {
     let mut wrong = deployment("wrong", 1, "lots");
     wrong["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["affinty"] =
         json!({});
     apply(plane, &wrong);
-    until_said(plane, "wrong", "Valid", "template.memory: `lots`");
-    until_said(plane, "wrong", "Valid", "did you mean `affinity`?");
+    wait_until_condition(plane, "wrong", "Valid", "template.memory: `lots`");
+    wait_until_condition(plane, "wrong", "Valid", "did you mean `affinity`?");
     assert!(machines(plane, "wrong").is_empty());
     apply(plane, &deployment("right", 1, "2Gi"));
-    until_complete(plane, "right", 1);
+    wait_until_complete(plane, "right", 1);
 }
 
 /// Ends the controller at random moments while the number and the template change; the next controller completes
 /// the work.
-fn killed_at_any_moment_there_are_as_many_as_asked_for(plane: &ControlPlane) {
+fn killed_controller_reaches_the_requested_count(plane: &ControlPlane) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
-    let mut dice = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+    let mut random = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
     for round in 0..rounds {
         let controller = Controller::start(plane);
         apply(plane, &deployment("many", 3 + round % 3, &format!("{}Gi", 2 + round % 4)));
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_millis(u64::try_from((dice >> 64) % 1200).unwrap()));
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis(u64::try_from((random >> 64) % 1200).unwrap()));
         drop(controller);
     }
     let _controller = Controller::start(plane);
-    until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
+    wait_until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
     std::thread::sleep(Duration::from_secs(1));
-    until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
+    wait_until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
 }
 
-fn they_go_with_their_deployment(plane: &ControlPlane) {
-    plane.kubectl(&["delete", "machinedeployment", "many", "-n", SPACE, "--timeout=40s"]).unwrap();
+fn machines_are_deleted_with_their_deployment(plane: &ControlPlane) {
+    plane
+        .kubectl(&["delete", "machinedeployment", "many", "-n", NAMESPACE, "--timeout=40s"])
+        .unwrap();
     assert!(machines(plane, "many").is_empty());
-    until_complete(plane, "web", 1);
+    wait_until_complete(plane, "web", 1);
 }
 
 /// Tests that a tenant in deletion gets no machines, also not from a MachineDeployment in another namespace that is
 /// not deleted with the tenant.
-fn a_tenant_that_goes_gets_no_machines(plane: &ControlPlane) {
+fn deleted_tenant_gets_no_machines(plane: &ControlPlane) {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": "leaving", "finalizers": ["berth.dev/test"]}, "spec": {"machineNamespaces": ["default"]},
@@ -457,22 +483,22 @@ fn a_tenant_that_goes_gets_no_machines(plane: &ControlPlane) {
     apply(plane, &tenant);
     plane.kubectl(&["create", "namespace", "cluster-leaving"]).unwrap();
     plane.kubectl(&["delete", "tenantcluster", "leaving", "--wait=false"]).unwrap();
-    let mut elsewhere = deployment("elsewhere", 1, "2Gi");
-    elsewhere["metadata"]["namespace"] = "default".into();
-    elsewhere["metadata"]["annotations"]["berth.dev/tenant"] = "leaving".into();
-    apply(plane, &elsewhere);
+    let mut in_other_namespace = deployment("elsewhere", 1, "2Gi");
+    in_other_namespace["metadata"]["namespace"] = "default".into();
+    in_other_namespace["metadata"]["annotations"]["berth.dev/tenant"] = "leaving".into();
+    apply(plane, &in_other_namespace);
     plane
-        .until("it says why", SOON, |plane| {
-            let there = plane.get(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
-            let message = condition(&there, "Valid")["message"].as_str()?;
+        .wait_until("it says why", SOON, |plane| {
+            let object = plane.get(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
+            let message = condition(&object, "Valid")["message"].as_str()?;
             message.contains("tenant leaving is being deleted").then_some(())
         })
         .unwrap();
-    let made = plane.get(&["virtualmachines", "-n", "cluster-leaving"]).unwrap();
-    assert_eq!(made["items"], json!([]));
+    let machines = plane.get(&["virtualmachines", "-n", "cluster-leaving"]).unwrap();
+    assert_eq!(machines["items"], json!([]));
 }
 
-fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
+fn no_machines_are_created_beside_machine_controller(plane: &ControlPlane) {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -494,19 +520,25 @@ fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
         ])
         .unwrap();
     let machine = json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine",
-        "metadata": {"name": "theirs", "namespace": SPACE}, "spec": {}});
+        "metadata": {"name": "theirs", "namespace": NAMESPACE}, "spec": {}});
     apply(plane, &machine);
     let _controller = Controller::start(plane);
     // Berth still deletes objects that it created before.
-    plane.kubectl(&["delete", "machinedeployment", "web", "-n", SPACE, "--timeout=40s"]).unwrap();
+    plane
+        .kubectl(&["delete", "machinedeployment", "web", "-n", NAMESPACE, "--timeout=40s"])
+        .unwrap();
     assert!(machines(plane, "web").is_empty());
     apply(plane, &deployment("theirs", 1, "2Gi"));
     std::thread::sleep(Duration::from_secs(4));
     assert!(machines(plane, "theirs").is_empty());
-    assert_eq!(status(plane, "theirs").get("status"), None, "it is not ours to say anything in");
+    assert_eq!(
+        deployment_status(plane, "theirs").get("status"),
+        None,
+        "it is not ours to say anything in"
+    );
     plane
-        .until("an Event that says so", SOON, |plane| {
-            let events = plane.get(&["events", "-n", SPACE]).unwrap();
+        .wait_until("an Event that says so", SOON, |plane| {
+            let events = plane.get(&["events", "-n", NAMESPACE]).unwrap();
             let mut events = events["items"].as_array().unwrap().iter();
             events
                 .any(|event| {

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-#[path = "networks/asked.rs"]
+#[path = "networks/desired_networks.rs"]
 mod asked;
 #[path = "networks/bad_input.rs"]
 mod bad_input;
@@ -48,14 +48,16 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
             machine: Machine::Small,
             kernel,
             memory_mib: Some(1536),
-            trunk: Some(Trunk { ours, theirs }),
+            trunk: Some(Trunk { local_socket: ours, peer_socket: theirs }),
             cluster,
         })
         .unwrap();
-        host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
+        host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
         name_uplink(&mut host);
-        host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants").unwrap();
-        host.put(&repository().join("tests/host/frames.pl"), "/usr/local/bin/frames").unwrap();
+        host.copy_file(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")
+            .unwrap();
+        host.copy_file(&repository().join("tests/host/frames.pl"), "/usr/local/bin/frames")
+            .unwrap();
         host
     };
     let hosts = std::thread::scope(|scope| {
@@ -71,7 +73,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
 
 fn name_uplink(host: &mut Host) {
     let number = host.number();
-    host.must(&format!(
+    host.run_checked(&format!(
         "for link in /sys/class/net/*; do \
            if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then \
              ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done; \
@@ -97,30 +99,30 @@ fn manifest(networks: &[&str], tenants: &[&str]) -> String {
 }
 
 /// Writes the manifest as an editor does: to a temporary file that is then renamed.
-fn write(host: &mut Host, manifest: &str) {
-    host.must(&format!(
+fn write_manifest(host: &mut Host, manifest: &str) {
+    host.run_checked(&format!(
         "mkdir -p /etc/berth && cat > {MANIFEST}.new <<'END'\n{manifest}END\nmv {MANIFEST}.new {MANIFEST}"
     ))
     .unwrap();
 }
 
 fn apply(host: &mut Host, manifest: &str) -> String {
-    write(host, manifest);
-    let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    let again = host.must(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
+    write_manifest(host, manifest);
+    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let again = host.run_checked(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
     assert!(again.contains("nothing to do"), "a second plan is not empty:\n{again}");
-    said
+    output
 }
 
 /// Returns the output of a table without its line breaks.
-fn unwrapped(table: &str) -> String {
+fn join_lines(table: &str) -> String {
     table.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Adds a VLAN link to the uplink for traffic between the hosts, and waits for the link-local address, which the
 /// kernel adds after a delay.
 fn add_management_link(host: &mut Host) {
-    host.must(&format!(
+    host.run_checked(&format!(
         "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
          until ip -6 route show table local dev mgmt0 | grep -q '^local fe80'; do sleep 0.1; done"
     ))
@@ -129,14 +131,14 @@ fn add_management_link(host: &mut Host) {
 
 /// Returns the kernel's state of links, bridges and addresses, without counters and timers.
 fn links(host: &mut Host) -> String {
-    host.must("tenants links").unwrap()
+    host.run_checked("tenants links").unwrap()
 }
 
 #[track_caller]
 fn assert_same(before: &str, after: &str) {
     if before != after {
-        let missing = |of: &str, other: &str, sign: &str| {
-            let lines = of.lines().filter(|line| !other.lines().any(|known| known == *line));
+        let missing = |state: &str, other: &str, sign: &str| {
+            let lines = state.lines().filter(|line| !other.lines().any(|known| known == *line));
             lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
         };
         let difference = missing(before, after, "-") + &missing(after, before, "+");
@@ -147,14 +149,14 @@ fn assert_same(before: &str, after: &str) {
 
 #[test]
 fn tenants_have_networks_of_their_own() {
-    on_two_hosts([11, 12], Kernel::Stable, |hosts| {
-        frames::without_rules_no_network_is_made(&mut hosts[0]);
-        bad_input::is_named_and_the_others_are_made(&mut hosts[0]);
-        traffic::by_scenario(hosts);
-        definitions::of_the_controller(hosts);
-        daemon::keeps_them(hosts);
-        management::is_safe(hosts, false);
-        faults::kills(&mut hosts[0], 5);
+    run_on_two_hosts([11, 12], Kernel::Stable, |hosts| {
+        frames::networks_are_not_created_without_nftables(&mut hosts[0]);
+        bad_input::invalid_networks_are_reported_and_others_are_created(&mut hosts[0]);
+        traffic::tenants_are_isolated_in_each_scenario(hosts);
+        definitions::tenants_are_isolated_by_definitions(hosts);
+        daemon::daemon_keeps_networks(hosts);
+        management::management_traffic_is_kept(hosts, false);
+        faults::killed_commands_are_completed(&mut hosts[0], 5);
     });
 }
 
@@ -162,9 +164,9 @@ fn tenants_have_networks_of_their_own() {
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_changes() {
-    on_two_hosts([13, 14], Kernel::Backports, |hosts| {
-        management::is_safe(hosts, true);
-        faults::kills(&mut hosts[0], 50);
+    run_on_two_hosts([13, 14], Kernel::Backports, |hosts| {
+        management::management_traffic_is_kept(hosts, true);
+        faults::killed_commands_are_completed(&mut hosts[0], 50);
         faults::four_thousand_links_at_once(&mut hosts[0]);
     });
 }
@@ -173,7 +175,7 @@ fn faults_of_changes() {
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_hosts() {
-    on_two_hosts([15, 16], Kernel::Backports, |hosts| {
+    run_on_two_hosts([15, 16], Kernel::Backports, |hosts| {
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
         faults::other_managers(&mut hosts[0]);
     });
@@ -183,7 +185,7 @@ fn faults_of_hosts() {
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_power() {
-    on_two_hosts([17, 18], Kernel::Backports, |hosts| {
+    run_on_two_hosts([17, 18], Kernel::Backports, |hosts| {
         faults::power_cuts(&mut hosts[0], 20);
     });
 }
@@ -192,20 +194,20 @@ fn faults_of_power() {
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_servers() {
-    on_these(
+    run_on_hosts(
         || boot([19, 20], Kernel::Backports, true),
         |hosts| {
-            server_lost::is_taken_back(hosts);
+            server_lost::change_is_rolled_back_when_the_server_is_unreachable(hosts);
         },
     );
 }
 
-fn on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {
-    on_these(|| boot(numbers, kernel, false), scenario);
+fn run_on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {
+    run_on_hosts(|| boot(numbers, kernel, false), scenario);
 }
 
 /// Runs a scenario on two hosts, and repeats it on new hosts if the emulation itself failed.
-fn on_these(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
+fn run_on_hosts(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
     for last in [false, true] {
         let mut hosts = boot();
         let result =

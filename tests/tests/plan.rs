@@ -41,7 +41,7 @@ fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_live_cluster_is_planned_as_its_objects_are() {
+fn live_cluster_and_its_files_have_equal_plans() {
     let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
     plane.deploy(&[]).unwrap();
     for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
@@ -53,16 +53,16 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
             zone.as_object_mut().unwrap().retain(|_, value| *value != "");
         });
         plane.apply(&infra.to_string()).unwrap();
-        let mut there = plane.get(&["infranode", host]).unwrap();
-        there["status"] = infra["status"].clone();
+        let mut current = plane.get(&["infranode", host]).unwrap();
+        current["status"] = infra["status"].clone();
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status");
         let replace = ["replace", "--raw", &path, "-f", "-"];
-        plane.kubectl_with(&plane.kubeconfig(), &replace, &there.to_string()).unwrap();
+        plane.kubectl_with(&plane.kubeconfig(), &replace, &current.to_string()).unwrap();
         make_node(&plane, host);
     }
     plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
     plane
-        .until("the namespace's account", Duration::from_secs(30), |plane| {
+        .wait_until("the namespace's account", Duration::from_secs(30), |plane| {
             // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
@@ -97,16 +97,16 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
     for part in ["problems", "unplaced", "running", "placed", "hosts"] {
         assert_eq!(live[part], filed[part], "{part}");
     }
-    let asked: Vec<Value> = audit(&plane).split_off(before);
-    let ours =
+    let requests: Vec<Value> = audit(&plane).split_off(before);
+    let plan_requests =
         |event: &&Value| !event["userAgent"].as_str().unwrap_or_default().contains("kubectl");
     let ours: Vec<&Value> =
-        asked.iter().filter(ours).filter(|event| event["verb"] == "list").collect();
+        requests.iter().filter(plan_requests).filter(|event| event["verb"] == "list").collect();
     assert!(ours.len() >= 6, "{} lists", ours.len());
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
-    let wrote = |event: &&Value| writes.iter().any(|verb| event["verb"] == *verb);
+    let is_write = |event: &&Value| writes.iter().any(|verb| event["verb"] == *verb);
     let by_plan = |event: &&Value| event["user"]["username"] == ours[0]["user"]["username"];
-    let written: Vec<&Value> = asked.iter().filter(by_plan).filter(wrote).collect();
+    let written: Vec<&Value> = requests.iter().filter(by_plan).filter(is_write).collect();
     assert!(written.is_empty(), "{written:?}");
 }
 

@@ -22,7 +22,7 @@ use flate2::read::GzDecoder;
 use replay::Tally;
 
 #[test]
-fn the_engine_answers_by_reports_as_the_kubelet_did() {
+fn engine_matches_recorded_kubelet_decisions() {
     let files = files();
     let mut tally = Tally::default();
     for file in &files {
@@ -38,7 +38,7 @@ fn the_engine_answers_by_reports_as_the_kubelet_did() {
     let shown: Vec<&str> = tally.mismatches.iter().take(20).map(String::as_str).collect();
     let count = tally.mismatches.len();
     assert!(tally.mismatches.is_empty(), "{}\n{count} mismatches", shown.join("\n\n"));
-    assert!(tally.is_telling(), "the files have too few cases of what matters: {tally}");
+    assert!(tally.is_representative(), "the files have too few cases of what matters: {tally}");
 }
 
 /// Returns the recorded answers of kubelets with a Memory Manager.

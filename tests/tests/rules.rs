@@ -13,7 +13,7 @@
     reason = "tests fail by panicking, run programs, look at files and say what they skip"
 )]
 
-#[path = "rules/flaw.rs"]
+#[path = "rules/scheduler_bug.rs"]
 mod flaw;
 #[path = "../../controller/tests/rules/random.rs"]
 mod random;
@@ -49,9 +49,9 @@ impl From<String> for Difference {
 const HOSTS: u64 = 24;
 const PODS: u64 = 320;
 /// First version with the tested scores and messages; earlier versions use others.
-const SCORES: Version = Version(1, 34);
+const MIN_VERSION: Version = Version(1, 34);
 
-struct Bed {
+struct Testbed {
     server: Server,
     version: Version,
     world: World,
@@ -60,12 +60,12 @@ struct Bed {
 }
 
 #[derive(Default, Debug)]
-struct Seen {
+struct Coverage {
     bound: usize,
     /// Pods with more than one possible host and different scores of these hosts.
-    chosen: usize,
+    scored: usize,
     unschedulable: usize,
-    asked_again: usize,
+    retries: usize,
     reasons: BTreeMap<String, usize>,
 }
 
@@ -75,7 +75,7 @@ fn kube_scheduler_agrees() {
     let version = plane.version();
     let current = plane.supports(
         "scores, namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars, spread by a selector of everything",
-        SCORES,
+        MIN_VERSION,
     );
     if current {
         let file = plane.folder().join("scheduler.json");
@@ -85,44 +85,46 @@ fn kube_scheduler_agrees() {
         plane.start_scheduler(None).unwrap();
     }
     let mut dice = Dice(20_261_122);
-    let server = Server::of(&plane);
-    let is_flawed = current && flaw::is_there(&server);
-    eprintln!("Kubernetes {version} takes NotIn in namespaceSelector wrong: {is_flawed}");
-    let mut bed = Bed {
+    let server = Server::new(&plane);
+    let has_bug = current && flaw::has_namespace_selector_bug(&server);
+    eprintln!("Kubernetes {version} takes NotIn in namespaceSelector wrong: {has_bug}");
+    let mut bed = Testbed {
         server,
         version,
-        world: World { is_flawed, ..World::default() },
-        counts: Counts::with(SchedulerBugs { negative_namespace_selectors: is_flawed }),
+        world: World { is_flawed: has_bug, ..World::default() },
+        counts: Counts::with_scheduler_bugs(SchedulerBugs {
+            negative_namespace_selectors: has_bug,
+        }),
         ids: BTreeMap::new(),
     };
     bed.add_tenant_objects(&mut dice);
     let kind = Kind { current, for_server: true };
-    let mut seen = Seen::default();
+    let mut coverage = Coverage::default();
     for number in 0..PODS {
-        let made = random::pod(&mut dice, kind, &format!("pod-{number}"));
-        bed.place(made, &mut seen);
+        let random_pod = random::pod(&mut dice, kind, &format!("pod-{number}"));
+        bed.schedule_pod(random_pod, &mut coverage);
         if bed.ids.len() > 60 || dice.once_in(4) {
             bed.remove_one(&mut dice);
         }
     }
-    eprintln!("Kubernetes {version}: {seen:#?}");
-    assert!(seen.bound > 60 && seen.unschedulable > 30, "little was tried: {seen:?}");
-    assert!(seen.reasons.len() >= 9, "few reasons: {seen:?}");
-    assert!(seen.asked_again < 30, "too often it did not agree at first: {seen:?}");
-    assert!(!current || seen.chosen > 30, "little to choose: {seen:?}");
+    eprintln!("Kubernetes {version}: {coverage:#?}");
+    assert!(coverage.bound > 60 && coverage.unschedulable > 30, "little was tried: {coverage:?}");
+    assert!(coverage.reasons.len() >= 9, "few reasons: {coverage:?}");
+    assert!(coverage.retries < 30, "too often it did not agree at first: {coverage:?}");
+    assert!(!current || coverage.scored > 30, "little to choose: {coverage:?}");
 }
 
 /// Returns a configuration with only the scores that Berth implements, so the best host depends only on these
 /// scores.
 fn configuration(plane: &ControlPlane) -> Value {
-    let off = ["NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"];
+    let disabled = ["NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"];
     json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": plane.kubeconfig(), "qps": 1000, "burst": 1000},
         "leaderElection": {"leaderElect": false},
         "profiles": [{
-            "plugins": {"score": {"disabled": off.map(|name| json!({"name": name}))}},
+            "plugins": {"score": {"disabled": disabled.map(|name| json!({"name": name}))}},
             "pluginConfig": [{"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints": []}}],
         }],
     })
@@ -132,7 +134,7 @@ fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
     filter.reasons(host).iter().map(|reason| reason.summary().into_owned()).collect()
 }
 
-impl Bed {
+impl Testbed {
     fn add_tenant_objects(&mut self, dice: &mut Dice) {
         for name in NAMESPACES {
             let labels = random::namespace_labels(dice);
@@ -141,27 +143,27 @@ impl Bed {
             let account = json!({"metadata": {"name": "default"}});
             self.server.post(&format!("/api/v1/namespaces/{name}/serviceaccounts"), &account);
             // The server adds a label to the namespace, and selectors may use this label.
-            let there = self.server.get(&format!("/api/v1/namespaces/{name}"));
-            let labels = there["metadata"]["labels"].clone();
+            let namespace_object = self.server.get(&format!("/api/v1/namespaces/{name}"));
+            let labels = namespace_object["metadata"]["labels"].clone();
             let labels: BTreeMap<String, String> =
                 serde_json::from_value(labels).unwrap_or_default();
             self.counts.set_namespace(name, &labels);
             self.world.namespaces.insert(name.to_owned(), labels);
         }
         for number in 0..HOSTS {
-            let made = random::host(dice, &format!("host-{number}"));
-            self.server.post("/api/v1/nodes", &serde_json::to_value(&made.node).unwrap());
+            let random_host = random::host(dice, &format!("host-{number}"));
+            self.server.post("/api/v1/nodes", &serde_json::to_value(&random_host.node).unwrap());
             // A new Node has a not-ready taint, which the node controller would remove.
             let path = format!("/api/v1/nodes/host-{number}");
-            let mut there = self.server.get(&path);
-            there["spec"] = serde_json::to_value(&made.node.spec).unwrap();
-            self.server.put(&path, &there);
-            self.put(made);
+            let mut current = self.server.get(&path);
+            current["spec"] = serde_json::to_value(&random_host.node.spec).unwrap();
+            self.server.put(&path, &current);
+            self.add_host(random_host);
         }
         self.server.wait_for_nodes(HOSTS);
     }
 
-    fn put(&mut self, made: MadeHost) {
+    fn add_host(&mut self, made: MadeHost) {
         let parts = HostParts::from_node(&made.node, &made.allocatable, made.pods_limit);
         self.counts.set_host(&parts).unwrap();
         self.world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
@@ -172,7 +174,7 @@ impl Bed {
         names.map(|name| (self.counts.host(name).unwrap(), name.clone())).collect()
     }
 
-    fn place(&mut self, made: MadePod, seen: &mut Seen) {
+    fn schedule_pod(&mut self, made: MadePod, coverage: &mut Coverage) {
         let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
         let rules = Arc::new(Rules::compile(&mut self.counts, &parts).unwrap());
         let name = made.pod.metadata.name.clone().unwrap();
@@ -180,71 +182,81 @@ impl Bed {
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
         let body = serde_json::to_value(&made.pod).unwrap();
         let mut attempts = 0;
-        let at = loop {
+        let node_name = loop {
             self.server.post(&pods, &body);
-            let said = self.server.scheduled(&format!("{pods}/{name}"));
-            let judged = self.judge(&made, &rules, &said, seen);
-            let at = said["spec"]["nodeName"].as_str().map(str::to_owned);
-            if judged.is_err() || at.is_none() {
+            let scheduled = self.server.wait_until_scheduled(&format!("{pods}/{name}"));
+            let comparison = self.compare_decision(&made, &rules, &scheduled, coverage);
+            let node_name = scheduled["spec"]["nodeName"].as_str().map(str::to_owned);
+            if comparison.is_err() || node_name.is_none() {
                 self.server.delete(&format!("{pods}/{name}"));
             }
             // On a busy machine the scheduler may not have received the last deletion yet; a real difference
             // remains after a retry.
             attempts += 1;
-            match judged {
-                Ok(()) => break at,
+            match comparison {
+                Ok(()) => break node_name,
                 Err(_) if attempts < 3 => {
-                    seen.asked_again += 1;
+                    coverage.retries += 1;
                     std::thread::sleep(Duration::from_secs(1));
                 }
-                Err(why) => panic!("{name}: {}\n{:#}\n{:#}", why.0, body["spec"], said["status"]),
+                Err(difference) => panic!(
+                    "{name}: {}\n{:#}\n{:#}",
+                    difference.0, body["spec"], scheduled["status"]
+                ),
             }
         };
-        let Some(at) = at else { return };
-        let host = self.counts.host(&at).unwrap();
+        let Some(node_name) = node_name else { return };
+        let host = self.counts.host(&node_name).unwrap();
         self.ids.insert(name.clone(), self.counts.add(rules, host).unwrap());
-        self.world.pods.insert(name, (made, at));
+        self.world.pods.insert(name, (made, node_name));
     }
 
     /// Compares the scheduler's answer with Berth's rules, and returns the difference.
-    fn judge(
+    fn compare_decision(
         &self,
         made: &MadePod,
         rules: &Rules,
-        said: &Value,
-        seen: &mut Seen,
+        scheduled: &Value,
+        seen: &mut Coverage,
     ) -> Result<(), Difference> {
         let filter = self.counts.filter_for(rules);
         let hosts = self.hosts();
         let allowed: Vec<HostId> =
             hosts.keys().copied().filter(|host| filter.allows(*host)).collect();
         let names: Vec<String> = allowed.iter().map(|host| hosts[host].clone()).collect();
-        let Some(at) = said["spec"]["nodeName"].as_str() else {
+        let Some(node_name) = scheduled["spec"]["nodeName"].as_str() else {
             if !allowed.is_empty() {
-                let ours = self.counted(rules);
-                let said = server::condition(said);
-                return Err(format!("we allow {names:?} and say {ours:?}; it says {said}").into());
+                let ours = self.count_reasons(rules);
+                let condition = server::condition(scheduled);
+                return Err(
+                    format!("we allow {names:?} and say {ours:?}; it says {condition}").into()
+                );
             }
-            self.compare_reasons(made, rules, said, seen)?;
+            self.compare_reasons(made, rules, scheduled, seen)?;
             seen.unschedulable += 1;
             return Ok(());
         };
         let scores = Scorer::new(&filter, &allowed).scores(&allowed);
         assert_eq!(scores, self.world.scores(made, &names), "ours and the slow ones");
-        let host = self.counts.host(at).unwrap();
+        let host = self.counts.host(node_name).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
-            let why: Vec<String> = filter.reasons(host).iter().map(ToString::to_string).collect();
-            return Err(format!("it takes {at}, we say {why:?}").into());
+            let reasons: Vec<String> =
+                filter.reasons(host).iter().map(ToString::to_string).collect();
+            return Err(format!("it takes {node_name}, we say {reasons:?}").into());
         };
-        if self.version >= SCORES {
-            let of = |scores: &Scores| scores.weighted();
-            let (best, least) =
-                (scores.iter().map(of).max().unwrap(), scores.iter().map(of).min().unwrap());
-            if of(&scores[chosen]) != best {
+        if self.version >= MIN_VERSION {
+            let weighted = |scores: &Scores| scores.weighted();
+            let (best, least) = (
+                scores.iter().map(weighted).max().unwrap(),
+                scores.iter().map(weighted).min().unwrap(),
+            );
+            if weighted(&scores[chosen]) != best {
                 let all: Vec<_> = names.iter().zip(&scores).collect();
-                return Err(format!("it takes {at}, which is not the best of {all:#?}").into());
+                return Err(
+                    format!("it takes {node_name}, which is not the best of {all:#?}").into()
+                );
             }
-            seen.chosen += usize::from(best > least);
+            seen.scored += usize::from(best > least);
         }
         seen.bound += 1;
         Ok(())
@@ -256,10 +268,10 @@ impl Bed {
         &self,
         made: &MadePod,
         rules: &Rules,
-        said: &Value,
-        seen: &mut Seen,
+        scheduled: &Value,
+        seen: &mut Coverage,
     ) -> Result<(), Difference> {
-        let message = server::condition(said)["message"].as_str().unwrap().to_owned();
+        let message = server::condition(scheduled)["message"].as_str().unwrap().to_owned();
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
         if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {
@@ -275,11 +287,11 @@ impl Bed {
             slow.sort();
             assert_eq!(reasons, slow, "ours and the slow ones of {name}");
         }
-        let ours = self.counted(rules);
+        let ours = self.count_reasons(rules);
         for reason in ours.keys() {
             *seen.reasons.entry(reason.clone()).or_default() += 1;
         }
-        if self.version < SCORES {
+        if self.version < MIN_VERSION {
             // Earlier versions use other messages, and check resources before taints.
             return Ok(());
         }
@@ -295,18 +307,18 @@ impl Bed {
     }
 
     /// Returns the number of hosts for each of Berth's reasons.
-    fn counted(&self, rules: &Rules) -> BTreeMap<String, usize> {
+    fn count_reasons(&self, rules: &Rules) -> BTreeMap<String, usize> {
         let filter = self.counts.filter_for(rules);
-        let mut counted = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for reason in self.hosts().keys().flat_map(|host| short_reasons(&filter, *host)) {
-            *counted.entry(reason).or_default() += 1;
+            *counts.entry(reason).or_default() += 1;
         }
-        counted
+        counts
     }
 
     fn remove_one(&mut self, dice: &mut Dice) {
-        let at = usize::try_from(dice.below(self.ids.len() as u64)).unwrap();
-        let Some(name) = self.ids.keys().nth(at).cloned() else { return };
+        let index = usize::try_from(dice.below(self.ids.len() as u64)).unwrap();
+        let Some(name) = self.ids.keys().nth(index).cloned() else { return };
         let (made, _) = self.world.pods.remove(&name).unwrap();
         assert!(self.counts.remove(self.ids.remove(&name).unwrap()));
         let namespace = made.pod.metadata.namespace.unwrap();

@@ -6,7 +6,7 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
-#[path = "shape/agreement.rs"]
+#[path = "shape/other_tools.rs"]
 mod agreement;
 #[path = "shape/daemon.rs"]
 mod daemon;
@@ -14,7 +14,7 @@ mod daemon;
 mod faults;
 #[path = "shape/package.rs"]
 mod package;
-#[path = "shape/whole.rs"]
+#[path = "shape/apply_and_revert.rs"]
 mod whole;
 
 use std::io::Write as _;
@@ -37,23 +37,23 @@ fn boot(number: u8, kernel: Kernel) -> Host {
         cluster: false,
     };
     let mut host = Host::boot(&options).unwrap();
-    host.must("udevadm settle --timeout 100").unwrap();
-    host.put(&repository().join("tests/host/state.sh"), "/usr/local/bin/host-state").unwrap();
-    host.put(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+    host.run_checked("udevadm settle --timeout 100").unwrap();
+    host.copy_file(&repository().join("tests/host/state.sh"), "/usr/local/bin/host-state").unwrap();
+    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
     host
 }
 
 #[test]
 fn a_host_is_shaped_as_asked_and_put_back() {
-    on_a_host(2, Kernel::Backports, |host| {
-        agreement::with_other_tools(host);
+    run_on_host(2, Kernel::Backports, |host| {
+        agreement::report_matches_other_tools(host);
         whole::faults_change_nothing(host);
-        whole::sample_there_and_back(host);
-        whole::values_taken_away_go_back(host);
-        whole::partial_is_said(host);
-        faults::kills(host, 5);
-        daemon::keeps_the_host(host);
-        package::installs_and_leaves(host);
+        whole::sample_is_applied_and_reverted(host);
+        whole::removed_values_are_restored(host);
+        whole::partial_allocation_is_reported(host);
+        faults::killed_commands_are_completed(host, 5);
+        daemon::daemon_keeps_the_desired_state(host);
+        package::package_is_installed_and_purged(host);
     });
 }
 
@@ -62,43 +62,43 @@ fn a_host_is_shaped_as_asked_and_put_back() {
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_kills() {
-    on_a_host_with_faults(3, |host| faults::kills(host, 50));
+    run_on_stable_host(3, |host| faults::killed_commands_are_completed(host, 50));
 }
 
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_many_kinds() {
-    on_a_host_with_faults(4, |host| {
-        whole::sample_there_and_back(host);
-        faults::state_folder(host);
+    run_on_stable_host(4, |host| {
+        whole::sample_is_applied_and_reverted(host);
+        faults::unwritable_state_folder_prevents_changes(host);
         faults::refused_writes(host);
-        faults::two_agents(host);
+        faults::second_agent_is_refused(host);
         faults::clock_jumps(host);
-        faults::reboot_between(host);
+        faults::values_reset_by_a_reboot_are_not_restored(host);
     });
 }
 
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_power_cuts() {
-    on_a_host_with_faults(5, |host| faults::power_cuts(host, 20));
+    run_on_stable_host(5, |host| faults::power_cuts(host, 20));
 }
 
-fn on_a_host_with_faults(number: u8, scenario: fn(&mut Host)) {
-    on_a_host(number, Kernel::Stable, scenario);
+fn run_on_stable_host(number: u8, scenario: fn(&mut Host)) {
+    run_on_host(number, Kernel::Stable, scenario);
 }
 
 /// Boots a host and runs a scenario on it, and repeats both if the emulation itself failed.
-fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
+fn run_on_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
     for last in [false, true] {
         let mut host = boot(number, kernel);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut host)));
         match result {
             Ok(()) => return,
             Err(_) if !last && host.failed_by_emulation() => {
-                let why =
+                let message =
                     format!("host {number}: its kernel fell over the emulation; from the start");
-                writeln!(std::io::stderr(), "{why}").unwrap_or_default();
+                writeln!(std::io::stderr(), "{message}").unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -107,14 +107,14 @@ fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
 
 /// Returns all values that Berth may change, and related values.
 fn state(host: &mut Host) -> String {
-    host.must("host-state").unwrap()
+    host.run_checked("host-state").unwrap()
 }
 
 /// Returns the lines that differ, for an error message.
 fn difference(before: &str, after: &str) -> String {
-    let missing = |of: &str, other: &str, sign: &str| {
+    let missing = |state: &str, other: &str, sign: &str| {
         let other: std::collections::BTreeSet<&str> = other.lines().collect();
-        let lines = of.lines().filter(|line| !other.contains(line));
+        let lines = state.lines().filter(|line| !other.contains(line));
         lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
     };
     missing(before, after, "-") + &missing(after, before, "+")
@@ -130,10 +130,12 @@ fn write_manifest(host: &mut Host, spec: &str) {
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n{spec}\n"
     );
     // The file is written as an editor does: to a temporary file that is then renamed.
-    host.must(&format!("cat > {MANIFEST}.new <<'END'\n{text}END\nmv {MANIFEST}.new {MANIFEST}"))
-        .unwrap();
+    host.run_checked(&format!(
+        "cat > {MANIFEST}.new <<'END'\n{text}END\nmv {MANIFEST}.new {MANIFEST}"
+    ))
+    .unwrap();
 }
 
-fn put_sample(host: &mut Host) {
-    host.put(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+fn write_sample_manifest(host: &mut Host) {
+    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
 }

@@ -17,11 +17,11 @@ mod logs;
 mod modules;
 #[path = "source/syntax.rs"]
 mod syntax;
-#[path = "source/texts.rs"]
+#[path = "source/text_comparisons.rs"]
 mod texts;
 #[path = "source/tree.rs"]
 mod tree;
 #[path = "source/vocabulary.rs"]
 mod vocabulary;
-#[path = "source/walls.rs"]
+#[path = "source/crate_dependencies.rs"]
 mod walls;

@@ -15,7 +15,7 @@ use berth_controller::run::events::Events;
 use berth_controller::run::tenants::{self, SharedInformers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
 use berth_tests::controller::write_controller_kubeconfig;
-use berth_tests::simulated::{Fleet, Part, client, runtime};
+use berth_tests::simulated::{Fleet, FleetBehaviour, client, runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -53,7 +53,7 @@ impl Drop for Controller {
     }
 }
 
-fn tenant(plane: &ControlPlane, name: &str, spec: &Value) {
+fn create_tenant(plane: &ControlPlane, name: &str, spec: &Value) {
     let object = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": name}, "spec": spec,
@@ -61,33 +61,33 @@ fn tenant(plane: &ControlPlane, name: &str, spec: &Value) {
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &object.to_string()).unwrap();
 }
 
-fn on_trunk() -> Value {
+fn trunk_spec() -> Value {
     json!({"network": {"name": "trunk"}})
 }
 
-fn get(plane: &ControlPlane, name: &str) -> Value {
+fn get_tenant(plane: &ControlPlane, name: &str) -> Value {
     plane.get(&["tenantcluster", name]).unwrap_or_default()
 }
 
 /// Returns a condition of a tenant as `Status Reason`, and its message.
-fn said(tenant: &Value, name: &str) -> (String, String) {
+fn condition_texts(tenant: &Value, name: &str) -> (String, String) {
     let one = condition(tenant, name);
     let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
     (format!("{} {}", text("status"), text("reason")), text("message"))
 }
 
-fn until(plane: &ControlPlane, name: &str, type_: &str, expected: &str) -> Value {
+fn wait_until_condition(plane: &ControlPlane, name: &str, type_: &str, expected: &str) -> Value {
     let mut last = Value::Null;
-    let reached = plane.until(expected, SOON, |plane| {
-        last = get(plane, name);
-        (said(&last, type_).0 == expected).then(|| last.clone())
+    let reached = plane.wait_until(expected, SOON, |plane| {
+        last = get_tenant(plane, name);
+        (condition_texts(&last, type_).0 == expected).then(|| last.clone())
     });
     reached.unwrap_or_else(|error| panic!("{name} {type_}: {error}: {:#}", last["status"]))
 }
 
 /// Returns VLANs by tenant from the statuses, and asserts that no two tenants have the same VLAN in statuses,
 /// claims or definitions.
-fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
+fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let all = plane.get(&["tenantclusters"]).unwrap();
     let mut found = BTreeMap::new();
     for one in all["items"].as_array().unwrap() {
@@ -104,7 +104,7 @@ fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
 
 /// All tests share one control plane, because its start takes longest.
 #[test]
-fn tenants_come_and_go() {
+fn tenants_are_created_and_deleted() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let config = json!({
@@ -120,12 +120,13 @@ fn tenants_come_and_go() {
     });
     plane.apply(&config.to_string()).unwrap();
     let fleet =
-        Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], Part::Hosts("trunk")).unwrap();
+        Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], FleetBehaviour::Hosts("trunk"))
+            .unwrap();
     let controller = Controller::start(&plane);
-    what_is_not_installed_is_named(&plane);
+    missing_crds_are_reported(&plane);
     plane.define_attachments().unwrap();
     plane
-        .define_kubevirt(&[
+        .install_kubevirt_crds(&[
             "virtualmachines.kubevirt.io",
             "virtualmachineinstances.kubevirt.io",
             "virtualmachineinstancetypes.instancetype.kubevirt.io",
@@ -134,54 +135,54 @@ fn tenants_come_and_go() {
         .unwrap();
     // The first controller reconciles the existing objects before a second controller starts: both would otherwise
     // write to the same objects.
-    until(&plane, "early", "NetworkReady", "True Ready");
-    until(&plane, "early", "Ready", "True Ready");
+    wait_until_condition(&plane, "early", "NetworkReady", "True Ready");
+    wait_until_condition(&plane, "early", "Ready", "True Ready");
     let other = Controller::start(&plane);
-    two_at_one_instant_get_different_vlans(&plane);
-    policies_go_when_they_leave_their_list(&plane);
+    concurrent_tenants_get_different_vlans(&plane);
+    removed_policies_are_deleted(&plane);
     problems_are_reported(&plane);
-    nothing_is_written_while_nothing_changes(&plane);
+    idle_controller_writes_nothing(&plane);
     drop((controller, other));
-    killed_at_any_moment_no_vlan_is_there_twice(&plane);
+    killed_controller_assigns_no_vlan_twice(&plane);
     let _controller = Controller::start(&plane);
-    deletion_keeps_its_order(&plane, &fleet);
-    one_that_comes_back_has_its_vlan_again(&plane);
-    facts_of_the_cluster_are_followed(&plane);
+    tenant_is_deleted_in_order(&plane, &fleet);
+    recreated_tenant_gets_its_former_vlan(&plane);
+    policies_follow_cluster_facts(&plane);
     let _other = Controller::start(&plane);
-    one_that_cannot_be_read_goes_too(&plane);
+    malformed_tenant_is_deleted(&plane);
     // This test is the last, because it ends with two networks that have the same VLANs.
-    one_vlan_of_two_networks_is_one_tenants(&plane);
+    vlan_of_a_shared_wire_belongs_to_one_tenant(&plane);
 }
 
-fn what_is_not_installed_is_named(plane: &ControlPlane) {
-    tenant(plane, "early", &on_trunk());
-    let early = until(plane, "early", "ObjectsReady", "False CrdMissing");
+fn missing_crds_are_reported(plane: &ControlPlane) {
+    create_tenant(plane, "early", &trunk_spec());
+    let early = wait_until_condition(plane, "early", "ObjectsReady", "False CrdMissing");
     assert!(
-        said(&early, "ObjectsReady").1.contains(
+        condition_texts(&early, "ObjectsReady").1.contains(
             "CustomResourceDefinition virtualmachineinstancetypes.instancetype.kubevirt.io is not installed"
         ),
         "{early:#}"
     );
-    let early = until(plane, "early", "NetworkReady", "False CrdMissing");
+    let early = wait_until_condition(plane, "early", "NetworkReady", "False CrdMissing");
     assert!(early["status"]["vlan"].is_u64());
     // The controller still applies the other parts.
-    until(plane, "early", "PoliciesReady", "True Ready");
-    until(plane, "early", "HostsReady", "True Ready");
+    wait_until_condition(plane, "early", "PoliciesReady", "True Ready");
+    wait_until_condition(plane, "early", "HostsReady", "True Ready");
     plane.get(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
 }
 
-fn two_at_one_instant_get_different_vlans(plane: &ControlPlane) {
+fn concurrent_tenants_get_different_vlans(plane: &ControlPlane) {
     std::thread::scope(|scope| {
         for name in ["one", "two"] {
-            scope.spawn(move || tenant(plane, name, &on_trunk()));
+            scope.spawn(move || create_tenant(plane, name, &trunk_spec()));
         }
     });
     for name in ["early", "one", "two"] {
-        until(plane, name, "NetworkReady", "True Ready");
-        until(plane, name, "HostsReady", "True Ready");
-        until(plane, name, "Ready", "True Ready");
+        wait_until_condition(plane, name, "NetworkReady", "True Ready");
+        wait_until_condition(plane, name, "HostsReady", "True Ready");
+        wait_until_condition(plane, name, "Ready", "True Ready");
     }
-    let all = vlans(plane);
+    let all = assert_unique_vlans(plane);
     assert_eq!(all.len(), 3, "{all:?}");
     for (name, vlan) in all {
         let namespace = format!("cluster-{name}");
@@ -201,7 +202,7 @@ fn two_at_one_instant_get_different_vlans(plane: &ControlPlane) {
                 "disableContainerInterface": true, "ipam": {},
             })
         );
-        let status = &get(plane, &name)["status"];
+        let status = &get_tenant(plane, &name)["status"];
         assert_eq!(status["networkAttachmentDefinition"], format!("{namespace}/{definition}"));
         assert_eq!(status["hosts"]["ready"], 2);
         let kind = "virtualmachineinstancetypes.instancetype.kubevirt.io";
@@ -216,7 +217,7 @@ fn policies(plane: &ControlPlane, name: &str) -> Vec<String> {
     items.iter().map(|one| one["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
+fn removed_policies_are_deleted(plane: &ControlPlane) {
     let with = |more: &[&'static str]| {
         let mut all = vec![
             "allow-kubevirt-importer",
@@ -252,7 +253,9 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
     patch_of(&patch).unwrap();
     let reached = |expected: &[&str]| {
         plane
-            .until("policies", SOON, |plane| (policies(plane, "one") == expected).then_some(()))
+            .wait_until("policies", SOON, |plane| {
+                (policies(plane, "one") == expected).then_some(())
+            })
             .unwrap_or_else(|error| panic!("{error}: {:?}", policies(plane, "one")));
     };
     reached(&with(&["allow-lb", "by-hand", "mine"]));
@@ -266,24 +269,30 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
 }
 
 fn problems_are_reported(plane: &ControlPlane) {
-    let taken = vlans(plane)["one"];
-    tenant(plane, "greedy", &json!({"network": {"name": "trunk", "vlan": taken}}));
-    let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdInUse");
-    let message = said(&greedy, "NetworkReady").1;
+    let used_vlan = assert_unique_vlans(plane)["one"];
+    create_tenant(plane, "greedy", &json!({"network": {"name": "trunk", "vlan": used_vlan}}));
+    let greedy = wait_until_condition(plane, "greedy", "NetworkReady", "False NetworkIdInUse");
+    let message = condition_texts(&greedy, "NetworkReady").1;
     assert!(
-        message.contains(&format!("requests VLAN {taken} on trunk, which tenant one has")),
+        message.contains(&format!("requests VLAN {used_vlan} on trunk, which tenant one has")),
         "{message}"
     );
-    tenant(plane, "lost", &json!({"network": {"name": "trnk"}}));
-    let lost = until(plane, "lost", "NetworkReady", "False NoHosts");
-    assert!(said(&lost, "NetworkReady").1.contains("no host has network trnk; there are: trunk"));
+    create_tenant(plane, "lost", &json!({"network": {"name": "trnk"}}));
+    let lost = wait_until_condition(plane, "lost", "NetworkReady", "False NoHosts");
+    assert!(
+        condition_texts(&lost, "NetworkReady")
+            .1
+            .contains("no host has network trnk; there are: trunk")
+    );
     let secret = json!({"name": "kc"});
     let patch = json!({"spec": {"kubeconfigSecretRef": secret}}).to_string();
     plane.kubectl(&["patch", "tenantcluster", "lost", "--type=merge", "-p", &patch]).unwrap();
-    let lost = until(plane, "lost", "PoliciesReady", "False InvalidKubeconfig");
-    assert!(said(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist"));
+    let lost = wait_until_condition(plane, "lost", "PoliciesReady", "False InvalidKubeconfig");
+    assert!(
+        condition_texts(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist")
+    );
     plane
-        .until("an event", SOON, |plane| {
+        .wait_until("an event", SOON, |plane| {
             let events = plane.get(&["events", "-A"]).unwrap().to_string();
             events.contains("NetworkIdInUse").then_some(())
         })
@@ -291,7 +300,7 @@ fn problems_are_reported(plane: &ControlPlane) {
 }
 
 /// Returns all tenants and their objects, by kind and name.
-fn all_there_is(plane: &ControlPlane) -> BTreeMap<String, Value> {
+fn all_objects(plane: &ControlPlane) -> BTreeMap<String, Value> {
     let kinds = "vlanclaims,networkpolicies,roles,namespaces,serviceaccounts";
     let labelled = plane.get(&[kinds, "-A", "-l", "berth.dev/tenant"]).unwrap();
     let tenants = plane.get(&["tenantclusters"]).unwrap();
@@ -303,61 +312,61 @@ fn all_there_is(plane: &ControlPlane) -> BTreeMap<String, Value> {
     items.into_iter().map(|one| (key(&one), one)).collect()
 }
 
-fn nothing_is_written_while_nothing_changes(plane: &ControlPlane) {
+fn idle_controller_writes_nothing(plane: &ControlPlane) {
     // Reconciles that have started must end first, on a busy machine too.
-    let mut before = all_there_is(plane);
+    let mut before = all_objects(plane);
     let mut changed = String::new();
     for _ in 0..10 {
         std::thread::sleep(Duration::from_secs(5));
-        let after = all_there_is(plane);
+        let after = all_objects(plane);
         assert!(after.len() > 10);
         if before == after {
             return;
         }
-        for (key, now) in after.iter().filter(|(key, now)| before.get(*key) != Some(*now)) {
-            let then = before.get(key).unwrap_or(&Value::Null);
-            changed.push_str(&format!("{key}: {then:#} became {now:#}\n"));
+        for (key, current) in after.iter().filter(|(key, now)| before.get(*key) != Some(*now)) {
+            let previous = before.get(key).unwrap_or(&Value::Null);
+            changed.push_str(&format!("{key}: {previous:#} became {current:#}\n"));
         }
         before = after;
     }
     panic!("it never came to rest: {changed}");
 }
 
-fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
+fn killed_controller_assigns_no_vlan_twice(plane: &ControlPlane) {
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
     let mut random = u64::from(seed) | 1;
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     for round in 0..rounds {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let life = Duration::from_millis(300 + (random >> 33) % 1200);
+        let lifetime = Duration::from_millis(300 + (random >> 33) % 1200);
         let killed = Controller::start(plane);
         std::thread::scope(|scope| {
             for name in [format!("k{round}a"), format!("k{round}b")] {
-                scope.spawn(move || tenant(plane, &name, &on_trunk()));
+                scope.spawn(move || create_tenant(plane, &name, &trunk_spec()));
             }
         });
-        std::thread::sleep(life);
+        std::thread::sleep(lifetime);
         drop(killed);
-        vlans(plane);
+        assert_unique_vlans(plane);
     }
     let _controller = Controller::start(plane);
     for round in 0..rounds {
         for half in ["a", "b"] {
-            until(plane, &format!("k{round}{half}"), "HostsReady", "True Ready");
+            wait_until_condition(plane, &format!("k{round}{half}"), "HostsReady", "True Ready");
         }
     }
     let tenants = 3 + 2 * rounds;
-    assert_eq!(vlans(plane).len(), tenants, "seed {seed}");
+    assert_eq!(assert_unique_vlans(plane).len(), tenants, "seed {seed}");
     // Every claim has an owner.
     let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
-        .until("claims of tenants only", SOON, |_| (claims() == tenants).then_some(()))
+        .wait_until("claims of tenants only", SOON, |_| (claims() == tenants).then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {} claims, seed {seed}", claims()));
 }
 
-fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
-    let vlan = vlans(plane)["one"];
+fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
+    let vlan = assert_unique_vlans(plane)["one"];
     let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap_or_default();
     let vm = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
@@ -371,64 +380,64 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
         "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"domain": {"devices": {}}},
     });
     plane.apply(&vmi.to_string()).unwrap();
-    fleet.answers.store(false, Ordering::SeqCst);
+    fleet.is_responding.store(false, Ordering::SeqCst);
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
-    let one = until(plane, "one", "Ready", "False DeletingMachines");
-    assert!(said(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
+    let one = wait_until_condition(plane, "one", "Ready", "False DeletingMachines");
+    assert!(condition_texts(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
     assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
     let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
     let none = json!({"metadata": {"finalizers": null}}).to_string();
     plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
-    let one = until(plane, "one", "Ready", "False DeletingNetwork");
+    let one = wait_until_condition(plane, "one", "Ready", "False DeletingNetwork");
     assert!(one["status"]["vlan"].is_null());
     assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");
     plane.get(&["namespace", "cluster-one"]).unwrap();
     // The interrupted deletion continues.
-    fleet.answers.store(true, Ordering::SeqCst);
+    fleet.is_responding.store(true, Ordering::SeqCst);
     plane
-        .until("the claim in quarantine", SOON, |_| {
+        .wait_until("the claim in quarantine", SOON, |_| {
             claim()["status"]["releasedAt"].is_string().then_some(())
         })
         .unwrap();
     plane
-        .until("the tenant gone", SOON, |plane| {
+        .wait_until("the tenant gone", SOON, |plane| {
             plane.kubectl(&["get", "tenantcluster", "one"]).is_err().then_some(())
         })
-        .unwrap_or_else(|error| panic!("{error}: {:#}", get(plane, "one")));
+        .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "one")));
     assert!(
         plane.kubectl(&["get", "namespace", "cluster-one"]).is_err(),
         "the namespace goes before"
     );
     // A tenant that waits for the VLAN may get the claim before the test sees that the claim is deleted.
     plane
-        .until("the claim gone", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
+        .wait_until("the claim gone", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {:#}", claim()));
-    let greedy = get(plane, "greedy");
+    let greedy = get_tenant(plane, "greedy");
     assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
-    until(plane, "greedy", "NetworkReady", "True Ready");
-    assert_eq!(vlans(plane)["greedy"], vlan);
+    wait_until_condition(plane, "greedy", "NetworkReady", "True Ready");
+    assert_eq!(assert_unique_vlans(plane)["greedy"], vlan);
 }
 
 /// Tests a tenant that is created again while its VLAN is in quarantine: the tenant gets the same VLAN, because no
 /// other tenant had it and the tenant's peers may still use it.
-fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
+fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
     let long = json!({"spec": {"vlanQuarantineSeconds": 3600}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &long]).unwrap();
-    tenant(plane, "again", &on_trunk());
-    until(plane, "again", "HostsReady", "True Ready");
-    let vlan = vlans(plane)["again"];
+    create_tenant(plane, "again", &trunk_spec());
+    wait_until_condition(plane, "again", "HostsReady", "True Ready");
+    let vlan = assert_unique_vlans(plane)["again"];
     plane.kubectl(&["delete", "tenantcluster", "again", "--timeout=60s"]).unwrap();
     let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
     assert!(claim()["status"]["releasedAt"].is_string(), "{:#}", claim());
-    tenant(plane, "again", &on_trunk());
-    until(plane, "again", "HostsReady", "True Ready");
-    assert_eq!(vlans(plane)["again"], vlan);
+    create_tenant(plane, "again", &trunk_spec());
+    wait_until_condition(plane, "again", "HostsReady", "True Ready");
+    assert_eq!(assert_unique_vlans(plane)["again"], vlan);
     assert!(claim()["status"]["releasedAt"].is_null(), "{:#}", claim());
 }
 
 /// Tests that a new Node's public address is immediately excluded for importers, and that without cluster DNS the
 /// policies stay unchanged and a condition reports this.
-fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
+fn policies_follow_cluster_facts(plane: &ControlPlane) {
     let importer = || {
         plane
             .get(&["networkpolicy", "allow-kubevirt-importer", "-n", "cluster-again"])
@@ -440,46 +449,46 @@ fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
     assert!(!importer().contains(address));
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}});
     plane.apply(&node.to_string()).unwrap();
-    let mut there = plane.get(&["node", "public"]).unwrap();
-    there["status"] = json!({"addresses": [{"type": "ExternalIP", "address": address}]});
-    there["metadata"]["resourceVersion"].take();
+    let mut current = plane.get(&["node", "public"]).unwrap();
+    current["status"] = json!({"addresses": [{"type": "ExternalIP", "address": address}]});
+    current["metadata"]["resourceVersion"].take();
     let path = "/api/v1/nodes/public/status";
     let replace = ["replace", "--raw", path, "-f", "-"];
-    plane.kubectl_with(&plane.kubeconfig(), &replace, &there.to_string()).unwrap();
+    plane.kubectl_with(&plane.kubeconfig(), &replace, &current.to_string()).unwrap();
     plane
-        .until("the Node's address closed", SOON, |_| {
+        .wait_until("the Node's address closed", SOON, |_| {
             importer().contains(&format!("\"{address}/32\"")).then_some(())
         })
         .unwrap();
-    until(plane, "again", "PoliciesReady", "True Ready");
+    wait_until_condition(plane, "again", "PoliciesReady", "True Ready");
     let spec = || {
         plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-again"]).unwrap()["spec"]
             .clone()
     };
     let before = spec();
     plane.kubectl(&["delete", "service", "kube-dns", "-n", "kube-system"]).unwrap();
-    let again = until(plane, "again", "PoliciesReady", "False ClusterFactsUnknown");
-    let message = said(&again, "PoliciesReady").1;
+    let again = wait_until_condition(plane, "again", "PoliciesReady", "False ClusterFactsUnknown");
+    let message = condition_texts(&again, "PoliciesReady").1;
     assert!(
         message.contains("k8s-app=kube-dns") && message.contains("spec.clusterDNS"),
         "{message}"
     );
     assert_eq!(spec(), before, "what is in force stays");
     // A tenant that is created now is isolated too, and its condition reports the missing DNS.
-    tenant(plane, "blind", &json!({}));
-    until(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
+    create_tenant(plane, "blind", &json!({}));
+    wait_until_condition(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
     let blind = plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-blind"]).unwrap();
     assert!(!blind.to_string().contains("kube-dns"), "{blind:#}");
     plane.add_dns().unwrap();
     for name in ["again", "blind"] {
-        until(plane, name, "PoliciesReady", "True Ready");
+        wait_until_condition(plane, name, "PoliciesReady", "True Ready");
     }
     assert_eq!(spec(), before);
 }
 
 /// Tests two host networks on one wire: if two tenants request the same VLAN at the same instant, only one tenant
 /// gets it.
-fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
+fn vlan_of_a_shared_wire_belongs_to_one_tenant(plane: &ControlPlane) {
     let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});
     let trunk = json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
     for host in ["rack1-a", "rack1-b"] {
@@ -492,68 +501,77 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
         .kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &pools.to_string()])
         .unwrap();
     let pair = |vlan: u16| [("trunk", format!("t{vlan}")), ("yard", format!("y{vlan}"))];
-    let vlans_asked: Vec<u16> = (500..506).collect();
+    let requested_vlans: Vec<u16> = (500..506).collect();
     std::thread::scope(|scope| {
-        for vlan in &vlans_asked {
+        for vlan in &requested_vlans {
             for (network, name) in pair(*vlan) {
                 let spec = json!({"network": {"name": network, "vlan": vlan}});
-                scope.spawn(move || tenant(plane, &name, &spec));
+                scope.spawn(move || create_tenant(plane, &name, &spec));
             }
         }
     });
-    for vlan in &vlans_asked {
+    for vlan in &requested_vlans {
         let mut last = Vec::new();
-        let settled = plane.until("one of two", SOON, |plane| {
-            last = pair(*vlan).map(|(_, name)| said(&get(plane, &name), "NetworkReady").0).to_vec();
+        let settled = plane.wait_until("one of two", SOON, |plane| {
+            last = pair(*vlan)
+                .map(|(_, name)| condition_texts(&get_tenant(plane, &name), "NetworkReady").0)
+                .to_vec();
             let mut sorted = last.clone();
             sorted.sort();
             (sorted == ["False NetworkIdInUse", "True Ready"]).then_some(())
         });
         settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
     }
-    // The result is stable; `vlans` asserts that no two tenants have the same VLAN.
-    vlans(plane);
+    // The result is stable; `assert_unique_vlans` asserts that no two tenants have the same VLAN.
+    assert_unique_vlans(plane);
     // A new tenant gets no VLAN that is in both pools, even if the tenant requests one.
-    tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));
-    let between = until(plane, "between", "NetworkReady", "False PoolsOverlap");
-    assert!(said(&between, "NetworkReady").1.contains("in the pool of network trunk too"));
-    tenant(plane, "beyond", &json!({"network": {"name": "yard"}}));
-    until(plane, "beyond", "NetworkReady", "True Ready");
-    assert!((400..410).contains(&vlans(plane)["beyond"]), "{:?}", vlans(plane));
+    create_tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));
+    let between = wait_until_condition(plane, "between", "NetworkReady", "False PoolsOverlap");
+    assert!(
+        condition_texts(&between, "NetworkReady").1.contains("in the pool of network trunk too")
+    );
+    create_tenant(plane, "beyond", &json!({"network": {"name": "yard"}}));
+    wait_until_condition(plane, "beyond", "NetworkReady", "True Ready");
+    assert!(
+        (400..410).contains(&assert_unique_vlans(plane)["beyond"]),
+        "{:?}",
+        assert_unique_vlans(plane)
+    );
     // If the networks are declared as separate segments, each network has all its VLANs.
-    let apart = json!({"spec": {"segments": [
+    let segments = json!({"spec": {"segments": [
         {"name": "hall", "networks": ["trunk"]}, {"name": "yard", "networks": ["yard"]},
     ]}});
     plane
-        .kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &apart.to_string()])
+        .kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &segments.to_string()])
         .unwrap();
-    until(plane, "between", "NetworkReady", "True Ready");
-    for vlan in &vlans_asked {
+    wait_until_condition(plane, "between", "NetworkReady", "True Ready");
+    for vlan in &requested_vlans {
         for (_, name) in pair(*vlan) {
-            until(plane, &name, "NetworkReady", "True Ready");
+            wait_until_condition(plane, &name, "NetworkReady", "True Ready");
         }
     }
 }
 
 /// Tests the deletion of a tenant that was written under the schema of another version.
-fn one_that_cannot_be_read_goes_too(plane: &ControlPlane) {
+fn malformed_tenant_is_deleted(plane: &ControlPlane) {
     let crd = "tenantclusters.berth.dev";
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/networkPolicies/properties/isolation/enum";
-    let any = json!([{"op": "remove", "path": path}]);
-    plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
-    let wrong = json!({"spec": {"networkPolicies": {"isolation": "Sideways"}}});
-    let spoil = |name: &str| {
-        let patch = ["patch", "tenantcluster", name, "--type=merge", "-p", &wrong.to_string()];
-        plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    let patch_schema = json!([{"op": "remove", "path": path}]);
+    plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &patch_schema.to_string()]).unwrap();
+    let invalid_spec = json!({"spec": {"networkPolicies": {"isolation": "Sideways"}}});
+    let write_invalid_spec = |name: &str| {
+        let patch =
+            ["patch", "tenantcluster", name, "--type=merge", "-p", &invalid_spec.to_string()];
+        plane.wait_until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
     };
-    let vlan = vlans(plane)["two"];
-    spoil("two");
+    let vlan = assert_unique_vlans(plane)["two"];
+    write_invalid_spec("two");
     plane.kubectl(&["delete", "tenantcluster", "two", "--wait=false"]).unwrap();
     plane
-        .until("the tenant gone", SOON, |plane| {
+        .wait_until("the tenant gone", SOON, |plane| {
             plane.kubectl(&["get", "tenantcluster", "two"]).is_err().then_some(())
         })
-        .unwrap_or_else(|error| panic!("{error}: {:#}", get(plane, "two")));
+        .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "two")));
     assert!(plane.kubectl(&["get", "namespace", "cluster-two"]).is_err());
     let claim = plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
     assert!(claim["status"]["releasedAt"].is_string(), "{claim:#}");

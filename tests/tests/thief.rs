@@ -25,13 +25,13 @@ mod objects;
 mod reports;
 #[path = "thief/request.rs"]
 mod request;
-#[path = "thief/rest.rs"]
+#[path = "thief/other_requests.rs"]
 mod rest;
 #[path = "thief/results.rs"]
 mod results;
 #[path = "thief/state.rs"]
 mod state;
-#[path = "thief/works.rs"]
+#[path = "thief/permitted.rs"]
 mod works;
 #[path = "thief/world.rs"]
 mod world;
@@ -61,58 +61,64 @@ enum Rights {
 /// The control plane has no controllers: they would taint Nodes without a kubelet, and the compared objects would
 /// change without an attempt.
 #[test]
-fn a_stolen_credential_is_worth_one_node() {
+fn stolen_credential_grants_access_to_one_node_only() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     let world = World::set_up(&plane);
-    let groups = attempts::all(&world);
-    let before = State::of(&world);
-    let mut wrong = Vec::new();
-    let deployed = all_of(&world, &groups, Rights::Deployed, &mut wrong);
+    let groups = attempts::all_attempts(&world);
+    let before = State::read(&world);
+    let mut failures = Vec::new();
+    let deployed = run_attempts(&world, &groups, Rights::Deployed, &mut failures);
     let all = world.policy.then(|| {
         world.give_all_rights();
-        all_of(&world, &groups, Rights::All, &mut wrong)
+        run_attempts(&world, &groups, Rights::All, &mut failures)
     });
-    assert!(wrong.is_empty(), "{} are not as they must be:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(State::of(&world).guarded(&before), before.guarded(&before));
-    results::print(&world, &groups, &deployed, all.as_deref());
+    assert!(
+        failures.is_empty(),
+        "{} are not as they must be:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    assert_eq!(State::read(&world).protected_parts(&before), before.protected_parts(&before));
+    results::write_results(&world, &groups, &deployed, all.as_deref());
 }
 
 /// Runs the attempts one after the other. Changes of an attempt are reverted, so that each attempt starts from the
 /// same state.
-fn all_of(
+fn run_attempts(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],
     rights: Rights,
     wrong: &mut Vec<String>,
 ) -> Vec<Option<Verdict>> {
     let mut verdicts = Vec::new();
-    let mut before = State::of(world);
-    for (group, attempt) in attempts::flat(groups) {
-        if rights == Rights::All && !attempt.expect.is_the_policys() {
+    let mut before = State::read(world);
+    for (group, attempt) in attempts::with_groups(groups) {
+        if rights == Rights::All && !attempt.expect.is_denied_by_policy() {
             verdicts.push(None);
             continue;
         }
-        let who = attempt.who.as_ref().unwrap_or(&world.thief);
-        let verdict = world.server.ask(who, &attempt.request).verdict();
-        let after = State::of(world);
-        if !as_expected(world.policy, rights, attempt, &verdict, &before, &after) {
+        let credential = attempt.credential.as_ref().unwrap_or(&world.thief);
+        let verdict = world.server.send(credential, &attempt.request).verdict();
+        let after = State::read(world);
+        if !is_expected(world.policy, rights, attempt, &verdict, &before, &after) {
             let changed = before.difference(&after);
-            wrong.push(format!("{group}: {}: {verdict}\n{changed}", attempt.what));
+            wrong.push(format!("{group}: {}: {verdict}\n{changed}", attempt.description));
         } else if attempt.expect == Expect::NotOwn && matches!(verdict, Verdict::Done(_)) {
-            let open = format!("open without the admission policy: {group}: {}", attempt.what);
-            writeln!(std::io::stderr(), "{open}").unwrap_or_default();
+            let message =
+                format!("open without the admission policy: {group}: {}", attempt.description);
+            writeln!(std::io::stderr(), "{message}").unwrap_or_default();
         }
         if attempt.expect == Expect::Works {
             before = after;
         } else if after != before {
-            before.put_back(world);
+            before.restore(world);
         }
         verdicts.push(Some(verdict));
     }
     verdicts
 }
 
-fn as_expected(
+fn is_expected(
     policy: bool,
     rights: Rights,
     attempt: &Attempt,
@@ -122,10 +128,10 @@ fn as_expected(
 ) -> bool {
     let unchanged = before == after;
     match (attempt.expect, verdict) {
-        (Expect::Works, Verdict::Done(_)) => after.has(attempt),
+        (Expect::Works, Verdict::Done(_)) => after.has_expected_values(attempt),
         // A response with status 200 does not prove a change.
         (Expect::Dropped, Verdict::Done(_)) => {
-            before.but_for_status() == after.but_for_status() && after.is_held_as(before)
+            before.without_status() == after.without_status() && after.has_same_managers(before)
         }
         (Expect::NotOwn, Verdict::Done(_)) => !policy && !unchanged,
         (Expect::NotOwn, Verdict::Policy(_)) => unchanged,

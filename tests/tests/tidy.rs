@@ -49,7 +49,7 @@ fn host_files_go_through_root() {
 const PURE_CRATES: [&str; 4] = ["extender", "kubelet-admission", "kubevirt-render", "placement"];
 
 #[test]
-fn deciding_code_has_no_files_no_clock_no_environment() {
+fn pure_code_reads_no_files_clock_or_environment() {
     let mut pure = files("crates/api/src", ".rs");
     pure.extend(files("agent/src/check", ".rs"));
     pure.extend(files("agent/src/report", ".rs"));
@@ -85,13 +85,13 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
 #[test]
 fn only_apply_and_the_ledger_change_the_host() {
     for (name, text) in files("agent/src", ".rs") {
-        let may = name.starts_with("agent/src/apply/")
+        let is_allowed = name.starts_with("agent/src/apply/")
             || ["agent/src/state_folder.rs", "agent/src/host_write.rs", "agent/src/cli/apply.rs"]
                 .contains(&name.as_str());
         for call in
             ["root.write(", "root.replace(", "root.remove(", "root.rename(", "create_folder("]
         {
-            assert!(may || !code(&text).contains(call), "{name} changes the host: {call}");
+            assert!(is_allowed || !code(&text).contains(call), "{name} changes the host: {call}");
         }
     }
 }
@@ -138,15 +138,16 @@ fn only_the_command_line_prints() {
         all.extend(files(&format!("crates/{krate}/src"), ".rs"));
     }
     for (name, text) in all {
-        let may = name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
+        let is_allowed =
+            name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
-            assert!(may || !code(&text).contains(forbidden), "{name} prints");
+            assert!(is_allowed || !code(&text).contains(forbidden), "{name} prints");
         }
     }
 }
 
 #[test]
-fn a_file_is_one_idea() {
+fn files_are_short_and_documented() {
     for folder in ["agent/src", "benches/src", "controller/src", "crates"] {
         for (name, text) in files(folder, ".rs") {
             if name.contains("/tests/") || name.contains("/examples/") {
@@ -178,13 +179,13 @@ fn links_between_documents_lead_somewhere() {
                 continue;
             }
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let there =
+            let target =
                 if file.is_empty() { repository().join(&document) } else { folder.join(file) };
-            assert!(there.exists(), "{document} links to {link}");
-            let fits = heading.is_empty()
-                || headings(&std::fs::read_to_string(&there).unwrap())
+            assert!(target.exists(), "{document} links to {link}");
+            let is_valid = heading.is_empty()
+                || headings(&std::fs::read_to_string(&target).unwrap())
                     .contains(&heading.to_owned());
-            assert!(fits, "{document} links to {link}: there is no such heading");
+            assert!(is_valid, "{document} links to {link}: there is no such heading");
         }
     }
 }
@@ -211,7 +212,7 @@ fn named_functions(text: &str) -> Vec<(&str, &str)> {
 
 /// Checks that each reference of a document to evidence is a test, or a function that a test calls.
 #[test]
-fn tests_that_documents_name_are_there() {
+fn tests_named_in_documents_exist() {
     let mut code = files("tests/tests", ".rs");
     for folder in ["agent", "benches", "controller", "crates"] {
         code.extend(files(folder, ".rs"));

@@ -15,7 +15,7 @@ use crate::plan::network::Stage;
 use crate::plan::{self, AttemptId, Plan};
 use crate::state_folder::write_kubelet_record;
 use berth_host_facts::host_settings::HostSettings;
-use berth_host_facts::kubelet::Record;
+use berth_host_facts::kubelet::StartRecord;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
@@ -32,80 +32,88 @@ pub struct Converged {
     /// True if the time limit ended before all links were removed.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
-    pub stopped: Option<ApplyBlocked>,
+    pub blocked_reason: Option<ApplyBlocked>,
     /// The pending changes of the last plan.
     pub plan: Plan,
     /// The facts of the last read of the host.
     pub facts: HostFacts,
     /// The settings of the last read of the host.
-    pub shape: HostSettings,
+    pub settings: HostSettings,
 }
 
-/// Reads all facts that a plan needs. `wanted` is [`ObserveOptions::to_plan`], with the facts that are known
+/// Reads all facts that a plan needs. `options` is [`ObserveOptions::to_plan`], with the facts that are known
 /// already.
 #[must_use]
-pub fn observe_for_plan(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
-    let facts = observe::observe(root, wanted);
-    let shape = observe::settings(root, &facts);
-    (facts, shape)
+pub fn observe_for_plan(root: &Root, options: &ObserveOptions) -> (HostFacts, HostSettings) {
+    let facts = observe::observe(root, options);
+    let settings = observe::settings(root, &facts);
+    (facts, settings)
 }
 
-/// Converges the host to `spec`. Parts in `unparsed` are not changed. Changes whose attempt is in `waits` wait for
+/// Converges the host to `spec`. Parts in `unparsed` are not changed. Changes whose attempt is in `deferred_attempts` wait for
 /// their next retry, and are not applied now. If a rollback would not be safe, no change is applied, but the plan is
 /// made.
 pub fn converge(
     context: &ApplyContext,
     spec: &InfraNodeSpec,
     unparsed: &UnparsedParts,
-    waits: &BTreeSet<AttemptId>,
+    deferred_attempts: &BTreeSet<AttemptId>,
     observe_host: &dyn Fn() -> (HostFacts, HostSettings),
     report: &mut dyn FnMut(&Outcome),
 ) -> Converged {
-    let mut tried = BTreeSet::new();
+    let mut attempted = BTreeSet::new();
     let mut incomplete_attempts = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
     let mut unfinished = false;
-    let mut stopped = None;
+    let mut blocked_reason = None;
     loop {
         round += 1;
-        let (facts, shape) = observe_host();
-        stopped = stopped.or_else(|| apply_blocked_reason(context, &facts));
-        if stopped.is_none() {
+        let (facts, settings) = observe_host();
+        blocked_reason = blocked_reason.or_else(|| apply_blocked_reason(context, &facts));
+        if blocked_reason.is_none() {
             save_kubelet_record(context, &facts);
         }
         context.report_progress();
-        let input = plan::Input { spec, unparsed, facts: &facts, shape: &shape };
+        let input = plan::Input { spec, unparsed, facts: &facts, settings: &settings };
         let mut plan = plan::plan(input);
         if context.dry_run {
-            plan.only_observe();
+            plan.make_dry_run();
         }
-        let is_new = |attempt: &AttemptId| !tried.contains(attempt);
+        let is_new = |attempt: &AttemptId| !attempted.contains(attempt);
         // A change that depends on a waiting change waits too.
-        let network = |change: &plan::Change| {
+        let network_of = |change: &plan::Change| {
             change
-                .links()
+                .link_work()
                 .filter(|work| work.stage < Stage::Removals)
                 .map(|work| work.network.clone())
         };
-        let waiting = plan.changes.iter().filter(|change| waits.contains(&change.desired()));
-        let base =
-            |change: &&plan::Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
-        let unfiltered = waiting.clone().any(plan::Change::is_filter);
-        let held: BTreeSet<Option<String>> = waiting.filter(base).map(network).collect();
+        let waiting = plan
+            .changes
+            .iter()
+            .filter(|change| deferred_attempts.contains(&change.desired_attempt()));
+        let before_tenants = |change: &&plan::Change| {
+            change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
+        };
+        let filter_deferred = waiting.clone().any(plan::Change::is_filter);
+        let deferred_networks: BTreeSet<Option<String>> =
+            waiting.filter(before_tenants).map(network_of).collect();
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
         let possible = possible.filter(|change| {
-            let network = network(change);
-            let is_held = network.is_some() && held.contains(&network);
-            let lacks_filter = unfiltered && change.waits_for_filter();
-            !(waits.contains(&change.desired()) || is_held || lacks_filter)
+            let network = network_of(change);
+            let network_deferred = network.is_some() && deferred_networks.contains(&network);
+            let lacks_filter = filter_deferred && change.waits_for_filter();
+            !(deferred_attempts.contains(&change.desired_attempt())
+                || network_deferred
+                || lacks_filter)
         });
         let new: BTreeSet<AttemptId> =
             possible.map(plan::Change::next_attempt).filter(is_new).collect();
-        let nothing_to_forget =
-            plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
-        let up_to_date = new.is_empty() && nothing_to_forget;
-        if stopped.is_some() || unfinished || round > MAX_ROUNDS || up_to_date {
+        let no_ledger_updates = plan.stale_settings.is_empty()
+            && plan.stale_records.is_empty()
+            && plan.records_to_adopt.is_empty();
+        let up_to_date = new.is_empty() && no_ledger_updates;
+        if blocked_reason.is_some() || unfinished || round > MAX_ROUNDS || up_to_date {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
                 report(&outcome);
@@ -115,30 +123,32 @@ pub fn converge(
                 outcomes,
                 incomplete_attempts,
                 unfinished,
-                stopped,
+                blocked_reason,
                 plan,
                 facts,
-                shape,
+                settings,
             };
         }
-        let mut now = plan;
-        now.changes
+        let mut round_plan = plan;
+        round_plan
+            .changes
             .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt()));
-        let applied = match apply(context, &now, &facts.ledger, report) {
+        let applied = match apply(context, &round_plan, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
-                stopped = Some(ApplyBlocked::State(error));
+                blocked_reason = Some(ApplyBlocked::State(error));
                 continue;
             }
         };
-        let ended = applied.outcomes;
-        unfinished = ended.len() < now.changes.len();
-        let short = now.changes.iter().zip(&ended);
-        let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
-        incomplete_attempts.extend(short.map(|(change, _)| change.desired()));
-        outcomes.extend(ended);
-        outcomes.extend(applied.state);
-        tried.extend(new);
+        let round_outcomes = applied.outcomes;
+        unfinished = round_outcomes.len() < round_plan.changes.len();
+        let changes_with_outcomes = round_plan.changes.iter().zip(&round_outcomes);
+        let incomplete =
+            changes_with_outcomes.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
+        incomplete_attempts.extend(incomplete.map(|(change, _)| change.desired_attempt()));
+        outcomes.extend(round_outcomes);
+        outcomes.extend(applied.ledger_outcome);
+        attempted.extend(new);
     }
 }
 
@@ -146,7 +156,7 @@ pub fn converge(
 /// the record cannot be saved, that configuration counts as unknown after the change, which is safe.
 fn save_kubelet_record(context: &ApplyContext, facts: &HostFacts) {
     let Some(record) = facts.kubelet.record().filter(|_| !context.dry_run) else { return };
-    if Record::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
+    if StartRecord::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
         return;
     }
     if let Err(error) = write_kubelet_record(context.root, &record) {

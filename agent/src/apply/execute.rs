@@ -1,9 +1,9 @@
 //! Applies the changes of one plan.
 
 use super::context::ApplyContext;
-use super::files;
+use super::kubelet_files;
 use super::outcome::{self, ApplyResult, Outcome, Result};
-use super::settle::record_setting_outcome;
+use super::setting_outcome::record_setting_outcome;
 use super::{hugepages, interrupts, ksm, links, settings};
 use crate::host_write::{HostWrite as _, WriteError};
 use crate::plan::{Action, Change, Plan, Step};
@@ -19,7 +19,7 @@ pub struct Applied {
     /// before them.
     pub outcomes: Vec<Outcome>,
     /// Outcome for the rollback ledger, if it could not be saved after the changes.
-    pub state: Option<Outcome>,
+    pub ledger_outcome: Option<Outcome>,
 }
 
 /// Applies the plan, and passes each outcome to `report` as soon as the change has ended.
@@ -32,45 +32,46 @@ pub fn apply(
     ledger: &Ledger,
     report: &mut dyn FnMut(&Outcome),
 ) -> std::result::Result<Applied, WriteError> {
-    let mut after = ledger.clone();
-    record_original_values(plan, &mut after);
+    let mut updated_ledger = ledger.clone();
+    record_original_values(plan, &mut updated_ledger);
     if plan.changes.is_empty() {
         // The ledger is pruned before the first save, so that there is only one save: after a crash between two saves,
         // the next plan would be empty too, and the other entries would stay in the ledger forever.
-        prune_ledger(plan, &mut after);
+        prune_ledger(plan, &mut updated_ledger);
     }
-    if &after != ledger {
-        save_ledger(&after, context.root, context.boot_id)?;
+    if &updated_ledger != ledger {
+        save_ledger(&updated_ledger, context.root, context.boot_id)?;
     }
-    let saved = after.clone();
+    let saved = updated_ledger.clone();
     let mut outcomes = Vec::new();
     let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
-        plan.changes.iter().partition(|change| change.links().is_some());
+        plan.changes.iter().partition(|change| change.link_work().is_some());
     for change in on_settings {
-        let outcome = execute(context, change, &mut after);
+        let outcome = execute(context, change, &mut updated_ledger);
         report(&outcome);
         outcomes.push(outcome);
         context.report_progress();
     }
-    outcomes.extend(links::execute(context, &on_links, &mut after, report));
-    prune_ledger(plan, &mut after);
-    let mut state = None;
-    if after != saved {
+    outcomes.extend(links::execute(context, &on_links, &mut updated_ledger, report));
+    prune_ledger(plan, &mut updated_ledger);
+    let mut ledger_outcome = None;
+    if updated_ledger != saved {
         // The original values were saved before the changes. The next cycle derives the other entries from the host
         // again.
-        if let Err(error) = save_ledger(&after, context.root, context.boot_id) {
+        if let Err(error) = save_ledger(&updated_ledger, context.root, context.boot_id) {
             let outcome = Outcome::ledger_failed(&error);
             report(&outcome);
-            state = Some(outcome);
+            ledger_outcome = Some(outcome);
         }
     }
-    Ok(Applied { outcomes, state })
+    Ok(Applied { outcomes, ledger_outcome })
 }
 
 /// Removes data from the ledger that no change needs any longer.
 fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
-    if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
-        ledger.unmovable.clear();
+    if !plan.housekeeping && !ledger.has_entry(|setting| matches!(setting, Setting::IrqAffinity(_)))
+    {
+        ledger.unmovable_irqs.clear();
     }
     if ledger.entries.is_empty() && plan.kubelet_runs == Some(false) {
         ledger.hugepages_changed = None;
@@ -79,36 +80,36 @@ fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
 
 /// Records the original values in the ledger before the first change is made.
 fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
-    for setting in &plan.forget {
+    for setting in &plan.stale_settings {
         ledger.entries.remove(setting);
     }
-    for network in &plan.forget_networks.networks {
+    for network in &plan.stale_records.networks {
         ledger.networks.remove(network);
     }
-    for uplink in &plan.forget_networks.uplinks {
-        ledger.raised.remove(uplink);
+    for uplink in &plan.stale_records.uplinks {
+        ledger.uplinks_set_up.remove(uplink);
     }
-    if plan.forget_networks.filter {
+    if plan.stale_records.filter {
         ledger.filter = None;
     }
-    ledger.networks.extend(plan.adopt.clone());
+    ledger.networks.extend(plan.records_to_adopt.clone());
     for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
         if let Action::Kubelet(action) = &change.action {
-            ledger.files.extend(files::files_created_by(action));
+            ledger.files.extend(kubelet_files::files_created_by(action));
         }
         // `raised` has the links that were down originally. If the change corrects drift, the link was up before, and
         // its current state is not the original state.
         if !change.drift {
-            ledger
-                .raised
-                .extend(change.links().into_iter().flat_map(links::ledger_updates::uplinks_set_up));
+            ledger.uplinks_set_up.extend(
+                change.link_work().into_iter().flat_map(links::ledger_updates::uplinks_set_up),
+            );
         }
-        if let Some(work) = change.links() {
+        if let Some(work) = change.link_work() {
             links::ledger_updates::record_joining_uplinks(work, ledger);
         }
         for step in change.steps() {
             ledger.record_original_value(step.setting, step.was.clone());
-            for (setting, was) in &step.disturbs {
+            for (setting, was) in &step.dependent_settings {
                 ledger.record_original_value(*setting, was.clone());
             }
         }
@@ -126,8 +127,8 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
     // The check is made right before the change, because the kubelet may have been started since
     // the plan was made.
     if removes_checkpoints && processes::observe(context.root).kubelet_runs() {
-        let why = "the kubelet was started just now, and would write its checkpoints again";
-        return Outcome::new(change, ApplyResult::Blocked(why.to_owned()));
+        let reason = "the kubelet was started just now, and would write its checkpoints again";
+        return Outcome::new(change, ApplyResult::Blocked(reason.to_owned()));
     }
     for file in &change.removes {
         if let Err(error) = context.root.remove(file) {
@@ -135,33 +136,33 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
         }
     }
     if let Action::Kubelet(action) = &change.action {
-        return Outcome::new(change, files::execute(context, action, ledger));
+        return Outcome::new(change, kubelet_files::execute(context, action, ledger));
     }
     let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
         return Outcome::new(change, interrupts::execute(context, change.why, steps, ledger));
     }
-    let mut ended = ApplyResult::Done(None);
+    let mut result = ApplyResult::Done(None);
     for step in steps {
-        ended = set(context, step);
-        record_setting_outcome(change.why, step, &ended, ledger);
-        if !matches!(ended, ApplyResult::Done(_)) {
+        result = apply_step(context, step);
+        record_setting_outcome(change.why, step, &result, ledger);
+        if !matches!(result, ApplyResult::Done(_)) {
             break;
         }
     }
-    let now = |step: &Step| settings::read(context.root, step.setting);
+    let current_value = |step: &Step| settings::read(context.root, step.setting);
     let pages = |step: &&Step| matches!(step.setting, Setting::Hugepages { .. });
-    if steps.iter().filter(pages).any(|step| now(step).as_ref() != Some(&step.was)) {
+    if steps.iter().filter(pages).any(|step| current_value(step).as_ref() != Some(&step.was)) {
         ledger.hugepages_changed = settings::uptime(context.root).or(ledger.hugepages_changed);
     }
-    Outcome::new(change, ended)
+    Outcome::new(change, result)
 }
 
-fn set(context: &ApplyContext, step: &Step) -> ApplyResult {
-    let done: Result = match step.setting {
+fn apply_step(context: &ApplyContext, step: &Step) -> ApplyResult {
+    let result: Result = match step.setting {
         Setting::Hugepages { zone, size } => hugepages::set(context, zone, size, step),
         Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(context, step),
         _ => settings::set(context, step.setting, &step.will_be),
     };
-    done.unwrap_or_else(|ended| ended)
+    result.unwrap_or_else(|result| result)
 }

@@ -20,20 +20,20 @@ const MAX_TRIES: u32 = 20;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the sysfs folder of the huge pages of one size in a NUMA zone.
-pub(super) fn folder(zone: u32, size: PageSize) -> String {
+pub(super) fn sysfs_folder(zone: u32, size: PageSize) -> String {
     format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
 }
 
-/// Returns the sysfs folder as [`folder`]. For a kernel without NUMA, it is the folder of the whole host.
-fn folder_on(root: &Root, zone: u32, size: PageSize) -> String {
-    let of_zone = folder(zone, size);
-    let of_host = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
-    if zone == 0 && !root.exists(&of_zone) { of_host } else { of_zone }
+/// Returns the sysfs folder as [`sysfs_folder`]. For a kernel without NUMA, it is the folder of the whole host.
+fn existing_sysfs_folder(root: &Root, zone: u32, size: PageSize) -> String {
+    let zone_folder = sysfs_folder(zone, size);
+    let host_folder = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
+    if zone == 0 && !root.exists(&zone_folder) { host_folder } else { zone_folder }
 }
 
 /// Returns the number of huge pages in a zone without surplus pages; `None` if the kernel has no such huge pages.
-pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
-    let folder = folder_on(root, zone, size);
+pub(super) fn persistent_pages(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
+    let folder = existing_sysfs_folder(root, zone, size);
     let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();
     Some(number("nr_hugepages")?.saturating_sub(number("surplus_hugepages").unwrap_or(0)))
 }
@@ -43,14 +43,14 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
     let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
         return Err(ApplyResult::Failed("not a number of pages".to_owned()));
     };
-    let folder = folder_on(context.root, zone, size);
+    let folder = existing_sysfs_folder(context.root, zone, size);
     let pool = Pool { context, folder: &folder };
-    let before = pool.persistent()?;
+    let before = pool.persistent_pages()?;
     if *target < before {
         return pool.shrink(before, *target);
     }
-    let mut idle = 0;
-    let mut now = before;
+    let mut tries_without_progress = 0;
+    let mut current = before;
     for round in 0..MAX_TRIES {
         if round > 0 {
             pool.compact(zone);
@@ -58,27 +58,27 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
         }
         context.root.write(&format!("{folder}/nr_hugepages"), &target.to_string())?;
         context.report_progress();
-        let got = pool.persistent()?;
-        idle = if got > now { 0 } else { idle + 1 };
-        now = got;
-        if now >= *target || idle >= MAX_TRIES_WITHOUT_PROGRESS {
+        let new_count = pool.persistent_pages()?;
+        tries_without_progress = if new_count > current { 0 } else { tries_without_progress + 1 };
+        current = new_count;
+        if current >= *target || tries_without_progress >= MAX_TRIES_WITHOUT_PROGRESS {
             break;
         }
     }
-    if now == *desired {
+    if current == *desired {
         return Ok(ApplyResult::Done(
             Some("the kubelet counts pages when it starts".to_owned())
                 .filter(|_| kubelet_runs(context.root))
-                .map(|why| format!("{why}: kubelet restart needed")),
+                .map(|reason| format!("{reason}: kubelet restart needed")),
         ));
     }
-    let cause = if now >= *target {
+    let cause = if current >= *target {
         "the host needs the rest of its memory"
     } else {
         "memory is fragmented"
     };
     Ok(ApplyResult::Partial(format!(
-        "got {now} of {desired}: {cause}; {}",
+        "got {current} of {desired}: {cause}; {}",
         boot_parameter_remedy(zone, size, *desired)
     )))
 }
@@ -110,7 +110,7 @@ impl Pool<'_> {
 
     /// Returns the number of pages without surplus pages. A write to `nr_hugepages` sets the number without surplus
     /// pages, but a read returns the number with surplus pages.
-    fn persistent(&self) -> std::result::Result<u64, ApplyResult> {
+    fn persistent_pages(&self) -> std::result::Result<u64, ApplyResult> {
         Ok(self
             .number("nr_hugepages")?
             .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
@@ -132,7 +132,7 @@ impl Pool<'_> {
             self.context.root.write(&file, &before.to_string())?;
             return Err(ApplyResult::Blocked("its pages are in use now".to_owned()));
         }
-        match self.persistent()? {
+        match self.persistent_pages()? {
             now if now == target => Ok(ApplyResult::Done(None)),
             now => Ok(ApplyResult::Partial(format!(
                 "{now} remain, {target} desired: the kernel keeps reserved pages"

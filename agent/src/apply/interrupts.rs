@@ -7,8 +7,8 @@ use nix::errno::Errno;
 
 use super::context::ApplyContext;
 use super::outcome::{ApplyResult, error_with_hint};
+use super::setting_outcome::record_setting_outcome;
 use super::settings;
-use super::settle::record_setting_outcome;
 use crate::host_write::HostWrite as _;
 use crate::plan::{ChangeReason, Step};
 use berth_host_facts::irqs;
@@ -17,16 +17,16 @@ use berth_host_facts::setting::Setting;
 
 pub(super) fn execute(
     context: &ApplyContext,
-    why: ChangeReason,
+    reason: ChangeReason,
     steps: &[Step],
     ledger: &mut Ledger,
 ) -> ApplyResult {
-    let (mut moved, mut unmovable, mut gone) = (0, 0, 0);
+    let (mut moved, mut unmovable, mut removed) = (0, 0, 0);
     let mut failures: Vec<String> = Vec::new();
     for step in steps {
         let Setting::IrqAffinity(number) = step.setting else { continue };
         let file = format!("proc/irq/{number}/smp_affinity_list");
-        let ended = match context.root.write(&file, &step.will_be.to_string()) {
+        let result = match context.root.write(&file, &step.will_be.to_string()) {
             Ok(())
                 if settings::read(context.root, step.setting).as_ref() == Some(&step.will_be) =>
             {
@@ -35,7 +35,7 @@ pub(super) fn execute(
             }
             Ok(()) => ApplyResult::Failed(format!("/{file}: differs from the written value")),
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
-                ledger.unmovable.insert(number, irqs::driver_names(context.root, number));
+                ledger.unmovable_irqs.insert(number, irqs::driver_names(context.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;
                 continue;
@@ -43,13 +43,13 @@ pub(super) fn execute(
             // The device was removed since the plan was made.
             Err(error) if error.errno == Errno::ENOENT => {
                 ledger.entries.remove(&step.setting);
-                gone += 1;
+                removed += 1;
                 continue;
             }
             Err(error) => ApplyResult::Failed(error_with_hint(&error)),
         };
-        record_setting_outcome(why, step, &ended, ledger);
-        if let ApplyResult::Failed(message) = ended {
+        record_setting_outcome(reason, step, &result, ledger);
+        if let ApplyResult::Failed(message) = result {
             failures.push(message);
         }
         context.report_progress();
@@ -60,8 +60,8 @@ pub(super) fn execute(
             "{unmovable} bound to their CPUs or managed by their drivers, not moved"
         ));
     }
-    if gone > 0 {
-        parts.push(format!("{gone} gone"));
+    if removed > 0 {
+        parts.push(format!("{removed} gone"));
     }
     let message = parts.join(", ");
     match (failures.first(), moved) {

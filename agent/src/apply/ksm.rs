@@ -11,7 +11,7 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 
 /// Time limit for unmerging. The usual rate is some GiB a second.
 const DEADLINE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Unmerges all pages, waits until no page is shared, writes the setting, and restores the previous state
 /// of ksmd. After the deadline the state of ksmd is restored too, and the setting is unchanged.
@@ -47,6 +47,6 @@ fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
                 "{shared} pages are still shared after {seconds} s; try again later"
             )));
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

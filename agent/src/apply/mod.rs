@@ -7,14 +7,14 @@ mod apply_blocked;
 mod context;
 mod converge;
 mod execute;
-mod files;
 mod hugepages;
 mod interrupts;
 mod ksm;
+mod kubelet_files;
 pub mod links;
 mod outcome;
+mod setting_outcome;
 mod settings;
-mod settle;
 
 pub use apply_blocked::ApplyBlocked;
 pub use context::ApplyContext;

@@ -49,8 +49,8 @@ impl From<WriteError> for ApplyResult {
 }
 
 impl Outcome {
-    pub(super) fn new(change: &Change, ended: ApplyResult) -> Self {
-        let (result, message) = match ended {
+    pub(super) fn new(change: &Change, result: ApplyResult) -> Self {
+        let (result, message) = match result {
             ApplyResult::Done(message) => (ChangeResult::Done, message),
             ApplyResult::Partial(message) => (ChangeResult::Partial, Some(message)),
             ApplyResult::Blocked(message) => (ChangeResult::Blocked, Some(message)),
@@ -84,11 +84,12 @@ impl Outcome {
     /// Returns the entry in `status.changes`.
     #[must_use]
     pub fn status(&self) -> ChangeStatus {
-        let short = |text: &str, most: usize| text.chars().take(most).collect::<String>();
+        let truncate =
+            |text: &str, max_chars: usize| text.chars().take(max_chars).collect::<String>();
         ChangeStatus {
-            what: short(&self.what, 256),
+            what: truncate(&self.what, 256),
             result: self.result,
-            message: self.message.as_ref().map(|message| short(message, 1024)),
+            message: self.message.as_ref().map(|message| truncate(message, 1024)),
             removes: self.tenant_removal(),
         }
     }

@@ -11,7 +11,7 @@ use crate::host_write::HostWrite as _;
 use crate::observe;
 use crate::systemd::SystemdError;
 use berth_host_facts::host_settings;
-use berth_host_facts::kernel_files::kernel_list;
+use berth_host_facts::kernel_files::read_cpu_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, Unit, Value};
 
@@ -40,7 +40,7 @@ pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Re
 /// no other unit needs it.
 fn set_allowed_cpus(context: &ApplyContext, unit: Unit, cpus: &CpuSet) -> Result {
     if cpus.is_empty() {
-        let possible = kernel_list(context.root, "sys/devices/system/cpu/possible");
+        let possible = read_cpu_list(context.root, "sys/devices/system/cpu/possible");
         let possible = possible.map_err(|error| ApplyResult::Failed(error.to_string()))?;
         set_allowed_cpus_property(context, unit, &possible)?;
         wait_until_allowed(context, unit, cpus)?;
@@ -91,27 +91,29 @@ pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
     let path = path(setting);
     match setting {
         Setting::AllowedCpus(unit) => observe::allowed_cpus(root, unit).map(Value::Cpus),
-        Setting::IrqAffinity(_) => kernel_list(root, &path).ok().map(Value::Cpus),
+        Setting::IrqAffinity(_) => read_cpu_list(root, &path).ok().map(Value::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
-            host_settings::mask(root, &path).map(Value::Cpus)
+            host_settings::read_mask(root, &path).map(Value::Cpus)
         }
         Setting::TransparentHugepages => {
             host_settings::read_selected_word(root, &path).map(Value::Word)
         }
         Setting::Hugepages { zone, size } => {
-            super::hugepages::persistent(root, zone, size).map(Value::Number)
+            super::hugepages::persistent_pages(root, zone, size).map(Value::Number)
         }
-        Setting::Ksm(setting) => host_settings::ksm(root, setting),
+        Setting::Ksm(setting) => host_settings::read_ksm_setting(root, setting),
     }
 }
 
 fn path(setting: Setting) -> String {
     match setting {
-        Setting::Hugepages { zone, size } => super::hugepages::folder(zone, size) + "/nr_hugepages",
+        Setting::Hugepages { zone, size } => {
+            super::hugepages::sysfs_folder(zone, size) + "/nr_hugepages"
+        }
         Setting::TransparentHugepages => host_settings::TRANSPARENT_HUGEPAGES.to_owned(),
         Setting::Ksm(setting) => format!("{}/{}", host_settings::KSM, setting.file()),
         Setting::WorkqueueCpus => host_settings::WORKQUEUES.to_owned(),
-        Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ.to_owned(),
+        Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ_AFFINITY.to_owned(),
         Setting::IrqAffinity(number) => format!("proc/irq/{number}/smp_affinity_list"),
         Setting::AllowedCpus(unit) => format!("sys/fs/cgroup/{}/cpuset.cpus", unit.name()),
     }

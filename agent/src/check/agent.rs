@@ -33,7 +33,7 @@ fn client_certificate(input: &Input) -> Outcome {
                 .remedy(REMEDY);
         }
     };
-    let end = format!("valid until {}", certificate.end);
+    let end = format!("valid until {}", certificate.expiration_time);
     let outcome = match certificate.expiry {
         None => return Outcome::skip("a captured tree has no current time"),
         Some(Expiry::Far) => return Outcome::pass(end.clone()).with_evidence(path, end),
@@ -67,7 +67,7 @@ mod tests {
             (None, Status::Skip),
         ] {
             let end = "2026-01-31T00:00:00Z".to_owned();
-            let outcome = run_check(Some(Ok(ClientCertificate { end, expiry })));
+            let outcome = run_check(Some(Ok(ClientCertificate { expiration_time: end, expiry })));
             assert_eq!(outcome.status, status, "{expiry:?}");
             let evidence = outcome.evidence.first().map(|evidence| evidence.value.as_str());
             assert_eq!(evidence, expiry.map(|_| "valid until 2026-01-31T00:00:00Z"));

@@ -213,7 +213,7 @@ fn isolation(input: &Input) -> Outcome {
             return with_paths(Outcome::warn(format!(
                 "the kubelet's shared pool contains isolated CPUs {shared}, on which the scheduler does not balance load"
             )))
-            .with_evidence(format!("{}/cpu_manager_state", facts.kubelet.folder), &state.default_cpu_set)
+            .with_evidence(format!("{}/cpu_manager_state", facts.kubelet.root_dir), &state.default_cpu_set)
             .remedy("use the kubelet's static CPU manager policy instead of isolcpus=, and boot without isolcpus=");
         }
     }
@@ -234,32 +234,34 @@ fn irq_affinity(input: &Input) -> Outcome {
             "no CPU is isolated, nohz_full or pinned, so interrupts may run on any CPU",
         );
     }
-    let goes_there = |irq: &&berth_host_facts::irqs::Irq| {
-        irq.effective.as_ref().unwrap_or(&irq.affinity).intersects(&dedicated_cpus)
+    let uses_dedicated_cpus = |irq: &&berth_host_facts::irqs::Irq| {
+        irq.effective_affinity.as_ref().unwrap_or(&irq.affinity).intersects(&dedicated_cpus)
     };
-    let there: Vec<_> = input.irqs.iter().filter(goes_there).collect();
-    if there.is_empty() {
+    let affected: Vec<_> = input.irqs.iter().filter(uses_dedicated_cpus).collect();
+    if affected.is_empty() {
         return Outcome::pass(format!(
             "none of {} interrupts runs on CPUs {dedicated_cpus}",
             input.irqs.len()
         ))
         .with_evidence("/proc/irq/*/effective_affinity_list", format!("none in {dedicated_cpus}"));
     }
-    let cpus = there
+    let cpus = affected
         .iter()
-        .map(|irq| irq.effective.as_ref().unwrap_or(&irq.affinity).intersection(&dedicated_cpus))
+        .map(|irq| {
+            irq.effective_affinity.as_ref().unwrap_or(&irq.affinity).intersection(&dedicated_cpus)
+        })
         .fold(CpuSet::new(), |all, set| all.union(&set));
-    let numbers: CpuSet = there.iter().map(|irq| irq.number).collect();
-    let elsewhere = input.facts.topology.online.difference(&dedicated_cpus);
+    let numbers: CpuSet = affected.iter().map(|irq| irq.number).collect();
+    let other_cpus = input.facts.topology.online.difference(&dedicated_cpus);
     Outcome::warn(format!(
         "{} of {} interrupts may run on isolated, nohz_full or pinned CPUs {cpus}",
-        there.len(),
+        affected.len(),
         input.irqs.len()
     ))
     .with_evidence("/proc/irq/*/smp_affinity_list", format!("interrupts {numbers}"))
     .with_evidence("isolated, nohz_full, cpu_manager_state", &dedicated_cpus)
     .remedy(format!(
-        "for i in /proc/irq/[0-9]*; do echo {elsewhere} > $i/smp_affinity_list; done 2>/dev/null   # managed \
+        "for i in /proc/irq/[0-9]*; do echo {other_cpus} > $i/smp_affinity_list; done 2>/dev/null   # managed \
          interrupts cannot be moved: boot with isolcpus=managed_irq,{dedicated_cpus}; irqbalance: set IRQBALANCE_BANNED_CPULIST"
     ))
 }
@@ -268,7 +270,7 @@ fn irq_affinity(input: &Input) -> Outcome {
 /// a container.
 fn dedicated_cpus(facts: &HostFacts) -> CpuSet {
     let sets = [facts.cpu.isolated.as_ref(), facts.cpu.nohz_full.as_ref()];
-    let pinned = facts.kubelet.cpu_state.as_ref().map(|state| state.exclusive());
+    let pinned = facts.kubelet.cpu_state.as_ref().map(|state| state.exclusive_cpus());
     sets.into_iter().flatten().chain(&pinned).fold(CpuSet::new(), |all, set| all.union(set))
 }
 
@@ -355,8 +357,8 @@ mod tests {
         let irq = |effective: Option<&str>| Irq {
             number: 9,
             affinity: set("0-7"),
-            effective: effective.map(set),
-            users: "eth0".to_owned(),
+            effective_affinity: effective.map(set),
+            drivers: "eth0".to_owned(),
         };
         let status = |irq| run_check_with_irqs("cpu.irq-affinity", &facts, vec![irq]).status;
         assert_eq!(status(irq(Some("0"))), Status::Pass);

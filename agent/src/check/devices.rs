@@ -98,10 +98,10 @@ fn direct_io(input: &Input) -> Outcome {
         }
         outcome
     };
-    let without: Vec<&str> =
+    let unsupported: Vec<&str> =
         paths.iter().filter(|p| p.supported == Some(false)).map(|p| p.path.as_str()).collect();
-    if !without.is_empty() {
-        return evidence(Outcome::warn(format!("no O_DIRECT on {}", without.join(", "))))
+    if !unsupported.is_empty() {
+        return evidence(Outcome::warn(format!("no O_DIRECT on {}", unsupported.join(", "))))
             .remedy("put images and volumes on xfs, ext4 or a block device instead of tmpfs, overlay or old ZFS");
     }
     if paths.iter().all(|path| path.supported.is_none()) {

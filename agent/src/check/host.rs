@@ -112,9 +112,9 @@ fn guest(input: &Input) -> Outcome {
     }
 }
 
-const CORES: u32 = 16;
-const MEMORY: Bytes = Bytes(64 << 30);
-const STORAGE: Bytes = Bytes(500_000_000_000);
+const MIN_CORES: u32 = 16;
+const MIN_MEMORY: Bytes = Bytes(64 << 30);
+const MIN_STORAGE: Bytes = Bytes(500_000_000_000);
 
 fn cores(input: &Input) -> Outcome {
     let Some(cores) = input.facts.cpu.cores else {
@@ -122,8 +122,8 @@ fn cores(input: &Input) -> Outcome {
     };
     let path = "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list";
     let message = format!("{cores} cores");
-    if cores < CORES {
-        Outcome::warn(format!("{message}, below the production minimum of {CORES}"))
+    if cores < MIN_CORES {
+        Outcome::warn(format!("{message}, below the production minimum of {MIN_CORES}"))
             .with_evidence(path, message)
             .remedy("8 cores are sufficient for testing")
     } else {
@@ -136,11 +136,11 @@ fn memory(input: &Input) -> Outcome {
         return Outcome::skip("the size of memory is unknown");
     };
     let path = "/proc/meminfo MemTotal";
-    if total.0 < MEMORY.0 / 20 * 19 {
+    if total.0 < MIN_MEMORY.0 / 20 * 19 {
         Outcome::warn(format!(
             "{}, below the production minimum of {}",
             total.human(),
-            MEMORY.human()
+            MIN_MEMORY.human()
         ))
         .with_evidence(path, total)
         .remedy("32 GiB are sufficient for testing")
@@ -152,7 +152,7 @@ fn memory(input: &Input) -> Outcome {
 fn storage(input: &Input) -> Outcome {
     match &input.disks {
         None => Outcome::skip("the captured tree has no block devices"),
-        Some((disks, size)) if size.0 < STORAGE.0 => {
+        Some((disks, size)) if size.0 < MIN_STORAGE.0 => {
             let found = if disks.is_empty() { "no local disk".to_owned() } else { disks.join(" ") };
             Outcome::warn(format!("{}, below the production minimum of 500 GB", size.human()))
                 .with_evidence("/sys/class/block/*/size", format!("{found}: {size}"))
@@ -167,15 +167,15 @@ fn storage(input: &Input) -> Outcome {
 
 fn machine_id(input: &Input) -> Outcome {
     let identity = &input.identity;
-    let renew = "drain the node; then: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup; \
+    let remedy = "drain the node; then: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup; \
         reboot once no VM is left. Empty /etc/machine-id in the image, so that each clone makes its own";
-    if let Some(neighbour) = identity.neighbours_with_our_address.first() {
+    if let Some(neighbour) = identity.neighbours_with_host_mac.first() {
         return Outcome::warn(format!(
             "{} on {} has a MAC address of this host: is it a clone with the same machine id?",
             neighbour.address, neighbour.link
         ))
         .with_evidence("/proc/net/arp", format!("{} {}", neighbour.address, neighbour.mac))
-        .remedy(renew);
+        .remedy(remedy);
     }
     let Some(id) = &identity.machine_id else {
         return Outcome::skip("/etc/machine-id does not exist or is not readable");
@@ -186,7 +186,7 @@ fn machine_id(input: &Input) -> Outcome {
             "the machine id is malformed: systemd generates a new one at every boot",
         )
         .with_evidence("/etc/machine-id", id)
-        .remedy(renew);
+        .remedy(remedy);
     }
     if let Some(other) = identity.dbus_machine_id.as_ref().filter(|other| *other != id) {
         return Outcome::warn("D-Bus has another machine id for this host")
@@ -257,7 +257,7 @@ mod tests {
             (Identity { machine_id: Some("0".repeat(32)), ..good.clone() }, Status::Warn),
             (Identity { dbus_machine_id: Some(other.clone()), ..good.clone() }, Status::Warn),
             (Identity { journals: [other].into(), ..good.clone() }, Status::Warn),
-            (Identity { neighbours_with_our_address: vec![neighbour], ..good }, Status::Warn),
+            (Identity { neighbours_with_host_mac: vec![neighbour], ..good }, Status::Warn),
             (Identity::default(), Status::Skip),
         ] {
             let facts = HostFacts::default();

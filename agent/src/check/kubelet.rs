@@ -7,9 +7,9 @@ use berth_api::infra_node::UnknownReason;
 use super::definition::Check;
 use super::input::Input;
 use super::outcome::Outcome;
-use crate::plan::kubelet::{next_start, restart_procedure};
+use crate::plan::kubelet::{next_start_failure, restart_procedure};
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
-use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
+use berth_host_facts::kubelet::{KubeletConfig, RunningConfig};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -80,7 +80,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Returns the steps that remove a checkpoint that the kubelet would refuse.
-fn remove(input: &Input, file: &str) -> String {
+fn checkpoint_removal_steps(input: &Input, file: &str) -> String {
     restart_procedure(input.facts, &[file.to_owned()])
 }
 
@@ -96,7 +96,7 @@ fn start_failure(input: &Input, fault: &str) -> Outcome {
 
 /// Returns the outcome of a check that is skipped, because the kubelet's configuration is unknown.
 fn skip_without_config(input: &Input) -> Outcome {
-    let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, why)| why.clone());
+    let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, message)| message.clone());
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
@@ -114,24 +114,26 @@ fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
 
 fn config(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
-    if let Some((reason, why)) = &kubelet.config_fault {
+    if let Some((reason, message)) = &kubelet.config_fault {
         // A missing file is a fault only if the command line of a running kubelet contains its
         // path.
         let broken = *reason == UnknownReason::Malformed
             || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
         return if broken {
-            start_failure(input, why).with_evidence("kubelet configuration", why).remedy(format!(
-                "correct the file, then: systemctl restart {}; journalctl -u {0} -n 20",
-                kubelet.unit
-            ))
+            start_failure(input, message).with_evidence("kubelet configuration", message).remedy(
+                format!(
+                    "correct the file, then: systemctl restart {}; journalctl -u {0} -n 20",
+                    kubelet.unit
+                ),
+            )
         } else {
-            Outcome::skip(why.clone())
+            Outcome::skip(message.clone())
         };
     }
     let Some(config) = &kubelet.config else { return skip_without_config(input) };
     let sources = kubelet.sources.join(", ");
     if config.invalid.is_empty() {
-        return Outcome::pass("the kubelet knows every value that VMs depend on")
+        return Outcome::pass("the kubelet accepts all values that VMs depend on")
             .with_evidence(sources, "read");
     }
     let faults: Vec<&str> = config.invalid.values().map(String::as_str).collect();
@@ -144,14 +146,14 @@ fn config(input: &Input) -> Outcome {
 fn started_with(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let sources = kubelet.sources.join(", ");
-    let (message, evidence) = match &kubelet.started_with {
-        StartedWith::NotRunning => return Outcome::skip("no kubelet is running"),
+    let (message, evidence) = match &kubelet.running_config {
+        RunningConfig::NotRunning => return Outcome::skip("no kubelet is running"),
         _ if kubelet.config.is_none() => return skip_without_config(input),
-        StartedWith::Unknown(why) => (
+        RunningConfig::Unknown(reason) => (
             "the configuration that the kubelet was started with is unknown".to_owned(),
-            why.clone(),
+            reason.clone(),
         ),
-        StartedWith::Known(_) => match kubelet.pending_restart() {
+        RunningConfig::Known(_) => match kubelet.pending_restart() {
             fields if fields.is_empty() => {
                 return Outcome::pass("the kubelet runs with the configuration in its files")
                     .with_evidence(sources, "unchanged since it started");
@@ -162,29 +164,29 @@ fn started_with(input: &Input) -> Outcome {
             }
         },
     };
-    let remedy = next_start(input.facts)
-        .map_or_else(|| format!("systemctl restart {}", kubelet.unit), |refused| refused.steps);
+    let remedy = next_start_failure(input.facts)
+        .map_or_else(|| format!("systemctl restart {}", kubelet.unit), |refused| refused.remedy);
     Outcome::warn(message).with_evidence(sources, evidence).remedy(remedy)
 }
 
 /// Returns the outcome of a check whose checkpoint could not be read. A damaged checkpoint prevents the kubelet from
 /// starting; without a readable checkpoint, the check is skipped.
 fn unreadable_checkpoint(input: &Input, name: &str) -> Outcome {
-    let file = format!("{}/{name}", input.facts.kubelet.folder);
+    let file = format!("{}/{name}", input.facts.kubelet.root_dir);
     match input.facts.kubelet.state_faults.get(name) {
         None => Outcome::skip(format!("{file} does not exist")),
-        Some((UnknownReason::Malformed, why)) => {
-            start_failure(input, &format!("its checkpoint is damaged: {why}"))
-                .with_evidence(&file, why)
-                .remedy(remove(input, &file))
+        Some((UnknownReason::Malformed, message)) => {
+            start_failure(input, &format!("its checkpoint is damaged: {message}"))
+                .with_evidence(&file, message)
+                .remedy(checkpoint_removal_steps(input, &file))
         }
-        Some((_, why)) => Outcome::skip(why.clone()),
+        Some((_, message)) => Outcome::skip(message.clone()),
     }
 }
 
 fn cpu_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
-    let file = format!("{}/cpu_manager_state", kubelet.folder);
+    let file = format!("{}/cpu_manager_state", kubelet.root_dir);
     let Some(state) = &kubelet.cpu_state else {
         return unreadable_checkpoint(input, "cpu_manager_state");
     };
@@ -200,15 +202,18 @@ fn cpu_state(input: &Input) -> Outcome {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .with_evidence(file, &state.default_cpu_set),
         Some(fault) => start_failure(input, &fault)
-            .with_evidence(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
+            .with_evidence(
+                &file,
+                format!("policy {}, CPUs {}", state.policy_name, state.all_cpus()),
+            )
             .with_evidence("/sys/devices/system/cpu/online", online)
-            .remedy(remove(input, &file)),
+            .remedy(checkpoint_removal_steps(input, &file)),
     }
 }
 
 fn memory_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
-    let file = format!("{}/memory_manager_state", kubelet.folder);
+    let file = format!("{}/memory_manager_state", kubelet.root_dir);
     let Some(state) = &kubelet.memory_state else {
         return unreadable_checkpoint(input, "memory_manager_state");
     };
@@ -224,7 +229,7 @@ fn memory_state(input: &Input) -> Outcome {
                 &file,
                 format!("policy {}, {} zones", state.policy_name, state.machine_state.len()),
             )
-            .remedy(remove(input, &file)),
+            .remedy(checkpoint_removal_steps(input, &file)),
     }
 }
 
@@ -276,8 +281,9 @@ fn reserved_memory(input: &Input) -> Outcome {
         return Outcome::skip("the Memory Manager is off, so reservedMemory is not used");
     }
     let zones = &input.facts.zones;
-    let strange = config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
-    if let Some(id) = strange {
+    let unknown_zone =
+        config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
+    if let Some(id) = unknown_zone {
         return start_failure(
             input,
             &format!("reservedMemory names zone {id}, which this host does not have"),
@@ -317,7 +323,7 @@ fn policies(input: &Input) -> Outcome {
     let sources = &input.facts.kubelet.sources;
     let source =
         if sources.is_empty() { "the kubelet's defaults".to_owned() } else { sources.join(", ") };
-    let said = format!(
+    let policy_summary = format!(
         "cpuManagerPolicy {}, topologyManagerPolicy {}, memoryManagerPolicy {}",
         config.cpu_manager_policy, config.topology_manager_policy, config.memory_manager_policy
     );
@@ -333,16 +339,16 @@ fn policies(input: &Input) -> Outcome {
         } else {
             "pinned VMs get exclusive CPUs; their memory may come from other zones (memoryManagerPolicy None)"
         };
-        return Outcome::pass(memory).with_evidence(source, said);
+        return Outcome::pass(memory).with_evidence(source, policy_summary);
     };
-    Outcome::warn(message).with_evidence(source, said).remedy(
+    Outcome::warn(message).with_evidence(source, policy_summary).remedy(
         "cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, reservedSystemCPUs: \"...\" in \
          the kubelet's configuration; they take effect on a drained node after removing cpu_manager_state",
     )
 }
 
 /// Default limit of NUMA zones of the Topology Manager (`maxAllowableNUMANodes`).
-const ZONES: usize = 8;
+const DEFAULT_MAX_ZONES: usize = 8;
 
 fn zone_limit(input: &Input) -> Outcome {
     let config = match valid_config(input) {
@@ -351,7 +357,7 @@ fn zone_limit(input: &Input) -> Outcome {
     };
     let count = input.facts.zones.len();
     let option = config.topology_manager_policy_options.get("max-allowable-numa-nodes");
-    let limit = option.and_then(|value| value.parse().ok()).unwrap_or(ZONES);
+    let limit = option.and_then(|value| value.parse().ok()).unwrap_or(DEFAULT_MAX_ZONES);
     let policy = &config.topology_manager_policy;
     if count > limit && policy != "none" {
         start_failure(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))

@@ -63,7 +63,13 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "In-kernel virtio networking (/dev/vhost-net). Without it QEMU forwards every packet, at a \
             fraction of the throughput.",
         run: |input| {
-            helper("vhost-net", "/dev/vhost-net", "vhost_net", input.facts.kvm.vhost_net, false)
+            check_device_file(
+                "vhost-net",
+                "/dev/vhost-net",
+                "vhost_net",
+                input.facts.kvm.vhost_net,
+                false,
+            )
         },
     },
     Check {
@@ -71,7 +77,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "vhost-vsock",
         explanation: "Host to guest sockets (/dev/vhost-vsock). Only VMs that set autoattachVSOCK need them.",
         run: |input| {
-            helper(
+            check_device_file(
                 "vhost-vsock",
                 "/dev/vhost-vsock",
                 "vhost_vsock",
@@ -84,7 +90,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "kvm.tun",
         title: "TUN/TAP",
         explanation: "Tap interfaces (/dev/net/tun) connect VMs to bridges. Without them no VM has a network.",
-        run: |input| helper("tun", "/dev/net/tun", "tun", input.facts.kvm.tun, true),
+        run: |input| check_device_file("tun", "/dev/net/tun", "tun", input.facts.kvm.tun, true),
     },
     Check {
         id: "kvm.confidential",
@@ -191,7 +197,7 @@ fn access(input: &Input) -> Outcome {
         Some(Device::Forbidden) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
             .with_evidence("/dev/kvm", "EPERM")
             .remedy("run berth-agent on the host itself"),
-        Some(Device::Broken(what)) => Outcome::fail(format!("opening it failed: {what}")).with_evidence("/dev/kvm", what),
+        Some(Device::OpenFailed(what)) => Outcome::fail(format!("opening it failed: {what}")).with_evidence("/dev/kvm", what),
         Some(Device::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
     }
 }
@@ -201,7 +207,7 @@ fn vm(input: &Input) -> Outcome {
         return Outcome::skip("/dev/kvm could not be opened, see kvm.access");
     };
     let version = probe.api_version.map_or_else(|| "none".to_owned(), |v| v.to_string());
-    match &probe.failure {
+    match &probe.test_failure {
         None => Outcome::pass("a VM was created and destroyed").with_evidence("KVM_GET_API_VERSION", version),
         Some(failure) => Outcome::fail("/dev/kvm can be opened, but no VM can be created")
             .with_evidence("KVM_GET_API_VERSION", version)
@@ -260,11 +266,17 @@ fn second_level_translation(input: &Input) -> Outcome {
     }
 }
 
-fn helper(name: &str, path: &str, module: &str, there: Option<bool>, needed: bool) -> Outcome {
+fn check_device_file(
+    name: &str,
+    path: &str,
+    module: &str,
+    present: Option<bool>,
+    required: bool,
+) -> Outcome {
     let remedy = format!("modprobe {module} && echo {module} > /etc/modules-load.d/{module}.conf");
-    match there {
+    match present {
         Some(true) => Outcome::pass("present").with_evidence(path, "present"),
-        Some(false) if needed => {
+        Some(false) if required => {
             Outcome::fail(format!("{name} is missing")).with_evidence(path, "absent").remedy(remedy)
         }
         Some(false) => {

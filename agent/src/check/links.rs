@@ -33,7 +33,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Drivers of emulated cards that have neither multiple queues nor SR-IOV.
 const EMULATED: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
-const ETHERNET: u32 = 1500;
+const ETHERNET_MTU: u32 = 1500;
 
 fn uplinks<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.uplinks().collect()
@@ -81,13 +81,16 @@ fn mtu(input: &Input) -> Outcome {
         return Outcome::skip("no uplink has a known MTU");
     }
     let path = |link: &Link| format!("/sys/class/net/{}/mtu", link.name);
-    if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET) {
-        return Outcome::warn(format!("the MTU of {} is {mtu}, less than {ETHERNET}", link.name))
-            .with_evidence(path(link), mtu)
-            .remedy(format!(
-                "ip link set {} mtu {ETHERNET}, if the network supports it",
-                link.name
-            ));
+    if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET_MTU) {
+        return Outcome::warn(format!(
+            "the MTU of {} is {mtu}, less than {ETHERNET_MTU}",
+            link.name
+        ))
+        .with_evidence(path(link), mtu)
+        .remedy(format!(
+            "ip link set {} mtu {ETHERNET_MTU}, if the network supports it",
+            link.name
+        ));
     }
     for (link, mtu) in &known {
         let peer = known.iter().find(|(other, other_mtu)| {

@@ -83,8 +83,8 @@ fn balance(input: &Input) -> Outcome {
         }
         outcome
     };
-    let elsewhere = used.iter().copied().find(|&size| zones.iter().all(|z| pages(z, size) == 0));
-    if let Some(size) = elsewhere {
+    let without_cpus = used.iter().copied().find(|&size| zones.iter().all(|z| pages(z, size) == 0));
+    if let Some(size) = without_cpus {
         let total: u64 = input.facts.zones.iter().map(|zone| pages(zone, size)).sum();
         return evidence(Outcome::warn(format!("all {total} pages of {size} are in zones without CPUs")), size)
             .remedy("reserve them per zone: echo N > /sys/devices/system/node/nodeX/hugepages/.../nr_hugepages");
@@ -95,13 +95,13 @@ fn balance(input: &Input) -> Outcome {
     };
     let counts: Vec<String> =
         zones.iter().map(|zone| format!("{} in zone {}", pages(zone, size), zone.id)).collect();
-    let most = zones.iter().map(|zone| pages(zone, size)).max().unwrap_or(0);
+    let max_pages = zones.iter().map(|zone| pages(zone, size)).max().unwrap_or(0);
     let commands: Vec<String> = zones
         .iter()
-        .filter(|zone| pages(zone, size) < most)
+        .filter(|zone| pages(zone, size) < max_pages)
         .map(|zone| {
             let node = format!("/sys/devices/system/node/node{}", zone.id);
-            format!("echo {most} > {node}/hugepages/{}/nr_hugepages", folder(size))
+            format!("echo {max_pages} > {node}/hugepages/{}/nr_hugepages", folder(size))
         })
         .collect();
     evidence(Outcome::warn(format!("{size} pages are unbalanced: {}", counts.join(", "))), size)
@@ -116,7 +116,7 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
         let fault = input.facts.kubelet.state_faults.get("memory_manager_state");
         return Outcome::skip(fault.map_or_else(
             || "the kubelet's Memory Manager has no checkpoint on this host".to_owned(),
-            |(_, why)| why.clone(),
+            |(_, message)| message.clone(),
         ));
     };
     if state.policy_name != "Static" {
@@ -125,12 +125,12 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
             state.policy_name
         ));
     }
-    let file = format!("{}/memory_manager_state", input.facts.kubelet.folder);
+    let file = format!("{}/memory_manager_state", input.facts.kubelet.root_dir);
     let mut compared = 0;
     for zone in &input.facts.zones {
         let Some(node) = state.machine_state.get(&zone.id) else { continue };
         for pool in &zone.hugepages {
-            let table = node.memory_map.get(&pool.size.resource());
+            let table = node.memory_map.get(&pool.size.resource_name());
             let (Some(table), Some(free)) = (table, pool.free) else { continue };
             let kubelet = table.free / pool.size.bytes();
             compared += 1;
@@ -189,12 +189,12 @@ fn owner(input: &Input) -> Outcome {
     let candidates = &input.facts.ksm.candidates;
     // virt-handler runs on every KubeVirt host. It counts as the owner of KSM only if KSM runs, because it
     // may have started KSM.
-    let steering: Vec<KsmOwner> =
+    let active_owners: Vec<KsmOwner> =
         candidates.iter().copied().filter(|c| *c != KsmOwner::KubeVirt || running).collect();
-    let names: Vec<String> = steering.iter().map(|owner| format!("{owner:?}")).collect();
+    let names: Vec<String> = active_owners.iter().map(|owner| format!("{owner:?}")).collect();
     let evidence =
         |outcome: Outcome| outcome.with_evidence("/sys/kernel/mm/ksm/run", u8::from(running));
-    match (steering.len(), ksm.owner) {
+    match (active_owners.len(), ksm.owner) {
         (2.., _) => evidence(Outcome::warn(format!("{} may all control it", names.join(" and "))))
             .with_evidence("/proc/*/comm", names.join(", "))
             .remedy(

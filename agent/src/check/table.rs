@@ -6,14 +6,14 @@ use super::definition::Check;
 use super::findings::{Finding, Findings, Summary};
 use super::outcome::Status;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::text::{printable, push_line, wrap};
 
 /// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 /// Column in which the check id begins.
-const ID: usize = 6;
+const ID_COLUMN: usize = 6;
 /// Column in which the message begins, after the longest id.
-const MESSAGE: usize = 6 + 29;
+const MESSAGE_COLUMN: usize = 6 + 29;
 
 /// Renders all findings, and the number of findings by status.
 #[must_use]
@@ -21,11 +21,11 @@ pub fn render(findings: &Findings, style: Style) -> String {
     let mut out = String::new();
     let mut group = "";
     for finding in &findings.checks {
-        let this = finding.id.split('.').next().unwrap_or_default();
-        if !group.is_empty() && this != group {
+        let current_group = finding.id.split('.').next().unwrap_or_default();
+        if !group.is_empty() && current_group != group {
             out.push('\n');
         }
-        group = this;
+        group = current_group;
         render_finding(&mut out, finding, style);
     }
     let Summary { pass, warn, fail, skip } = findings.summary;
@@ -51,27 +51,31 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
         Status::Fail => style.format_failure("FAIL"),
         Status::Skip => "SKIP".to_owned(),
     };
-    let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE - ID);
-    for part in wrap(&printable(&outcome.message), WIDTH - MESSAGE) {
-        line(out, &label, &part);
-        label = " ".repeat(MESSAGE);
+    let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE_COLUMN - ID_COLUMN);
+    for part in wrap(&printable(&outcome.message), WIDTH - MESSAGE_COLUMN) {
+        push_line(out, &label, &part);
+        label = " ".repeat(MESSAGE_COLUMN);
     }
     if !matches!(outcome.status, Status::Warn | Status::Fail) {
         return;
     }
     for evidence in &outcome.evidence {
-        indented(out, "saw", &format!("{}: {}", evidence.path, evidence.value), style);
+        write_indented(out, "saw", &format!("{}: {}", evidence.path, evidence.value), style);
     }
     if let Some(remedy) = &outcome.remedy {
-        indented(out, "do", remedy, style);
+        write_indented(out, "do", remedy, style);
     }
 }
 
 /// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal
 /// wraps the line for display.
-fn indented(out: &mut String, label: &str, text: &str, style: Style) {
+fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
     let label = style.heading(&format!("{label:<5}"));
-    line(out, &format!("{}{label}", " ".repeat(ID)), &printable(text).replace('\n', " "));
+    push_line(
+        out,
+        &format!("{}{label}", " ".repeat(ID_COLUMN)),
+        &printable(text).replace('\n', " "),
+    );
 }
 
 /// Renders the titles and explanations of checks (`check --list`).
@@ -79,9 +83,9 @@ fn indented(out: &mut String, label: &str, text: &str, style: Style) {
 pub fn list(checks: &[Check], style: Style) -> String {
     let mut out = String::new();
     for check in checks {
-        line(&mut out, &format!("{:<30}", style.title(check.id)), check.title);
+        push_line(&mut out, &format!("{:<30}", style.title(check.id)), check.title);
         for part in wrap(check.explanation, WIDTH - 4) {
-            line(&mut out, "    ", &part);
+            push_line(&mut out, "    ", &part);
         }
         out.push('\n');
     }

@@ -54,10 +54,10 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn created_links<'a>(input: &'a Input) -> Vec<&'a Link> {
-    input.facts.links.all.iter().filter(|link| link.is_ours()).collect()
+    input.facts.links.all.iter().filter(|link| link.is_created_by_berth()).collect()
 }
 
-const NONE: &str = "this host has no tenant networks";
+const NO_NETWORKS: &str = "this host has no tenant networks";
 
 /// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the
 /// tenant.
@@ -72,7 +72,7 @@ fn shared_bridges<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
 fn isolation(input: &Input) -> Outcome {
     let ours = created_links(input);
     if ours.is_empty() {
-        return Outcome::skip(NONE);
+        return Outcome::skip(NO_NETWORKS);
     }
     for bridge in shared_bridges(&ours) {
         if bridge.vlan_filtering == Some(false) {
@@ -85,10 +85,10 @@ fn isolation(input: &Input) -> Outcome {
         }
         for port in input.facts.links.ports(&bridge.name).filter(|port| !port.is_uplink()) {
             let Some(vlans) = &port.vlans else { continue };
-            let default = vlans.all.iter().any(|id| !id.for_tenants());
+            let default = vlans.all.iter().any(|id| !id.is_allowed_for_tenants());
             if default || vlans.pvid.is_none() {
-                let what = if default { "is in VLAN 1" } else { "is in no VLAN" };
-                return Outcome::warn(format!("{} on {} {what}", port.name, bridge.name))
+                let problem = if default { "is in VLAN 1" } else { "is in no VLAN" };
+                return Outcome::warn(format!("{} on {} {problem}", port.name, bridge.name))
                     .with_evidence(format!("bridge vlan show dev {}", port.name), &vlans.all)
                     .remedy(
                         "its NetworkAttachmentDefinition needs `vlan` and `preserveDefaultVlan: false`; restart the VM",
@@ -96,11 +96,12 @@ fn isolation(input: &Input) -> Outcome {
             }
         }
     }
-    let addressed =
-        ours.iter().find(|link| !link.addresses.is_empty() || !link.link_local.is_empty());
+    let addressed = ours
+        .iter()
+        .find(|link| !link.addresses.is_empty() || !link.link_local_addresses.is_empty());
     if let Some(link) = addressed {
         let addresses: Vec<&str> =
-            link.addresses.iter().chain(&link.link_local).map(String::as_str).collect();
+            link.addresses.iter().chain(&link.link_local_addresses).map(String::as_str).collect();
         return Outcome::warn(format!(
             "{} has an IP address, so its tenant can reach the host",
             link.name
@@ -117,8 +118,8 @@ fn uplink_of<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
     let links = &input.facts.links;
     let direct = links.ports(&bridge.name).find(|port| port.is_uplink());
     direct.or_else(|| {
-        let lower = links.ports(&bridge.name).find(|port| port.is_ours())?;
-        links.named(lower.parent.as_ref()?)
+        let lower = links.ports(&bridge.name).find(|port| port.is_created_by_berth())?;
+        links.by_name(lower.parent.as_ref()?)
     })
 }
 
@@ -126,7 +127,7 @@ fn uplink(input: &Input) -> Outcome {
     let ours = created_links(input);
     let bridges: Vec<&&Link> = ours.iter().filter(|link| link.kind == LinkKind::Bridge).collect();
     if bridges.is_empty() {
-        return Outcome::skip(NONE);
+        return Outcome::skip(NO_NETWORKS);
     }
     for bridge in bridges {
         let Some(uplink) = uplink_of(input, bridge) else { continue };
@@ -136,14 +137,14 @@ fn uplink(input: &Input) -> Outcome {
                 .with_evidence(format!("/sys/class/net/{name}/operstate"), "down")
                 .remedy(format!("ip link set {name} up; check cable and switch port"));
         }
-        if let (Some(most), Some(mtu)) = (uplink.mtu, bridge.mtu)
-            && mtu > most
+        if let (Some(uplink_mtu), Some(mtu)) = (uplink.mtu, bridge.mtu)
+            && mtu > uplink_mtu
         {
             return Outcome::fail(format!(
-                "the MTU of {name} is {most}, and the MTU of {} is {mtu}",
+                "the MTU of {name} is {uplink_mtu}, and the MTU of {} is {mtu}",
                 bridge.name
             ))
-            .with_evidence(format!("/sys/class/net/{name}/mtu"), most)
+            .with_evidence(format!("/sys/class/net/{name}/mtu"), uplink_mtu)
             .with_evidence(format!("/sys/class/net/{}/mtu", bridge.name), mtu)
             .remedy(format!("ip link set {name} mtu {mtu}, if the network supports it"));
         }
@@ -174,22 +175,22 @@ fn captured_vlans(input: &Input) -> Outcome {
     }
     for bridge in shared {
         for port in links.ports(&bridge.name).filter(|port| port.is_uplink()) {
-            for thief in links.stacked_on(&port.name) {
-                let id = thief.vlan.and_then(|id| berth_api::VlanId::try_from(id).ok());
+            for competing_link in links.stacked_on(&port.name) {
+                let id = competing_link.vlan.and_then(|id| berth_api::VlanId::try_from(id).ok());
                 let carried = |id| port.vlans.as_ref().is_some_and(|vlans| vlans.all.contains(id));
                 if let Some(id) = id.filter(|id| carried(*id)) {
                     return Outcome::fail(format!(
                         "{} receives all frames of VLAN {id} in place of {}",
-                        thief.name, bridge.name
+                        competing_link.name, bridge.name
                     ))
                     .with_evidence(
-                        format!("ip -d link show {}", thief.name),
+                        format!("ip -d link show {}", competing_link.name),
                         format!("VLAN {id} of {}", port.name),
                     )
                     .with_evidence(format!("bridge vlan show dev {}", port.name), id)
                     .remedy(format!(
                         "ip link delete {}, or give the tenant another VLAN",
-                        thief.name
+                        competing_link.name
                     ));
                 }
             }
@@ -202,18 +203,22 @@ fn manager(input: &Input) -> Outcome {
     let links = &input.facts.links;
     let ours = created_links(input);
     if ours.is_empty() {
-        return Outcome::skip(NONE);
+        return Outcome::skip(NO_NETWORKS);
     }
     // An uplink that another program removed from its bridge still belongs to a tenant network.
     let networks = &input.facts.ledger.networks;
-    let uplink =
-        |link: &Link| networks.values().any(|made| made.uplink.as_ref() == Some(&link.name));
-    let on_ours = |link: &Link| {
-        link.is_ours()
-            || uplink(link)
-            || link.master.as_ref().and_then(|m| links.named(m)).is_some_and(Link::is_ours)
+    let is_uplink =
+        |link: &Link| networks.values().any(|record| record.uplink.as_ref() == Some(&link.name));
+    let belongs_to_network = |link: &Link| {
+        link.is_created_by_berth()
+            || is_uplink(link)
+            || link
+                .master
+                .as_ref()
+                .and_then(|m| links.by_name(m))
+                .is_some_and(Link::is_created_by_berth)
     };
-    let managed = links.all.iter().filter(|link| on_ours(link));
+    let managed = links.all.iter().filter(|link| belongs_to_network(link));
     let mut managed = managed
         .filter_map(|link| Some((link, links.conflicting_settings.managers.get(&link.name)?)));
     let Some((link, manager)) = managed.next() else {
@@ -249,7 +254,7 @@ fn bpdu_filter(input: &Input) -> Outcome {
     let bridges: Vec<&Link> =
         created_links(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
     if bridges.is_empty() {
-        return Outcome::skip(NONE);
+        return Outcome::skip(NO_NETWORKS);
     }
     let path = format!("nft list table bridge {TABLE}");
     let remedy = "berth-agent apply restores it, and a running daemon does so at once; find the program that flushes nftables \
@@ -265,7 +270,7 @@ fn bpdu_filter(input: &Input) -> Outcome {
                 .with_evidence(path, "absent")
                 .remedy(remedy);
         }
-        BridgeFilter::There(table) => table,
+        BridgeFilter::Present(table) => table,
     };
     let uplinks = filter::uplinks(links, &input.facts.ledger);
     if *table != filter::table(&filter::new_filter_record(uplinks)) {
@@ -277,8 +282,8 @@ fn bpdu_filter(input: &Input) -> Outcome {
     }
     // A bridge with STP handles BPDUs from its ports before any nftables rule applies
     // (`br_handle_frame`).
-    let speaks = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
-    if let Some(bridge) = bridges.iter().find(speaks) {
+    let has_stp = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
+    if let Some(bridge) = bridges.iter().find(has_stp) {
         return Outcome::warn(format!(
             "STP is on for {}, so a guest can become the root bridge",
             bridge.name
@@ -291,7 +296,7 @@ fn bpdu_filter(input: &Input) -> Outcome {
 
 fn netfilter(input: &Input) -> Outcome {
     if created_links(input).is_empty() {
-        return Outcome::skip(NONE);
+        return Outcome::skip(NO_NETWORKS);
     }
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     match input.facts.links.conflicting_settings.bridge_calls_iptables {

@@ -12,13 +12,15 @@ use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
 use crate::observe;
 use crate::plan::{self, table::count_with_noun};
-use crate::state_folder::{FOLDER, LAST_MANIFEST_FILE, LOCK, save_ledger};
-use berth_host_facts::ledger::KUBELET;
+use crate::state_folder::{FOLDER, LAST_MANIFEST_FILE, LOCK_FILE, save_ledger};
+use berth_host_facts::ledger::KUBELET_RECORD_FILE;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
-use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, print, print_error};
+use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::{
+    EXIT_BAD_INPUT, EXIT_PROBLEMS, EXIT_UNREACHABLE, Failure, print, print_error,
+};
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]
@@ -47,8 +49,8 @@ pub(super) struct Arguments {
     about = "Restore all values that Berth has changed",
     long_about = "Restores the original value of each setting that Berth has changed, and removes the links and files \
         that Berth created.\n\n\
-        Original values that a reboot resets are valid for one boot only: values that were set since another boot are \
-        not restored. Resources in use are not removed; these changes are reported as blocked, and another run can \
+        Some settings do not survive a reboot. Their original values are valid only for the boot in which they were \
+        saved; after a reboot they are not restored. Resources in use are not removed; these changes are reported as blocked, and another run can \
         restore them. Stop the daemon first (systemctl stop berth-agent).",
     after_help = "Exit code 0 if all values are restored, 1 if a change is blocked, 3 if a change failed."
 )]
@@ -61,13 +63,13 @@ pub(super) struct RevertArguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let (root, _lock, mut facts) = open_host()?;
-    delete_rollback_ledger(&root, &mut facts)?;
-    let shape = observe::settings(&root, &facts);
+    clear_failed_trials(&root, &mut facts)?;
+    let settings = observe::settings(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
         facts: &facts,
-        shape: &shape,
+        settings: &settings,
     };
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let faults = manifest.faults.iter().cloned().chain(manifest.node_mismatch(node));
@@ -75,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !faults.is_empty() {
         print_faults(&faults);
         print_error("berth-agent: no change was applied");
-        return Ok(ExitCode::from(BAD_INPUT));
+        return Ok(ExitCode::from(EXIT_BAD_INPUT));
     }
     finish(&root, &facts, &manifest, arguments.output, "the host has the desired state")
 }
@@ -86,22 +88,27 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     if root.exists(LAST_MANIFEST_FILE) {
         root.remove(LAST_MANIFEST_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
     }
-    let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
-    let code =
-        finish(&root, &facts, &nothing, arguments.output, "the host has its original state")?;
+    let empty_manifest = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
+    let code = finish(
+        &root,
+        &facts,
+        &empty_manifest,
+        arguments.output,
+        "the host has its original state",
+    )?;
     // The record of the kubelet's configuration is useless without an agent.
-    root.remove(KUBELET).map_err(|error| unreachable_failure(&error.to_string()))?;
+    root.remove(KUBELET_RECORD_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
     Ok(code)
 }
 
 /// Removes the records of failed trials of links from the rollback ledger, because a user who runs `apply` wants to
 /// retry these changes.
-fn delete_rollback_ledger(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
-    let mut tried = false;
-    for made in facts.ledger.networks.values_mut() {
-        tried |= made.trial.take().is_some();
+fn clear_failed_trials(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
+    let mut cleared = false;
+    for record in facts.ledger.networks.values_mut() {
+        cleared |= record.trial.take().is_some();
     }
-    if let (true, Some(boot_id)) = (tried, facts.boot_id.as_deref()) {
+    if let (true, Some(boot_id)) = (cleared, facts.boot_id.as_deref()) {
         save_ledger(&facts.ledger, root, boot_id)
             .map_err(|error| unreachable_failure(&error.to_string()))?;
     }
@@ -123,19 +130,19 @@ fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
     if let Some(recovered) = recovered.map_err(|error| unreachable_failure(&error.to_string()))? {
         print_error(&format!("berth-agent: {recovered}"));
     }
-    let facts = observe_with_warnings(&root, &ObserveOptions::to_plan());
+    let facts = observe_with_warnings(&root, &ObserveOptions::for_plan());
     Ok((root, lock, facts))
 }
 
 /// Acquires the lock of the state folder, so that only one agent changes the host.
 pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
-    let made = root.create_folder(FOLDER);
-    made.map_err(|error| {
+    let created = root.create_folder(FOLDER);
+    created.map_err(|error| {
         unreachable_failure(&format!(
             "{error}; Berth saves original values there, and applies no change without it"
         ))
     })?;
-    root.lock(LOCK).map_err(|error| unreachable_failure(&error.to_string()))
+    root.lock(LOCK_FILE).map_err(|error| unreachable_failure(&error.to_string()))
 }
 
 fn finish(
@@ -160,22 +167,22 @@ fn finish(
         &manifest.spec,
         &manifest.unparsed,
         &std::collections::BTreeSet::new(),
-        &|| apply::observe_for_plan(root, &ObserveOptions::to_plan()),
+        &|| apply::observe_for_plan(root, &ObserveOptions::for_plan()),
         &mut print_outcome,
     );
-    if let Some(why) = &converged.stopped {
-        return Err(unreachable_failure(&why.to_string()));
+    if let Some(reason) = &converged.blocked_reason {
+        return Err(unreachable_failure(&reason.to_string()));
     }
     print(&match output {
         Output::Table => summary(&converged, success),
         Output::Json => serde_json::to_string_pretty(&converged.outcomes)? + "\n",
     })?;
-    let any =
-        |wanted: &[ChangeResult]| converged.outcomes.iter().any(|o| wanted.contains(&o.result));
-    Ok(ExitCode::from(if any(&[ChangeResult::Failed]) {
-        UNREACHABLE
-    } else if any(&[ChangeResult::Partial, ChangeResult::Blocked]) {
-        PROBLEMS
+    let any_with_result =
+        |results: &[ChangeResult]| converged.outcomes.iter().any(|o| results.contains(&o.result));
+    Ok(ExitCode::from(if any_with_result(&[ChangeResult::Failed]) {
+        EXIT_UNREACHABLE
+    } else if any_with_result(&[ChangeResult::Partial, ChangeResult::Blocked]) {
+        EXIT_PROBLEMS
     } else {
         0
     }))
@@ -191,11 +198,11 @@ fn render(outcome: &Outcome, style: Style) -> String {
     let mut out = String::new();
     let mut label = format!("{word}  ");
     for part in wrap(&printable(&outcome.what), 71) {
-        line(&mut out, &label, &part);
+        push_line(&mut out, &label, &part);
         label = " ".repeat(13);
     }
     for part in outcome.message.iter().flat_map(|message| wrap(&printable(message), 67)) {
-        line(&mut out, &" ".repeat(13), &part);
+        push_line(&mut out, &" ".repeat(13), &part);
     }
     out
 }
@@ -221,11 +228,11 @@ fn summary(converged: &Converged, success: &str) -> String {
         parts.push(success.to_owned());
     }
     for note in &converged.plan.notes {
-        line(&mut out, "note: ", &printable(note));
+        push_line(&mut out, "note: ", &printable(note));
     }
     if let Some(advice) = &converged.plan.kubelet {
         let fields = count_with_noun(advice.differences.len(), "field");
-        line(
+        push_line(
             &mut out,
             "note: ",
             &format!(
@@ -233,10 +240,10 @@ fn summary(converged: &Converged, success: &str) -> String {
             ),
         );
     }
-    line(&mut out, &parts.join(", "), "");
+    push_line(&mut out, &parts.join(", "), "");
     out
 }
 
 fn unreachable_failure(message: &str) -> Failure {
-    Failure { code: UNREACHABLE, error: anyhow::anyhow!("{message}") }
+    Failure { exit_code: EXIT_UNREACHABLE, error: anyhow::anyhow!("{message}") }
 }

@@ -10,7 +10,7 @@ use super::options::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{Failure, PROBLEMS, print};
+use berth_runtime::cli::{EXIT_PROBLEMS, Failure, print};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -69,15 +69,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     print(&match arguments.output {
         Output::Table => {
             let style = Style::for_stdout();
-            let shown = findings.checks.iter().any(|finding| {
+            let show_links = findings.checks.iter().any(|finding| {
                 finding.id.starts_with("network.") && finding.outcome.status != check::Status::Skip
             });
             let tree =
-                if shown { report::tree::render(&facts.links, style) } else { String::new() };
+                if show_links { report::tree::render(&facts.links, style) } else { String::new() };
             let tree = if tree.is_empty() { tree } else { format!("{}\n", tree.trim_start()) };
             tree + &check::table::render(&findings, style)
         }
         Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
     })?;
-    Ok(ExitCode::from(if findings.summary.fail > 0 { PROBLEMS } else { 0 }))
+    Ok(ExitCode::from(if findings.summary.fail > 0 { EXIT_PROBLEMS } else { 0 }))
 }

@@ -7,7 +7,7 @@ use clap::{ValueEnum, ValueHint};
 
 use crate::manifest::{Fault, Manifest, Part};
 use berth_host_facts::root::Root;
-use berth_runtime::cli::{BAD_INPUT, Failure, print_error};
+use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print_error};
 
 /// Manifest, and the node it is meant for.
 #[derive(Debug, clap::Args)]
@@ -91,5 +91,5 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 pub(super) fn bad_input(message: &str) -> Failure {
-    Failure { code: BAD_INPUT, error: anyhow::anyhow!("{message}") }
+    Failure { exit_code: EXIT_BAD_INPUT, error: anyhow::anyhow!("{message}") }
 }

@@ -100,8 +100,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "daemon")]
         Command::Run(arguments) => run::run(&arguments),
         Command::Revert(arguments) => apply::revert(&arguments),
-        Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
-        Command::Man { markdown: true } => print(&pages::reference(Cli::command())),
+        Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
+        Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),
         Command::Man { markdown: false } => {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
@@ -118,5 +118,5 @@ pub fn main() -> ExitCode {
 /// # Errors
 /// If clap cannot render it, which would be a bug.
 pub fn manual_page() -> std::io::Result<String> {
-    pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
+    pages::manual_page(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
 }

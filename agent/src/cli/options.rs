@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, print_error};
+use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print_error};
 use clap::ValueHint;
 
 use crate::observe;
@@ -45,7 +45,7 @@ fn absolute(path: &str) -> Result<String, NotAbsolute> {
 impl RootArguments {
     pub(super) fn open(&self) -> Result<Root, Failure> {
         let root = Root::open(&self.root)
-            .map_err(|error| Failure { code: BAD_INPUT, error: error.into() })?;
+            .map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error: error.into() })?;
         if !root.exists("proc") && !root.exists("sys") {
             let inner = root.list(".").unwrap_or_default();
             let inner = inner.iter().find(|name| root.exists(&format!("{name}/sys")));
@@ -64,18 +64,18 @@ impl HostArguments {
     /// Reads the host, and prints warnings to standard error.
     pub(super) fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
-        let wanted = ObserveOptions {
+        let options = ObserveOptions {
             direct_io_paths: self.direct_io_path.clone(),
             ..ObserveOptions::default()
         };
-        let facts = observe_with_warnings(&root, &wanted);
+        let facts = observe_with_warnings(&root, &options);
         Ok((root, facts))
     }
 }
 
 /// Reads the facts of the host, and prints warnings to standard error.
-pub(super) fn observe_with_warnings(root: &Root, wanted: &ObserveOptions) -> HostFacts {
-    let facts = observe::observe(root, wanted);
+pub(super) fn observe_with_warnings(root: &Root, options: &ObserveOptions) -> HostFacts {
+    let facts = observe::observe(root, options);
     for warning in &facts.notes.warnings {
         print_error(&format!("warning: {warning}"));
     }

@@ -10,7 +10,7 @@ use crate::observe;
 use crate::plan;
 use berth_host_facts::ObserveOptions;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print};
 
 /// A manifest with every field of the spec.
 pub(super) const SAMPLE: &str = "  \
@@ -69,14 +69,14 @@ pub(super) enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
-    let facts = observe_with_warnings(&root, &ObserveOptions::to_plan());
-    let shape = observe::settings(&root, &facts);
+    let facts = observe_with_warnings(&root, &ObserveOptions::for_plan());
+    let settings = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
         facts: &facts,
-        shape: &shape,
+        settings: &settings,
     };
     let mut plan = plan::plan(input);
     plan.node = node.unwrap_or_default().to_owned();
@@ -88,8 +88,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
     })?;
     Ok(ExitCode::from(match (plan.faults.is_empty(), plan.blocked_changes()) {
-        (false, _) => BAD_INPUT,
+        (false, _) => EXIT_BAD_INPUT,
         (true, 0) => 0,
-        (true, _) => PROBLEMS,
+        (true, _) => EXIT_PROBLEMS,
     }))
 }

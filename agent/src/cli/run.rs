@@ -10,11 +10,11 @@ use clap::ValueHint;
 use super::apply;
 use super::manifest::bad_input;
 use crate::cluster;
-use crate::daemon::{self, Listen, Settings, Source};
+use crate::daemon::{self, ListenAddress, Settings, Source};
 use crate::host_write::{HostWrite as _, LockError};
 use crate::state_folder;
 use berth_host_facts::root::Root;
-use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use berth_runtime::client::is_bad_kubeconfig;
 
 /// Arguments of `run`.
@@ -63,8 +63,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "host_root", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
     /// Address of the HTTP server: a loopback ADDRESS:PORT or unix:/PATH; may be repeated
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = Listen::parse_loopback)]
-    listen: Vec<Listen>,
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = ListenAddress::parse_loopback)]
+    listen: Vec<ListenAddress>,
     /// Seconds between cycles of the timer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
@@ -87,8 +87,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }),
     };
     let unreachable = |error: anyhow::Error| {
-        let code = if is_bad_kubeconfig(&error) { BAD_INPUT } else { UNREACHABLE };
-        Failure { code, error }
+        let code = if is_bad_kubeconfig(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
+        Failure { exit_code: code, error }
     };
     if arguments.root.is_none() && !nix::unistd::geteuid().is_root() {
         return Err(unreachable(anyhow::anyhow!(
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let _lock = if arguments.observe {
         // With `--observe` the agent saves no original values, but two agents of one host would overwrite
         // the status of each other.
-        match root.lock(state_folder::LOCK) {
+        match root.lock(state_folder::LOCK_FILE) {
             Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
             other => other.ok(),
         }

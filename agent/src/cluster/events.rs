@@ -33,17 +33,17 @@ impl CycleEvent {
     #[must_use]
     pub fn note(&self) -> String {
         // The last 24 bytes are reserved for the number of the sentences that do not fit.
-        let room = MAX_NOTE_BYTES - 24;
+        let limit = MAX_NOTE_BYTES - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
             let sentence: String =
                 berth_runtime::cli::text::printable(sentence).chars().take(300).collect();
-            let between = if n == 0 { "" } else { "; " };
-            if note.len() + between.len() + sentence.len() > room {
+            let separator = if n == 0 { "" } else { "; " };
+            if note.len() + separator.len() + sentence.len() > limit {
                 note.push_str(&format!("; and {} more", self.sentences.len() - n));
                 break;
             }
-            note.push_str(between);
+            note.push_str(separator);
             note.push_str(&sentence);
         }
         note
@@ -72,8 +72,8 @@ pub(super) async fn emit(
     let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
     // A recorder counts an event as a repetition even if its note differs, so a new recorder is created for each new
     // note.
-    let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
-    let mut lost = false;
+    let mut recorders: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
+    let mut failure_logged = false;
     let mut token_bucket = TokenBucket::new(RATE_LIMIT.0, RATE_LIMIT.1);
     while let Some(event) = events.recv().await {
         if token_bucket.take(Instant::now()).is_err() {
@@ -90,10 +90,11 @@ pub(super) async fn emit(
         };
         let note = event.note();
         let reason = event.reason;
-        if last.get(&reason).is_none_or(|(before, _)| *before != note) {
-            last.insert(reason, (note.clone(), Recorder::new(client.clone(), reporter.clone())));
+        if recorders.get(&reason).is_none_or(|(last_note, _)| *last_note != note) {
+            recorders
+                .insert(reason, (note.clone(), Recorder::new(client.clone(), reporter.clone())));
         }
-        let Some((_, recorder)) = last.get(&reason) else { continue };
+        let Some((_, recorder)) = recorders.get(&reason) else { continue };
         let event = Event {
             type_: event_type(reason),
             reason: reason.to_string(),
@@ -101,13 +102,13 @@ pub(super) async fn emit(
             action: "Shape".to_owned(),
             secondary: None,
         };
-        let written = berth_runtime::events::publish(recorder, &event, reference).await;
-        match written {
-            Ok(()) => lost = false,
+        let result = berth_runtime::events::publish(recorder, &event, reference).await;
+        match result {
+            Ok(()) => failure_logged = false,
             // The error is logged once, because the next Events will fail too.
-            Err(error) if !lost => {
+            Err(error) if !failure_logged => {
                 tracing::warn!(infra_node = %settings.node, %error, "failed to emit Events");
-                lost = true;
+                failure_logged = true;
             }
             Err(_) => {}
         }

@@ -18,18 +18,18 @@ use berth_runtime::backoff::{jittered, jittered_at_least};
 use berth_runtime::call::with_timeout;
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
-const RENEWAL: Duration = Duration::from_secs(30);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 /// Retry interval after an error.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Lease duration in seconds, after which readers regard the agent as unresponsive: three renewals may fail.
-const DURATION: i32 = 120;
+const LEASE_DURATION_SECONDS: i32 = 120;
 
 /// Renews the Lease until the task is aborted.
 pub(super) async fn renew(
     client: Client,
     settings: Settings,
     store: Arc<Store>,
-    alive: Arc<dyn Fn() -> bool + Send + Sync>,
+    is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
 ) {
     let leases: Api<Lease> = Api::namespaced(client, &settings.namespace);
     let params = PatchParams::apply(AGENT).force();
@@ -40,9 +40,9 @@ pub(super) async fn renew(
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
-        if !alive() {
+        if !is_alive() {
             // `/healthz` reports that the daemon makes no progress; the Lease is not renewed.
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
             continue;
         }
         let name = &settings.node;
@@ -55,7 +55,7 @@ pub(super) async fn renew(
             },
             "spec": {
                 "holderIdentity": name,
-                "leaseDurationSeconds": DURATION,
+                "leaseDurationSeconds": LEASE_DURATION_SECONDS,
                 // MicroTime has exactly six digits.
                 "renewTime": format!("{:.6}", Timestamp::now()),
             },
@@ -63,10 +63,10 @@ pub(super) async fn renew(
         match with_timeout(leases.patch(name, &params, &Patch::Apply(&lease))).await {
             Ok(_) => {
                 last_error.clear();
-                tokio::time::sleep(jittered(RENEWAL)).await;
+                tokio::time::sleep(jittered(RENEWAL_INTERVAL)).await;
             }
             Err(error) => {
-                let pause = RETRY.max(jittered_at_least(error.retry_after()));
+                let retry_delay = RETRY_INTERVAL.max(jittered_at_least(error.retry_after()));
                 let error = error.to_string();
                 if error != last_error {
                     tracing::warn!(
@@ -78,7 +78,7 @@ pub(super) async fn renew(
                     );
                     last_error = error;
                 }
-                tokio::time::sleep(jittered(pause)).await;
+                tokio::time::sleep(jittered(retry_delay)).await;
             }
         }
     }

@@ -15,7 +15,7 @@ mod topology;
 
 use std::sync::Arc;
 
-use berth_runtime::client::{self, Connected};
+use berth_runtime::client::{self, Connection};
 use berth_runtime::credential::Credential;
 use berth_runtime::watch::watch_object;
 use tokio::sync::mpsc;
@@ -37,17 +37,17 @@ impl Drop for ClusterTasks {
     }
 }
 
-/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `alive` before each
+/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `is_alive` before each
 /// heartbeat, and emit the events of the channel.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. An unreachable server is retried.
-pub async fn join(
+pub async fn start_tasks(
     settings: &Settings,
     store: &Arc<Store>,
-    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    latest_report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     (sender, events): (mpsc::Sender<CycleEvent>, mpsc::Receiver<CycleEvent>),
-    alive: Arc<dyn Fn() -> bool + Send + Sync>,
+    is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<ClusterTasks> {
     let hint = " (or --standalone FILE to do without a cluster)";
@@ -57,7 +57,7 @@ pub async fn join(
             (credential.client(), credential.server(), Some(credential))
         }
         None => {
-            let Connected { client, server, .. } = client::connect(None, hint, |_| {}).await?;
+            let Connection { client, server, .. } = client::connect(None, hint, |_| {}).await?;
             (client, server, None)
         }
     };
@@ -81,10 +81,10 @@ pub async fn join(
     };
     let topology = settings.node_resource_topology.then(|| {
         let node = settings.node.clone();
-        topology::publish(&client, node, Arc::clone(store), Arc::clone(&reports), sender)
+        topology::publish(&client, node, Arc::clone(store), Arc::clone(&latest_report), sender)
     });
-    let publisher = publisher::publish(objects, Arc::clone(store), reports);
-    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(store), alive);
+    let publisher = publisher::publish(objects, Arc::clone(store), latest_report);
+    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(store), is_alive);
     let events = events::emit(client, settings.clone(), Arc::clone(store), events);
     let mut tasks = vec![
         tokio::spawn(node),
@@ -94,6 +94,6 @@ pub async fn join(
         tokio::spawn(events),
     ];
     tasks.extend(topology.map(tokio::spawn));
-    tasks.extend(credential.map(|credential| tokio::spawn(credential.renew())));
+    tasks.extend(credential.map(|credential| tokio::spawn(credential.reload_on_change())));
     Ok(ClusterTasks(tasks))
 }

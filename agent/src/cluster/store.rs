@@ -23,7 +23,7 @@ pub struct Store {
     /// Notified when an object or a report changed, so that the publisher may have to write.
     pub(super) changed: Notify,
     /// Notified for the publisher of the NodeResourceTopology, which is a separate task.
-    pub(super) topology: Notify,
+    pub(super) topology_changed: Notify,
     server: OnceLock<(String, u16)>,
     credential: OnceLock<Option<Credential>>,
 }
@@ -127,13 +127,13 @@ impl Store {
     /// Wakes the publishers of the InfraNode, the Node and the NodeResourceTopology.
     pub fn wake(&self) {
         self.changed.notify_one();
-        self.topology.notify_one();
+        self.topology_changed.notify_one();
     }
 
     /// Adds facts that only the cluster has to a status. A container cannot open `/dev/kvm`, but the device plugin of
     /// KubeVirt can, and the plugin advertises the device if it exists.
     pub fn add_cluster_facts(&self, status: &mut InfraNodeStatus) {
-        const STATE: &str = "capabilities.kvm.state";
+        const KVM_STATE_PATH: &str = "capabilities.kvm.state";
         let inner = self.lock();
         let Observed::Present(node) = &inner.node else { return };
         let advertised = node
@@ -142,7 +142,7 @@ impl Store {
             .get("devices.kubevirt.io/kvm")
             .is_some_and(|count| count.0 != "0");
         let is_forbidden = |unknown: &Unknown| {
-            unknown.path == STATE && unknown.reason == UnknownReason::DeviceCgroup
+            unknown.path == KVM_STATE_PATH && unknown.reason == UnknownReason::DeviceCgroup
         };
         if advertised && status.unknown.iter().any(is_forbidden) {
             status.capabilities.kvm.state = Some(KvmState::Ready);
@@ -189,12 +189,12 @@ impl Store {
     /// Stores the status of a response. The spec of the response is ignored, because the watch reports the desired
     /// state and starts a cycle.
     pub(super) fn update_status(&self, object: &DynamicObject) {
-        let written = ObservedInfraNode::new(object);
+        let updated = ObservedInfraNode::new(object);
         let mut inner = self.lock();
         if let Observed::Present(current) = &mut inner.infra_node
-            && current.uid == written.uid
+            && current.uid == updated.uid
         {
-            *current = written;
+            *current = updated;
         }
     }
 
@@ -246,11 +246,11 @@ impl DesiredState {
         let is_empty = spec.as_object().is_some_and(serde_json::Map::is_empty);
         let number = object.metadata.generation;
         // The first generation of an object that an agent created is not a spec of a user.
-        let made_by_agent =
+        let created_by_agent =
             object.annotations().contains_key(berth_api::names::CREATED_BY) && number == Some(1);
         // The generation that a deletion adds is not a spec of a user either.
         let is_deleted = object.metadata.deletion_timestamp.is_some();
-        let document = (!(is_deleted || is_empty && made_by_agent))
+        let document = (!(is_deleted || is_empty && created_by_agent))
             .then(|| Document::from_object(&manifest(&object.metadata, &spec)));
         let uid = object.uid().unwrap_or_default();
         Self { document, generation: number.map(|number| Generation { uid, number }) }
@@ -270,9 +270,12 @@ fn manifest(metadata: &ObjectMeta, spec: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn object(generation: i64, by_agent: bool, spec: &Value) -> DynamicObject {
-        let annotations =
-            if by_agent { json!({"berth.dev/created-by": "berth-agent"}) } else { json!({}) };
+    fn object(generation: i64, created_by_agent: bool, spec: &Value) -> DynamicObject {
+        let annotations = if created_by_agent {
+            json!({"berth.dev/created-by": "berth-agent"})
+        } else {
+            json!({})
+        };
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
             "metadata": {"name": "a", "generation": generation, "annotations": annotations},

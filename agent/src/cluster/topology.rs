@@ -23,28 +23,28 @@ use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
 use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, with_timeout};
-use berth_runtime::refusal::FIELD_MANAGER_CONFLICT;
+use berth_runtime::field_conflicts::FIELD_MANAGER_CONFLICT;
 
 /// Debounce: all changes within this time are one write.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Time after which an object of another manager is read again.
-const RETRY_REFUSED: Duration = Duration::from_secs(600);
+const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Publisher of the NodeResourceTopology, with the state that it has between writes.
 struct Publisher {
     api: Api<DynamicObject>,
     node: String,
     store: Arc<Store>,
-    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    latest_report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     events: Sender<CycleEvent>,
     /// Object on the API server as of the last read or write, with the UID of its owner, the Node.
-    written: Option<(String, Topology)>,
+    published: Option<(String, Topology)>,
     /// Time when the agent found that another manager writes the object.
-    refused: Option<Instant>,
-    /// Last logged reason why the object is not written.
-    last_reason: String,
+    refused_at: Option<Instant>,
+    /// Last logged error because of which the object is not written.
+    last_error: String,
 }
 
 /// Publishes the object until the task is aborted.
@@ -52,7 +52,7 @@ pub(super) fn publish(
     client: &Client,
     node: String,
     store: Arc<Store>,
-    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    latest_report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     events: Sender<CycleEvent>,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
@@ -63,11 +63,11 @@ pub(super) fn publish(
         api,
         node,
         store,
-        reports,
+        latest_report,
         events,
-        written: None,
-        refused: None,
-        last_reason: String::new(),
+        published: None,
+        refused_at: None,
+        last_error: String::new(),
     };
     publisher.run()
 }
@@ -76,15 +76,14 @@ impl Publisher {
     async fn run(mut self) {
         let mut backoff = RetryBackoff::with_limit(MAX_BACKOFF);
         loop {
-            self.store.topology.notified().await;
+            self.store.topology_changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
             match self.write().await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
-                    let reason = with_hint(&error);
-                    self.warn_once(&format!("{KIND} {} was not written: {reason}", self.node));
+                    self.warn_once(&with_hint(&error));
                     // The retry writes the report that is the latest at that time.
-                    self.store.topology.notify_one();
+                    self.store.topology_changed.notify_one();
                     backoff.wait(error.retry_after()).await;
                 }
             }
@@ -99,58 +98,58 @@ impl Publisher {
         else {
             return Ok(());
         };
-        let Some(report) = (self.reports)() else { return Ok(()) };
+        let Some(report) = (self.latest_report)() else { return Ok(()) };
         let Some(status) = &report.node.status else { return Ok(()) };
-        let desired = match topology(status, report.memory.as_ref()) {
+        let desired = match topology(status, report.memory_state.as_ref()) {
             Ok(desired) => (node.uid, desired),
             Err(error) => {
                 self.warn_once(&error.to_string());
                 return Ok(());
             }
         };
-        if self.refused.is_some_and(|since| since.elapsed() < RETRY_REFUSED) {
+        if self.refused_at.is_some_and(|since| since.elapsed() < REFUSED_RETRY_INTERVAL) {
             return Ok(());
         }
-        if self.written.as_ref() == Some(&desired) {
-            self.last_reason.clear();
+        if self.published.as_ref() == Some(&desired) {
+            self.last_error.clear();
             return Ok(());
         }
         let current = with_timeout(self.api.get_opt(&self.node)).await?;
         if let Some(current) = &current {
             let managers = managers(&current.metadata);
-            let others: Vec<&str> =
+            let other_managers: Vec<&str> =
                 managers.iter().map(String::as_str).filter(|name| *name != AGENT).collect();
-            if !others.is_empty() {
-                self.refuse(&others.join(", "));
+            if !other_managers.is_empty() {
+                self.record_refusal(&other_managers.join(", "));
                 return Ok(());
             }
-            let owned = current
+            let is_owned_by_node = current
                 .owner_references()
                 .iter()
                 .any(|owner| owner.uid == desired.0 && owner.name == self.node);
-            if owned && managers.contains(AGENT) && desired.1.equals(&current.data) {
-                self.set_written(desired);
+            if is_owned_by_node && managers.contains(AGENT) && desired.1.equals(&current.data) {
+                self.set_published(desired);
                 return Ok(());
             }
         }
         // The body has the UID, so that the apply fails if the object was deleted and created again in
         // the meantime.
         let uid = current.as_ref().and_then(|current| current.metadata.uid.as_deref());
-        let body = desired.1.apply(&self.node, &desired.0, uid);
+        let body = desired.1.apply_body(&self.node, &desired.0, uid);
         let params = PatchParams::apply(AGENT);
         match with_timeout(self.api.patch(&self.node, &params, &Patch::Apply(&body))).await {
             Ok(_) => {
                 if current.is_none() {
                     tracing::info!(kind = KIND, name = %self.node, "created the object");
                 }
-                self.set_written(desired);
+                self.set_published(desired);
                 Ok(())
             }
             // Another manager wrote the object first, or the fields of the object are older than
             // `managedFields`.
-            Err(error) => match conflict(&error) {
-                Some(others) => {
-                    self.refuse(&others);
+            Err(error) => match field_conflicts(&error) {
+                Some(conflicts) => {
+                    self.record_refusal(&conflicts);
                     Ok(())
                 }
                 None => Err(error),
@@ -158,34 +157,34 @@ impl Publisher {
         }
     }
 
-    fn set_written(&mut self, what: (String, Topology)) {
-        self.written = Some(what);
-        self.refused = None;
-        self.last_reason.clear();
+    fn set_published(&mut self, published: (String, Topology)) {
+        self.published = Some(published);
+        self.refused_at = None;
+        self.last_error.clear();
     }
 
-    fn refuse(&mut self, others: &str) {
-        self.written = None;
-        self.refused = Some(Instant::now());
-        let sentence = format!(
-            "{KIND} {} is not written, because other managers own its fields: {others}; either stop them and delete the \
-             object, or run this agent without --node-resource-topology",
-            self.node
+    fn record_refusal(&mut self, other_managers: &str) {
+        self.published = None;
+        self.refused_at = Some(Instant::now());
+        let error = format!(
+            "other managers own its fields: {other_managers}; either stop them and delete the object, or run this agent without \
+             --node-resource-topology"
         );
-        if self.warn_once(&sentence) {
+        if self.warn_once(&error) {
             let reason = EventReason::ManagedElsewhere;
+            let sentence = format!("{KIND} {} is not written: {error}", self.node);
             let event = CycleEvent { reason, sentences: vec![sentence] };
             // If the queue is full, the Event is lost, but the log has the message.
             self.events.try_send(event).unwrap_or_default();
         }
     }
 
-    /// Logs a reason unless it equals the last logged reason. Returns true if it was logged.
-    fn warn_once(&mut self, reason: &str) -> bool {
-        let is_new = self.last_reason != reason;
+    /// Logs an error unless it equals the last logged error. Returns true if it was logged.
+    fn warn_once(&mut self, error: &str) -> bool {
+        let is_new = self.last_error != error;
         if is_new {
-            tracing::warn!(kind = KIND, name = %self.node, %reason, "the object was not written");
-            reason.clone_into(&mut self.last_reason);
+            tracing::warn!(kind = KIND, name = %self.node, %error, "failed to write the object");
+            error.clone_into(&mut self.last_error);
         }
         is_new
     }
@@ -201,7 +200,7 @@ fn managers(metadata: &ObjectMeta) -> BTreeSet<String> {
 }
 
 /// Returns the field conflicts of an apply, in the words of the API server.
-fn conflict(error: &CallError) -> Option<String> {
+fn field_conflicts(error: &CallError) -> Option<String> {
     let status = error.status().filter(|status| status.code == 409)?;
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let conflicts: Vec<String> = causes

@@ -41,11 +41,11 @@ pub(super) struct Worker {
 #[derive(Debug, Default)]
 struct Scan {
     /// Facts of the last full read, for facts that change only with events of devices.
-    devices: Option<HostFacts>,
+    device_facts: Option<HostFacts>,
     /// Result of the last full cycle, for facts that a cycle of link events does not read.
-    full: Option<Converged>,
+    last_full_cycle: Option<Converged>,
     /// Duration of the last read.
-    took: Duration,
+    read_duration: Duration,
     /// True if the last cycle had no time for all removals of links.
     unfinished: bool,
 }
@@ -80,9 +80,9 @@ impl Worker {
     }
 
     /// Connects the worker to the cluster, which provides the desired state and receives events.
-    pub(super) fn join(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
-        self.desired.join(&self.root, Arc::clone(&store));
-        self.publisher.join(Arc::clone(&store), sender);
+    pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
+        self.desired.connect_to_cluster(&self.root, Arc::clone(&store));
+        self.publisher.connect_to_cluster(Arc::clone(&store), sender);
         self.store = Some(store);
     }
 
@@ -115,7 +115,7 @@ impl Worker {
         let blocked_reason = self.recover();
         // A burst of triggers is reported as its greatest trigger, so a manifest trigger may include a device
         // trigger.
-        if trigger >= Trigger::Devices || self.scan.devices.is_none() {
+        if trigger >= Trigger::Devices || self.scan.device_facts.is_none() {
             self.read_devices();
         }
         let desired = self.read_desired();
@@ -124,13 +124,13 @@ impl Worker {
             trigger == Trigger::Links || (trigger == Trigger::Timer && self.scan.unfinished);
         let mut converged = self.converge(&desired, blocked_reason, links_only, begin);
         self.scan.unfinished = converged.unfinished;
-        if let Some(full) = self.scan.full.take().filter(|_| links_only) {
+        if let Some(full) = self.scan.last_full_cycle.take().filter(|_| links_only) {
             converged = merge_links(full, converged);
         }
         self.retries.record(&converged, begin);
         converged.plan.mark_tenants_failed(self.retries.link_failures());
-        if let Some(devices) = &self.scan.devices {
-            converged.facts.adopt_devices(devices);
+        if let Some(devices) = &self.scan.device_facts {
+            converged.facts.copy_devices_from(devices);
         }
         self.publisher.publish(&Cycle {
             begin,
@@ -139,7 +139,7 @@ impl Worker {
             converged: &converged,
             usage: processes::own_resource_usage(&self.root),
         });
-        self.scan.full = Some(Converged { outcomes: Vec::new(), ..converged });
+        self.scan.last_full_cycle = Some(Converged { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
     }
 
@@ -151,27 +151,28 @@ impl Worker {
         links_only: bool,
         begin: Instant,
     ) -> Converged {
-        let alive = || self.state.progress();
+        let report_progress = || self.state.record_progress();
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
-        let servers =
+        let api_servers =
             || self.store.as_ref().map(|store| store.server_addresses()).unwrap_or_default();
-        let context = ApplyContext::new(&self.root, &boot_id, &alive)
+        let context = ApplyContext::new(&self.root, &boot_id, &report_progress)
             .with_blocked_reason(blocked_reason)
-            .with_api_servers(&servers)
+            .with_api_servers(&api_servers)
             .with_removal_time_limit(
-                self.scan.took.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
+                self.scan.read_duration.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
             );
         let context = if self.settings.observe { context.dry_run() } else { context };
-        let postponed = self.retries.waiting_attempts(begin);
-        let took = Cell::new(Duration::ZERO);
+        let postponed = self.retries.postponed_attempts(begin);
+        let read_duration = Cell::new(Duration::ZERO);
         let timed = |read: &dyn Fn() -> (HostFacts, HostSettings)| {
             let begin = Instant::now();
             let facts = read();
-            took.set(begin.elapsed());
+            read_duration.set(begin.elapsed());
             facts
         };
-        let pci = self.scan.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
-        let converged = if links_only && self.scan.full.is_some() {
+        let pci =
+            self.scan.device_facts.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
+        let converged = if links_only && self.scan.last_full_cycle.is_some() {
             let read = || {
                 timed(&|| {
                     (berth_host_facts::observe_links(&self.root, &pci), HostSettings::default())
@@ -180,11 +181,11 @@ impl Worker {
             let (spec, unparsed) = desired.networks_only();
             converge(&context, &spec, &unparsed, &postponed, &read, &mut log)
         } else {
-            let wanted = ObserveOptions { pci: Some(pci), ..ObserveOptions::to_plan() };
-            let read = || timed(&|| observe_for_plan(&self.root, &wanted));
+            let options = ObserveOptions { pci: Some(pci), ..ObserveOptions::for_plan() };
+            let read = || timed(&|| observe_for_plan(&self.root, &options));
             converge(&context, &desired.spec, &desired.unparsed, &postponed, &read, &mut log)
         };
-        self.scan.took = took.get();
+        self.scan.read_duration = read_duration.get();
         converged
     }
 
@@ -204,16 +205,16 @@ impl Worker {
     }
 
     fn read_devices(&mut self) {
-        let first = self.scan.devices.is_none();
+        let first = self.scan.device_facts.is_none();
         let mut facts = observe::observe(
             &self.root,
             &ObserveOptions { kvm: first, ..ObserveOptions::default() },
         );
-        if let Some(before) = &self.scan.devices {
+        if let Some(before) = &self.scan.device_facts {
             facts.copy_kvm_from(before);
         }
-        self.scan.devices = Some(facts);
-        self.state.progress();
+        self.scan.device_facts = Some(facts);
+        self.state.record_progress();
     }
 
     fn read_desired(&mut self) -> Desired {
@@ -221,18 +222,18 @@ impl Worker {
             Ok(candidate) => candidate,
             Err(desired) => return *desired,
         };
-        let mut another = candidate.node_mismatch(self.node_name().as_deref());
-        if another.is_some() {
+        let mut mismatch = candidate.node_mismatch(self.node_name().as_deref());
+        if mismatch.is_some() {
             // A kubelet that started after the agent may use another node name.
             self.read_devices();
-            another = candidate.node_mismatch(self.node_name().as_deref());
+            mismatch = candidate.node_mismatch(self.node_name().as_deref());
         }
-        candidate.into_desired(another)
+        candidate.into_desired(mismatch)
     }
 
     fn node_name(&self) -> Option<String> {
         let observed = || {
-            let facts = self.scan.devices.as_ref();
+            let facts = self.scan.device_facts.as_ref();
             facts.and_then(|facts| facts.node_name()).map(str::to_owned)
         };
         self.settings.node_name.clone().or_else(observed)
@@ -243,13 +244,13 @@ impl Worker {
 fn merge_links(mut full: Converged, links: Converged) -> Converged {
     full.facts.links = links.facts.links;
     full.facts.ledger = links.facts.ledger;
-    full.plan.changes.retain(|change| change.links().is_none());
+    full.plan.changes.retain(|change| change.link_work().is_none());
     full.plan.changes.extend(links.plan.changes);
     full.plan.networks = links.plan.networks;
     full.plan.faults.retain(|fault| !fault.concerns_part(Part::Networks));
     full.plan.faults.extend(links.plan.faults);
-    let Converged { outcomes, incomplete_attempts, unfinished, stopped, .. } = links;
-    Converged { outcomes, incomplete_attempts, unfinished, stopped, ..full }
+    let Converged { outcomes, incomplete_attempts, unfinished, blocked_reason, .. } = links;
+    Converged { outcomes, incomplete_attempts, unfinished, blocked_reason, ..full }
 }
 
 fn log(outcome: &Outcome) {

@@ -18,7 +18,7 @@ pub(super) struct Desired {
     pub(super) unparsed: UnparsedParts,
     pub(super) faults: Vec<Fault>,
     /// Reason why no part of the desired state is applied.
-    pub(super) waiting: Option<String>,
+    pub(super) not_applied_reason: Option<String>,
     /// Generation of the InfraNode that contains the desired state.
     pub(super) generation: Option<Generation>,
 }
@@ -26,25 +26,25 @@ pub(super) struct Desired {
 impl Desired {
     /// Returns an empty desired state that neither changes nor restores anything: the host keeps
     /// its last valid state.
-    fn none(generation: Option<Generation>) -> Self {
+    fn empty(generation: Option<Generation>) -> Self {
         Self {
             spec: InfraNodeSpec::default(),
             unparsed: UnparsedParts::all_except(&[]),
             faults: Vec::new(),
-            waiting: None,
+            not_applied_reason: None,
             generation,
         }
     }
 
     /// Returns the empty desired state, with the reason why the desired state is not available.
     fn unavailable(error: &Unavailable) -> Self {
-        Self { waiting: Some(waiting(error)), ..Self::none(None) }
+        Self { not_applied_reason: Some(not_applied_reason(error)), ..Self::empty(None) }
     }
 
     /// Returns the empty desired state, because the manifest as a whole has a fault.
-    fn invalid(place: &str, fault: Fault, generation: Option<Generation>) -> Self {
-        let waiting = waiting(&format!("{place}: {fault}"));
-        Self { waiting: Some(waiting), faults: vec![fault], ..Self::none(generation) }
+    fn invalid(location: &str, fault: Fault, generation: Option<Generation>) -> Self {
+        let reason = not_applied_reason(&format!("{location}: {fault}"));
+        Self { not_applied_reason: Some(reason), faults: vec![fault], ..Self::empty(generation) }
     }
 
     /// Returns the fields of the desired state about networks; all other parts count as unparsed.
@@ -61,7 +61,7 @@ impl Desired {
     }
 }
 
-fn waiting(reason: &dyn std::fmt::Display) -> String {
+fn not_applied_reason(reason: &dyn std::fmt::Display) -> String {
     format!("{reason}: the host stays as it is")
 }
 
@@ -71,7 +71,7 @@ enum Unavailable {
     #[error(transparent)]
     File(#[from] ReadError),
     #[error("the agent has not contacted the cluster yet")]
-    NotJoined,
+    NotConnected,
     #[error("the API server has not answered yet")]
     NoAnswer,
 }
@@ -79,7 +79,7 @@ enum Unavailable {
 /// A manifest that was parsed, but not yet checked for the name of this node.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    place: String,
+    location: String,
     manifest: Manifest,
     generation: Option<Generation>,
 }
@@ -90,16 +90,16 @@ impl Candidate {
         self.manifest.node_mismatch(node)
     }
 
-    /// Returns the desired state. `another` is the fault of a manifest for another node; with this fault, returns the
+    /// Returns the desired state. `mismatch` is the fault of a manifest for another node; with this fault, returns the
     /// empty desired state.
-    pub(super) fn into_desired(self, another: Option<Fault>) -> Desired {
-        match another {
-            Some(fault) => Desired::invalid(&self.place, fault, self.generation),
+    pub(super) fn into_desired(self, mismatch: Option<Fault>) -> Desired {
+        match mismatch {
+            Some(fault) => Desired::invalid(&self.location, fault, self.generation),
             None => Desired {
                 spec: self.manifest.spec,
                 unparsed: self.manifest.unparsed,
                 faults: self.manifest.faults,
-                waiting: None,
+                not_applied_reason: None,
                 generation: self.generation,
             },
         }
@@ -111,7 +111,7 @@ impl Candidate {
 pub(super) struct DesiredReader {
     source: Source,
     /// True if the desired state of the cluster is saved on disk. An agent with `--observe` has no state folder.
-    saves: bool,
+    save_to_disk: bool,
     store: Option<Arc<Store>>,
     /// The document of the last read of a file.
     last: Option<Document>,
@@ -120,15 +120,15 @@ pub(super) struct DesiredReader {
 }
 
 /// Name of the place of a manifest (a path or an object), its document if there is one, and its generation.
-type Found = (String, Option<Document>, Option<Generation>);
+type LocatedDocument = (String, Option<Document>, Option<Generation>);
 
 impl DesiredReader {
-    pub(super) const fn new(source: Source, saves: bool) -> Self {
-        Self { source, saves, store: None, last: None, saved: None }
+    pub(super) const fn new(source: Source, save_to_disk: bool) -> Self {
+        Self { source, save_to_disk, store: None, last: None, saved: None }
     }
 
     /// Connects the reader to the cluster.
-    pub(super) fn join(&mut self, root: &Root, store: Arc<Store>) {
+    pub(super) fn connect_to_cluster(&mut self, root: &Root, store: Arc<Store>) {
         if let Ok(saved) = root.read_large(state_folder::LAST_MANIFEST_FILE) {
             let document = Document::parse(&saved);
             store.restore_desired(document.clone());
@@ -140,19 +140,19 @@ impl DesiredReader {
     /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as
     /// an error, in the latter case with the reason.
     pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
-        let (place, document, generation) = match self.document(root) {
-            Ok((place, Some(document), generation)) => (place, document, generation),
+        let (location, document, generation) = match self.read_document(root) {
+            Ok((location, Some(document), generation)) => (location, document, generation),
             // No spec has been written yet, which does not mean that all changes must be reverted.
-            Ok((_, None, generation)) => return Err(Desired::none(generation).into()),
+            Ok((_, None, generation)) => return Err(Desired::empty(generation).into()),
             Err(error) => return Err(Desired::unavailable(&error).into()),
         };
         match document.manifest() {
-            Ok(manifest) => Ok(Candidate { place, manifest: manifest.clone(), generation }),
-            Err(fault) => Err(Desired::invalid(&place, fault.clone(), generation).into()),
+            Ok(manifest) => Ok(Candidate { location, manifest: manifest.clone(), generation }),
+            Err(fault) => Err(Desired::invalid(&location, fault.clone(), generation).into()),
         }
     }
 
-    fn document(&mut self, root: &Root) -> Result<Found, Unavailable> {
+    fn read_document(&mut self, root: &Root) -> Result<LocatedDocument, Unavailable> {
         let (store, cluster) = match (&self.source, &self.store) {
             (Source::File(path), _) => {
                 let path = path.to_string_lossy().into_owned();
@@ -163,13 +163,18 @@ impl DesiredReader {
                 return Ok((path, Some(document), None));
             }
             (Source::Cluster(cluster), Some(store)) => (store, cluster),
-            (Source::Cluster(_), None) => return Err(Unavailable::NotJoined),
+            (Source::Cluster(_), None) => return Err(Unavailable::NotConnected),
         };
         let name = &cluster.node;
         let desired = store.desired().ok_or(Unavailable::NoAnswer)?;
-        let place = format!("InfraNode {name}");
-        let Some(document) = desired.document else { return Ok((place, None, desired.generation)) };
-        if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
+        let location = format!("InfraNode {name}");
+        let Some(document) = desired.document else {
+            return Ok((location, None, desired.generation));
+        };
+        if self.save_to_disk
+            && desired.generation.is_some()
+            && self.saved.as_ref() != Some(&document)
+        {
             // Without the file, an agent that starts while the API server is unreachable changes nothing, but also
             // corrects no drift.
             match state_folder::save_last_manifest(root, document.text()) {
@@ -181,6 +186,6 @@ impl DesiredReader {
                 ),
             }
         }
-        Ok((place, Some(document), desired.generation))
+        Ok((location, Some(document), desired.generation))
     }
 }

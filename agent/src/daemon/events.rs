@@ -23,15 +23,15 @@ struct Problem {
 }
 
 impl EventLog {
-    /// Returns the events for new outcomes and faults. `left` contains the changes that are still pending.
+    /// Returns the events for new outcomes and faults. `pending` contains the changes that are still pending.
     pub(super) fn new_events(
         &mut self,
         outcomes: &[Outcome],
         faults: &[Fault],
-        left: &[Change],
+        pending: &[Change],
     ) -> Vec<CycleEvent> {
         let mut new: BTreeMap<EventReason, Vec<String>> = BTreeMap::new();
-        let mut lasting = BTreeSet::new();
+        let mut unresolved = BTreeSet::new();
         for outcome in outcomes {
             let reason = match outcome.result {
                 ChangeResult::Done if outcome.drift => EventReason::DriftCorrected,
@@ -49,25 +49,25 @@ impl EventLog {
             if outcome.result == ChangeResult::Done {
                 new.entry(reason).or_default().push(sentence);
             } else {
-                lasting.insert(Problem { reason, change: Some(outcome.id.clone()), sentence });
+                unresolved.insert(Problem { reason, change: Some(outcome.id.clone()), sentence });
             }
         }
-        lasting.extend(faults.iter().map(|fault| Problem {
+        unresolved.extend(faults.iter().map(|fault| Problem {
             reason: EventReason::InvalidSpec,
             change: None,
             sentence: fault.to_string(),
         }));
-        for problem in lasting.difference(&self.0) {
+        for problem in unresolved.difference(&self.0) {
             new.entry(problem.reason).or_default().push(problem.sentence.clone());
         }
         // A failed change is retried with backoff, so a cycle may have no outcome for it; blocked changes and
         // faults appear in every cycle.
-        let left: BTreeSet<&ChangeId> = left.iter().map(|change| &change.id).collect();
+        let pending_ids: BTreeSet<&ChangeId> = pending.iter().map(|change| &change.id).collect();
         self.0.retain(|problem| {
             matches!(problem.reason, EventReason::ChangeFailed | EventReason::PartiallyApplied)
-                && problem.change.as_ref().is_some_and(|change| left.contains(change))
+                && problem.change.as_ref().is_some_and(|change| pending_ids.contains(change))
         });
-        self.0.extend(lasting);
+        self.0.extend(unresolved);
         new.into_iter().map(|(reason, sentences)| CycleEvent { reason, sentences }).collect()
     }
 }
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
     use crate::plan::network::id::LinkChangeId;
 
-    fn outcome(what: &str, result: ChangeResult, drift: bool) -> Outcome {
-        let id = ChangeId::Links(LinkChangeId::SetUp(what.parse().unwrap()));
-        Outcome { id, what: what.to_owned(), result, message: None, drift }
+    fn outcome(description: &str, result: ChangeResult, drift: bool) -> Outcome {
+        let id = ChangeId::Links(LinkChangeId::SetUp(description.parse().unwrap()));
+        Outcome { id, what: description.to_owned(), result, message: None, drift }
     }
 
     #[test]

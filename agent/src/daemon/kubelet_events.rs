@@ -11,31 +11,32 @@ use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
-use berth_host_facts::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
+use berth_host_facts::pod_names::{POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, from_log_folder, pod_uid};
 use berth_host_facts::processes::KUBELET;
 
 /// Default folder of the kubelet. Another folder (`--root-dir`) is not watched, and is read in
 /// timer cycles only.
-const FOLDER: &str = "var/lib/kubelet";
+const KUBELET_FOLDER: &str = "var/lib/kubelet";
 /// Names of the checkpoint files of the CPU, memory and device managers.
 const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
 /// Parents of the control group that contains all pods.
-const PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
+const KUBEPODS_PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
 /// Parents of the control groups of systemd services.
-const SERVICES: [&str; 2] = ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
+const SERVICE_PARENTS: [&str; 2] =
+    ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
 /// Retry interval while no kubelet is installed.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Watches until the receiver of the triggers is dropped. `root` is the folder of the host's files.
 pub(super) async fn watch(root: PathBuf, events: Sender<Trigger>) {
     loop {
-        let folder = root.join(FOLDER);
+        let folder = root.join(KUBELET_FOLDER);
         match watch_folder(&root, &folder, &events).await {
             Ok(()) => return,
             Err(error) => {
                 tracing::debug!(folder = %folder.display(), %error, "failed to watch the kubelet's folder");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
@@ -47,18 +48,19 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
     // Depending on its version, the kubelet writes the file in place, or writes a temporary file
     // and renames it.
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::DELETE;
-    let own = inotify.watches().add(folder, mask | WatchMask::ONLYDIR | WatchMask::DELETE_SELF)?;
-    let mut lasting = vec![own];
-    let devices = folder.join("device-plugins");
-    if devices.is_dir() {
-        lasting.push(inotify.watches().add(&devices, mask | WatchMask::ONLYDIR)?);
+    let folder_watch =
+        inotify.watches().add(folder, mask | WatchMask::ONLYDIR | WatchMask::DELETE_SELF)?;
+    let mut permanent_watches = vec![folder_watch];
+    let device_plugins = folder.join("device-plugins");
+    if device_plugins.is_dir() {
+        permanent_watches.push(inotify.watches().add(&device_plugins, mask | WatchMask::ONLYDIR)?);
     }
     let mut watches = inotify.watches();
-    watch_groups(root, &mut watches);
+    watch_cgroups(root, &mut watches);
     let mut stream = inotify.into_event_stream([0; 4096])?;
     while let Some(event) = stream.next().await {
         let event = event?;
-        if event.mask.contains(EventMask::IGNORED) && !lasting.contains(&event.wd) {
+        if event.mask.contains(EventMask::IGNORED) && !permanent_watches.contains(&event.wd) {
             // The control group of a QoS class was removed; it is watched again when it is created.
             continue;
         }
@@ -69,16 +71,16 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
             return Err(std::io::ErrorKind::NotFound.into());
         };
         let name = name.to_string_lossy();
-        let is_class =
+        let is_kubepods_group =
             name.starts_with("kubepods") || ["burstable", "besteffort"].contains(&&*name);
-        if event.mask.contains(EventMask::CREATE | EventMask::ISDIR) && is_class {
-            watch_groups(root, &mut watches);
+        if event.mask.contains(EventMask::CREATE | EventMask::ISDIR) && is_kubepods_group {
+            watch_cgroups(root, &mut watches);
         }
         let is_service = name.ends_with(".service") && name.contains(KUBELET);
-        let ours = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
+        let is_relevant = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
             || (event.mask.contains(EventMask::ISDIR)
                 && (is_service || pod_uid(&name).is_some() || from_log_folder(&name).is_some()));
-        if ours && events.send(Trigger::Pods).await.is_err() {
+        if is_relevant && events.send(Trigger::Pods).await.is_err() {
             return Ok(());
         }
     }
@@ -87,9 +89,14 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
 
 /// Watches the control groups of pods and services that exist, or their parents, and the log folders, whose names
 /// contain the names of pods.
-fn watch_groups(root: &Path, watches: &mut Watches) {
+fn watch_cgroups(root: &Path, watches: &mut Watches) {
     let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
-    for folder in PARENTS.iter().chain(&FOLDERS).chain(&SERVICES).chain([&LOGS]) {
+    for folder in KUBEPODS_PARENTS
+        .iter()
+        .chain(&POD_CGROUP_FOLDERS)
+        .chain(&SERVICE_PARENTS)
+        .chain([&POD_LOGS_FOLDER])
+    {
         let folder = root.join(folder);
         // Only some of these folders exist, depending on the cgroup version and the cgroup driver.
         if folder.is_dir()

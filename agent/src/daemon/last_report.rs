@@ -7,42 +7,43 @@ use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReason};
 
 use berth_host_facts::HostFacts;
-use berth_host_facts::allocated::DEVICES;
+use berth_host_facts::allocated::DEVICES_PATH;
 
 /// Copies facts that are unknown now from the previous status. `unparsed` is true if the desired networks are
 /// unknown.
 pub(super) fn merge_unknown_facts(
     status: &mut InfraNodeStatus,
-    before: &InfraNodeStatus,
+    previous: &InfraNodeStatus,
     facts: &HostFacts,
     unparsed: bool,
 ) {
     if facts.links.incomplete || unparsed {
-        status.networks.clone_from(&before.networks);
+        status.networks.clone_from(&previous.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
         // `allocated.hugepages` contains all pods that have a control group.
-        let runs = |uid: &str| facts.allocated.hugepages.contains_key(uid);
-        merge_allocations(&mut status.allocations, &before.allocations, runs);
+        let is_running = |uid: &str| facts.allocated.hugepages.contains_key(uid);
+        merge_allocations(&mut status.allocations, &previous.allocations, is_running);
     }
-    let is_unreadable =
-        |unknown: &Unknown| unknown.path == DEVICES && unknown.reason == UnknownReason::Unreadable;
+    let is_unreadable = |unknown: &Unknown| {
+        unknown.path == DEVICES_PATH && unknown.reason == UnknownReason::Unreadable
+    };
     if status.devices.is_empty() && status.unknown.iter().any(is_unreadable) {
-        status.devices.clone_from(&before.devices);
+        status.devices.clone_from(&previous.devices);
     }
 }
 
 /// Copies unknown allocations of pods that are still running.
 fn merge_allocations(
-    now: &mut Vec<Allocation>,
-    before: &[Allocation],
-    runs: impl Fn(&str) -> bool,
+    current: &mut Vec<Allocation>,
+    previous: &[Allocation],
+    is_running: impl Fn(&str) -> bool,
 ) {
-    let mut all: BTreeMap<String, Allocation> =
-        now.drain(..).map(|one| (one.pod_uid.clone(), one)).collect();
-    for old in before.iter().filter(|old| runs(&old.pod_uid)) {
-        let Some(one) = all.get_mut(&old.pod_uid) else {
-            all.insert(old.pod_uid.clone(), old.clone());
+    let mut merged: BTreeMap<String, Allocation> =
+        current.drain(..).map(|one| (one.pod_uid.clone(), one)).collect();
+    for old in previous.iter().filter(|old| is_running(&old.pod_uid)) {
+        let Some(one) = merged.get_mut(&old.pod_uid) else {
+            merged.insert(old.pod_uid.clone(), old.clone());
             continue;
         };
         one.cpus = one.cpus.take().or_else(|| old.cpus.clone());
@@ -58,14 +59,14 @@ fn merge_allocations(
         one.zones.sort_unstable();
         one.zones.dedup();
     }
-    *now = all.into_values().collect();
+    *current = merged.into_values().collect();
 }
 
 /// Copies unknown allocations of containers.
-fn merge_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
-    for old in before {
-        let Some(one) = now.iter_mut().find(|one| one.name == old.name) else {
-            now.push(old.clone());
+fn merge_containers(current: &mut Vec<AllocatedContainer>, previous: &[AllocatedContainer]) {
+    for old in previous {
+        let Some(one) = current.iter_mut().find(|one| one.name == old.name) else {
+            current.push(old.clone());
             continue;
         };
         one.cpus = one.cpus.take().or_else(|| old.cpus.clone());
@@ -76,7 +77,7 @@ fn merge_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContai
             one.devices.clone_from(&old.devices);
         }
     }
-    now.sort_by(|one, other| one.name.cmp(&other.name));
+    current.sort_by(|one, other| one.name.cmp(&other.name));
 }
 
 #[cfg(test)]
@@ -126,16 +127,16 @@ mod tests {
             ],
             &[],
         );
-        let now = || vec![allocation("a", Some("4"), &[], &[0])];
-        let mut unresponsive = status(now(), &["allocations.devices"]);
+        let reported = || vec![allocation("a", Some("4"), &[], &[0])];
+        let mut unresponsive = status(reported(), &["allocations.devices"]);
         merge_unknown_facts(&mut unresponsive, &before, &facts(&["a", "b"]), false);
         let kept =
             [allocation("a", Some("4"), &["nic"], &[0, 1]), allocation("b", None, &["gpu"], &[0])];
         assert_eq!(unresponsive.allocations, kept);
         // If all allocations are known, an allocation that is missing was released.
-        let mut answers = status(now(), &[]);
-        merge_unknown_facts(&mut answers, &before, &facts(&["a", "b"]), false);
-        assert_eq!(answers.allocations, now());
+        let mut responsive = status(reported(), &[]);
+        merge_unknown_facts(&mut responsive, &before, &facts(&["a", "b"]), false);
+        assert_eq!(responsive.allocations, reported());
     }
 
     /// The checkpoint contains the CPUs, but the kubelet, which reports the devices, is
@@ -155,18 +156,22 @@ mod tests {
                 .collect(),
             ..AllocatedContainer::default()
         };
-        let with = |containers| Allocation { containers, ..allocation("a", None, &[], &[1]) };
+        let with_containers =
+            |containers| Allocation { containers, ..allocation("a", None, &[], &[1]) };
         let before = status(
-            vec![with(vec![container("compute", Some("2"), 1), container("log", None, 2)])],
+            vec![with_containers(vec![
+                container("compute", Some("2"), 1),
+                container("log", None, 2),
+            ])],
             &[],
         );
-        let mut now = status(
-            vec![with(vec![container("compute", Some("2-3"), 0)])],
+        let mut current = status(
+            vec![with_containers(vec![container("compute", Some("2-3"), 0)])],
             &["allocations.devices"],
         );
-        merge_unknown_facts(&mut now, &before, &facts(&["a"]), false);
+        merge_unknown_facts(&mut current, &before, &facts(&["a"]), false);
         let kept = [container("compute", Some("2-3"), 1), container("log", None, 2)];
-        assert_eq!(now.allocations[0].containers, kept);
+        assert_eq!(current.allocations[0].containers, kept);
     }
 
     #[test]
@@ -176,9 +181,9 @@ mod tests {
         for (incomplete, unparsed) in [(true, false), (false, true), (false, false)] {
             let mut facts = HostFacts::default();
             facts.links.incomplete = incomplete;
-            let mut now = InfraNodeStatus::default();
-            merge_unknown_facts(&mut now, &before, &facts, unparsed);
-            assert_eq!(now.networks.len(), usize::from(incomplete || unparsed));
+            let mut current = InfraNodeStatus::default();
+            merge_unknown_facts(&mut current, &before, &facts, unparsed);
+            assert_eq!(current.networks.len(), usize::from(incomplete || unparsed));
         }
     }
 }

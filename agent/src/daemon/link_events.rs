@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
 use berth_host_facts::links::Links;
-use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, split_messages};
+use berth_host_facts::netlink::{RTM_NEWLINK, link_index, message_kind, split_messages};
 
 /// Links whose events start a cycle.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct WatchedLinks {
     names: BTreeSet<String>,
     /// True if any new link may be a desired uplink, because an uplink that is selected by address does not
     /// exist yet.
-    any: bool,
+    any_new_link: bool,
     /// Notified when a host network is desired.
     pub(super) network_desired: Arc<Notify>,
 }
@@ -51,9 +51,9 @@ const IFLA_MASTER: u16 = 10;
 
 /// Size of the receive buffer. When an uplink with a thousand VLAN links goes down, the kernel
 /// sends about 20 MB.
-const BUFFER: usize = 16 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 /// Pause after an overflow of the socket.
-pub(super) const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const OVERFLOW_DELAY: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {
     /// Returns the selection of a single link.
@@ -79,17 +79,22 @@ impl WatchedLinks {
             spec.networks.iter().filter_map(|n| n.bridge.as_ref().map(ToString::to_string)),
         );
         let has_networks = !spec.networks.is_empty();
-        let ours: BTreeSet<&str> =
-            links.all.iter().filter(|link| link.is_ours()).map(|link| link.name.as_str()).collect();
-        names.extend(ours.iter().map(|name| (*name).to_owned()));
-        let matters = |link: &&berth_host_facts::links::Link| {
-            let on_ours = link.master.as_ref().is_some_and(|master| ours.contains(master.as_str()));
-            link.is_ours()
-                || on_ours
+        let berth_links: BTreeSet<&str> = links
+            .all
+            .iter()
+            .filter(|link| link.is_created_by_berth())
+            .map(|link| link.name.as_str())
+            .collect();
+        names.extend(berth_links.iter().map(|name| (*name).to_owned()));
+        let is_watched = |link: &&berth_host_facts::links::Link| {
+            let is_berth_port =
+                link.master.as_ref().is_some_and(|master| berth_links.contains(master.as_str()));
+            link.is_created_by_berth()
+                || is_berth_port
                 || names.contains(link.name.as_str())
                 || (has_networks && link.is_uplink())
         };
-        let indexes = links.all.iter().filter(matters).filter_map(|link| link.index).collect();
+        let indexes = links.all.iter().filter(is_watched).filter_map(|link| link.index).collect();
         let exists = |selector: &UplinkSelector| {
             links.uplinks().any(|link| {
                 let mac = selector.mac.map(|mac| mac.to_string());
@@ -97,21 +102,21 @@ impl WatchedLinks {
                     || (selector.pci_address.is_some() && link.pci_address == selector.pci_address)
             })
         };
-        let any = uplinks().any(|selector| selector.name.is_none() && !exists(selector));
-        Self { indexes, names, any, ..Self::default() }
+        let any_new_link = uplinks().any(|selector| selector.name.is_none() && !exists(selector));
+        Self { indexes, names, any_new_link, ..Self::default() }
     }
 }
 
 /// Opens a socket for events. Without root the kernel limits its buffer, and overflows occur earlier.
-pub(super) fn socket() -> io::Result<TokioSocket> {
+pub(super) fn open_socket() -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
     let inner = socket.socket_mut();
     inner.bind(&SocketAddr::new(0, 0))?;
     for group in GROUPS {
         inner.add_membership(group)?;
     }
-    if setsockopt(&*inner, sockopt::RcvBufForce, &BUFFER).is_err() {
-        setsockopt(&*inner, sockopt::RcvBuf, &BUFFER)?;
+    if setsockopt(&*inner, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
+        setsockopt(&*inner, sockopt::RcvBuf, &RECEIVE_BUFFER_BYTES)?;
     }
     Ok(socket)
 }
@@ -123,7 +128,7 @@ pub(super) async fn watch(
     events: Sender<Trigger>,
 ) {
     loop {
-        let matters = match socket.recv_from_full().await {
+        let is_relevant = match socket.recv_from_full().await {
             Ok((datagram, _)) => {
                 let watched_links = watched_links.lock().unwrap_or_else(PoisonError::into_inner);
                 split_messages(&datagram)
@@ -131,11 +136,11 @@ pub(super) async fn watch(
             }
             // The socket overflowed, and events were lost, so all links must be read.
             Err(_) => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(OVERFLOW_DELAY).await;
                 true
             }
         };
-        if matters && events.try_send(Trigger::Links).is_err() && events.is_closed() {
+        if is_relevant && events.try_send(Trigger::Links).is_err() && events.is_closed() {
             return;
         }
     }
@@ -143,12 +148,13 @@ pub(super) async fn watch(
 
 /// Returns true if a message of the kernel is about a selected link.
 pub(super) fn is_about_watched_link(message: &[u8], watched_links: &WatchedLinks) -> bool {
-    let Some(kind) = kind(message) else { return false };
-    let known = link_number(message).is_some_and(|index| watched_links.indexes.contains(&index));
-    if known || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
-        return known && kind <= RTM_NEWADDR + 1;
+    let Some(kind) = message_kind(message) else { return false };
+    let is_watched_index =
+        link_index(message).is_some_and(|index| watched_links.indexes.contains(&index));
+    if is_watched_index || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
+        return is_watched_index && kind <= RTM_NEWADDR + 1;
     }
-    if watched_links.any {
+    if watched_links.any_new_link {
         return true;
     }
     let attributes = NlasIterator::new(message.get(32..).unwrap_or_default()).flatten();
@@ -196,13 +202,16 @@ mod tests {
     #[test]
     fn only_messages_about_selected_links_are_relevant() {
         let watched_links = WatchedLinks::single(7, "bond0");
-        let seven = 7_u32.to_ne_bytes();
+        let index_bytes = 7_u32.to_ne_bytes();
         for (event, expected) in [
             (message(RTM_NEWLINK, 7, &[]), true),
             (message(RTM_NEWADDR, 7, &[]), true),
             (message(RTM_DELLINK, 8, &[]), false),
-            (message(RTM_NEWADDR, 8, &[(IFLA_MASTER, &seven)]), false),
-            (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"veth1\0"), (IFLA_MASTER, &seven)]), true),
+            (message(RTM_NEWADDR, 8, &[(IFLA_MASTER, &index_bytes)]), false),
+            (
+                message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"veth1\0"), (IFLA_MASTER, &index_bytes)]),
+                true,
+            ),
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"bond0\0")]), true),
             (message(RTM_NEWLINK, 8, &[(IFLA_IFNAME, b"veth1\0")]), false),
         ] {

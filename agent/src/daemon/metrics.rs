@@ -18,22 +18,22 @@ use crate::plan::Plan;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
 
-type Number = Gauge<f64, AtomicU64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Pool {
+struct HugepageLabels {
     zone: u32,
     size: String,
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
+struct KindLabel {
     kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Network {
+struct NetworkLabels {
     network: String,
     state: &'static str,
 }
@@ -48,49 +48,49 @@ pub(super) struct ResultLabel {
 pub(super) struct Metrics {
     registry: Registry,
     pub(super) cycles: Counter,
-    pub(super) cycle_seconds: Number,
+    pub(super) cycle_seconds: FloatGauge,
     pub(super) changes: Family<ResultLabel, Counter>,
     pub(super) drift: Counter,
     faults: Gauge,
-    waiting: Family<Kind, Gauge>,
-    hugepages: Family<Pool, Gauge>,
-    available: Number,
-    ksm: Family<Kind, Gauge>,
+    pending_changes: Family<KindLabel, Gauge>,
+    hugepages: Family<HugepageLabels, Gauge>,
+    memory_available: FloatGauge,
+    ksm: Family<KindLabel, Gauge>,
     ksm_running: Gauge,
-    networks: Family<Network, Gauge>,
-    certificate: Family<Vec<(&'static str, &'static str)>, Number>,
-    cpu_seconds: Number,
-    resident: Number,
+    networks: Family<NetworkLabels, Gauge>,
+    certificate: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
+    cpu_seconds: FloatGauge,
+    resident_bytes: FloatGauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let build = vec![("version", env!("CARGO_PKG_VERSION"))];
-        registry.register("berth_agent_build", "Version of the agent", Info::new(build));
+        let build_info = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("berth_agent_build", "Version of the agent", Info::new(build_info));
         let metrics = Self {
             registry,
             cycles: Counter::default(),
-            cycle_seconds: Number::default(),
+            cycle_seconds: FloatGauge::default(),
             changes: Family::default(),
             drift: Counter::default(),
             faults: Gauge::default(),
-            waiting: Family::default(),
+            pending_changes: Family::default(),
             hugepages: Family::default(),
-            available: Number::default(),
+            memory_available: FloatGauge::default(),
             ksm: Family::default(),
             ksm_running: Gauge::default(),
             networks: Family::default(),
             certificate: Family::default(),
-            cpu_seconds: Number::default(),
-            resident: Number::default(),
+            cpu_seconds: FloatGauge::default(),
+            resident_bytes: FloatGauge::default(),
         };
-        metrics.registered()
+        metrics.register_all()
     }
 }
 
 impl Metrics {
-    fn registered(mut self) -> Self {
+    fn register_all(mut self) -> Self {
         let r = &mut self.registry;
         r.register("berth_agent_cycles", "Reconcile cycles", self.cycles.clone());
         r.register(
@@ -105,13 +105,17 @@ impl Metrics {
             self.drift.clone(),
         );
         r.register("berth_agent_manifest_faults", "Faults in the manifest", self.faults.clone());
-        r.register("berth_agent_changes_waiting", "Changes that are pending", self.waiting.clone());
+        r.register(
+            "berth_agent_changes_waiting",
+            "Changes that are pending",
+            self.pending_changes.clone(),
+        );
         r.register(
             "berth_hugepages",
             "Huge pages by NUMA zone, size and state",
             self.hugepages.clone(),
         );
-        r.register("berth_memory_available_bytes", "MemAvailable", self.available.clone());
+        r.register("berth_memory_available_bytes", "MemAvailable", self.memory_available.clone());
         r.register("berth_ksm_pages", "Pages of /sys/kernel/mm/ksm by file", self.ksm.clone());
         r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
         r.register(
@@ -128,7 +132,7 @@ impl Metrics {
         r.register(
             "process_resident_memory_bytes",
             "Resident memory of the agent",
-            self.resident.clone(),
+            self.resident_bytes.clone(),
         );
         self
     }
@@ -137,29 +141,34 @@ impl Metrics {
     pub(super) fn update_host(
         &self,
         facts: &HostFacts,
-        shape: &HostSettings,
+        settings: &HostSettings,
         plan: &Plan,
         faults: usize,
     ) {
         self.faults.set(saturating_i64(faults as u64));
         let blocked = plan.blocked_changes();
-        self.waiting.get_or_create(&Kind { kind: "blocked" }).set(saturating_i64(blocked as u64));
+        self.pending_changes
+            .get_or_create(&KindLabel { kind: "blocked" })
+            .set(saturating_i64(blocked as u64));
         let possible = plan.changes.len() - blocked;
-        self.waiting.get_or_create(&Kind { kind: "possible" }).set(saturating_i64(possible as u64));
+        self.pending_changes
+            .get_or_create(&KindLabel { kind: "possible" })
+            .set(saturating_i64(possible as u64));
         for zone in &facts.zones {
             for pool in &zone.hugepages {
                 let states =
                     [("total", Some(pool.total)), ("free", pool.free), ("surplus", pool.surplus)];
                 for (state, count) in states {
                     let Some(count) = count else { continue };
-                    let label = Pool { zone: zone.id, size: pool.size.to_string(), state };
+                    let label =
+                        HugepageLabels { zone: zone.id, size: pool.size.to_string(), state };
                     self.hugepages.get_or_create(&label).set(saturating_i64(count));
                 }
             }
         }
-        if let Some(available) = shape.available {
+        if let Some(available) = settings.available {
             #[expect(clippy::cast_precision_loss, reason = "a gauge; exact up to 8 PiB")]
-            self.available.set(available.0 as f64);
+            self.memory_available.set(available.0 as f64);
         }
         let ksm = &facts.ksm;
         for (kind, value) in [
@@ -170,7 +179,7 @@ impl Metrics {
             ("skipped", ksm.pages_skipped),
         ] {
             if let Some(value) = value {
-                self.ksm.get_or_create(&Kind { kind }).set(saturating_i64(value));
+                self.ksm.get_or_create(&KindLabel { kind }).set(saturating_i64(value));
             }
         }
         self.ksm_running.set((ksm.run == Some(1)).into());
@@ -184,7 +193,7 @@ impl Metrics {
             for (state, count) in
                 [("ready", network.ready), ("pending", network.pending), ("failed", network.failed)]
             {
-                let label = Network { network: network.name.clone(), state };
+                let label = NetworkLabels { network: network.name.clone(), state };
                 self.networks.get_or_create(&label).set(count.into());
             }
         }
@@ -194,9 +203,9 @@ impl Metrics {
     /// value.
     pub(super) fn update_certificate(&self, certificate: Option<Validity>) {
         self.certificate.clear();
-        let end =
+        let expiration =
             certificate.and_then(|validity| validity.not_after.duration_since(UNIX_EPOCH).ok());
-        if let Some(end) = end {
+        if let Some(end) = expiration {
             self.certificate.get_or_create(&Vec::new()).set(end.as_secs_f64());
         }
     }
@@ -204,7 +213,7 @@ impl Metrics {
     /// Updates the resource usage of the agent.
     pub(super) fn update_process(&self, cpu_seconds: f64, resident_bytes: f64) {
         self.cpu_seconds.set(cpu_seconds);
-        self.resident.set(resident_bytes);
+        self.resident_bytes.set(resident_bytes);
     }
 
     /// Returns the metrics in the text format of OpenMetrics.

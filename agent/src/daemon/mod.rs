@@ -10,6 +10,7 @@ mod cycle;
 mod desired;
 mod events;
 mod filter_events;
+mod http_pages;
 mod kubelet_events;
 mod last_report;
 mod link_events;
@@ -18,7 +19,6 @@ mod problems;
 mod publisher;
 mod retries;
 mod settings;
-mod site;
 mod state;
 mod status;
 mod trigger;
@@ -35,7 +35,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::cluster::{self, Store};
 use berth_host_facts::root::Root;
 use berth_runtime::serve;
-pub use berth_runtime::serve::Listen;
+pub use berth_runtime::serve::ListenAddress;
 use berth_runtime::token_bucket::TokenBucket;
 use cycle::Worker;
 pub use settings::{Settings, Source};
@@ -88,57 +88,59 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
     }
-    let mut end = signal(SignalKind::terminate())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut reload = signal(SignalKind::hangup())?;
     tokio::spawn(watchdog(Arc::clone(&state)));
 
     let mut worker =
         Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), watched_links);
-    let _joined = match &settings.source {
+    let _cluster_tasks = match &settings.source {
         Source::File(_) => None,
-        Source::Cluster(cluster) => Some(join(cluster, &mut worker, &state, sender).await?),
+        Source::Cluster(cluster) => {
+            Some(connect_to_cluster(cluster, &mut worker, &state, sender).await?)
+        }
     };
     let mut trigger = Trigger::Start;
     let mut token_bucket = TokenBucket::new(LINK_EVENT_RATE_LIMIT.0, LINK_EVENT_RATE_LIMIT.1);
-    let mut last_full = Instant::now();
+    let mut last_full_cycle = Instant::now();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
             worker.run(trigger);
             worker
         });
-        let done = tokio::select! {
+        let result = tokio::select! {
             done = &mut cycle => done,
-            _ = end.recv() => return stop(&root, Some(cycle)).await,
+            _ = terminate.recv() => return stop(&root, Some(cycle)).await,
             _ = interrupt.recv() => return stop(&root, Some(cycle)).await,
         };
-        worker = done.context("the cycle panicked, which is a bug of berth-agent")?;
+        worker = result.context("the cycle panicked, which is a bug of berth-agent")?;
         if trigger == Trigger::Start {
             notify_systemd(&[sd_notify::NotifyState::Ready]);
         }
         notify_systemd(&[sd_notify::NotifyState::Status(&state.summary())]);
         // A cycle of link events reads only links, and must not delay the next full cycle.
         if trigger != Trigger::Links {
-            last_full = Instant::now();
+            last_full_cycle = Instant::now();
         }
-        let next = worker.time_until_next_cycle(settings.interval, last_full.elapsed());
+        let next = worker.time_until_next_cycle(settings.interval, last_full_cycle.elapsed());
         let next = Instant::now() + next;
         trigger = tokio::select! {
             () = sleep_until(next) => Trigger::Timer,
-            Some(event) = events.recv() => debounced(event, &mut events).await,
+            Some(event) = events.recv() => debounce(event, &mut events).await,
             _ = reload.recv() => Trigger::Manifest,
-            _ = end.recv() => return stop(&root, None).await,
+            _ = terminate.recv() => return stop(&root, None).await,
             _ = interrupt.recv() => return stop(&root, None).await,
         };
         if trigger == Trigger::Links {
-            let turn = async {
+            let wait_for_token = async {
                 while let Err(wait) = token_bucket.take(std::time::Instant::now()) {
                     tokio::time::sleep(wait).await;
                 }
             };
             tokio::select! {
-                () = turn => {}
-                _ = end.recv() => return stop(&root, None).await,
+                () = wait_for_token => {}
+                _ = terminate.recv() => return stop(&root, None).await,
                 _ = interrupt.recv() => return stop(&root, None).await,
             }
         }
@@ -146,7 +148,7 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Connects the daemon to the cluster.
-async fn join(
+async fn connect_to_cluster(
     settings: &cluster::Settings,
     worker: &mut Worker,
     state: &Arc<State>,
@@ -154,12 +156,12 @@ async fn join(
 ) -> anyhow::Result<cluster::ClusterTasks> {
     let store = Arc::new(Store::default());
     let (sender, events_to_emit) = mpsc::channel(64);
-    worker.join(Arc::clone(&store), sender.clone());
-    let reports = {
+    worker.connect_to_cluster(Arc::clone(&store), sender.clone());
+    let latest_report = {
         let state = Arc::clone(state);
         Arc::new(move || state.report())
     };
-    let alive = {
+    let is_alive = {
         let state = Arc::clone(state);
         Arc::new(move || state.is_alive())
     };
@@ -168,13 +170,14 @@ async fn join(
         // If the channel is full, the task waits until it has room.
         tokio::spawn(async move { events.send(Trigger::Manifest).await.unwrap_or_default() });
     };
-    cluster::join(settings, &store, reports, (sender, events_to_emit), alive, wake).await
+    cluster::start_tasks(settings, &store, latest_report, (sender, events_to_emit), is_alive, wake)
+        .await
 }
 
 /// Returns true if a uevent of the kernel starts a cycle.
 #[must_use]
-pub fn is_relevant(uevent: &[u8]) -> bool {
-    watch::trigger(uevent).is_some()
+pub fn is_relevant_uevent(uevent: &[u8]) -> bool {
+    watch::uevent_trigger(uevent).is_some()
 }
 
 /// Returns true if a netlink message is about the link with this index or name.
@@ -185,20 +188,20 @@ pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
 
 /// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, which includes the work
 /// of all others.
-async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
+async fn debounce(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
-    let mut most = first;
+    let mut greatest = first;
     // Link events have a short debounce, because a tenant may be without a network until the next
     // cycle.
     let limits =
-        |most| if most == Trigger::Links { LINKS_DEBOUNCE } else { (DEBOUNCE, MAX_DEBOUNCE) };
-    while begin.elapsed() < limits(most).1 {
-        match timeout(limits(most).0, events.recv()).await {
-            Ok(Some(event)) => most = most.max(event),
+        |trigger| if trigger == Trigger::Links { LINKS_DEBOUNCE } else { (DEBOUNCE, MAX_DEBOUNCE) };
+    while begin.elapsed() < limits(greatest).1 {
+        match timeout(limits(greatest).0, events.recv()).await {
+            Ok(Some(event)) => greatest = greatest.max(event),
             Ok(None) | Err(_) => break,
         }
     }
-    most
+    greatest
 }
 
 async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
@@ -234,8 +237,8 @@ async fn watchdog(state: Arc<State>) {
 }
 
 /// Notifies systemd; without systemd this is a no-op.
-fn notify_systemd(what: &[sd_notify::NotifyState]) {
-    if let Err(error) = sd_notify::notify(what) {
+fn notify_systemd(states: &[sd_notify::NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "failed to notify systemd");
     }
 }

@@ -63,13 +63,13 @@ pub(super) struct ProblemLog(BTreeSet<Problem>);
 
 impl ProblemLog {
     /// Logs new and resolved problems.
-    pub(super) fn update(&mut self, now: BTreeSet<Problem>) {
-        for problem in now.difference(&self.0) {
+    pub(super) fn update(&mut self, current: BTreeSet<Problem>) {
+        for problem in current.difference(&self.0) {
             problem.warn();
         }
-        for problem in self.0.difference(&now) {
+        for problem in self.0.difference(&current) {
             tracing::info!(%problem, "resolved");
         }
-        self.0 = now;
+        self.0 = current;
     }
 }

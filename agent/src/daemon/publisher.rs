@@ -64,20 +64,23 @@ impl Publisher {
     }
 
     /// Connects the publisher to the cluster.
-    pub(super) fn join(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
+    pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
         self.cluster = Some(Cluster { store, sender, events: EventLog::default() });
     }
 
     /// Publishes the results of a cycle.
     pub(super) fn publish(&mut self, cycle: &Cycle) {
-        let Cycle { desired, converged: Converged { outcomes, plan, facts, stopped, .. }, .. } =
-            *cycle;
+        let Cycle {
+            desired,
+            converged: Converged { outcomes, plan, facts, blocked_reason, .. },
+            ..
+        } = *cycle;
         if let Ok(mut watched_links) = self.watched_links.lock() {
             watched_links.update(&facts.links, &desired.spec);
         }
-        let stopped = stopped.as_ref().map(ToString::to_string);
+        let blocked_reason = blocked_reason.as_ref().map(ToString::to_string);
         let faults: Vec<Fault> = desired.faults.iter().chain(&plan.faults).cloned().collect();
-        let mut report = report::status_with(facts, plan.reserved_cpus.as_ref());
+        let mut report = report::status_with_reserved_cpus(facts, plan.reserved_cpus.as_ref());
         if let Some(cluster) = &mut self.cluster {
             cluster.store.add_cluster_facts(&mut report);
             for event in cluster.events.new_events(outcomes, &faults, &plan.changes) {
@@ -91,29 +94,34 @@ impl Publisher {
             facts,
             plan,
             faults: &faults,
-            waiting: desired.waiting.as_deref(),
-            stopped: stopped.as_deref(),
+            not_applied_reason: desired.not_applied_reason.as_deref(),
+            blocked_reason: blocked_reason.as_deref(),
             spec: &desired.spec,
             kvm: &report.capabilities.kvm,
             certificate,
         });
-        self.problems.update(problems(cycle, &faults, stopped.as_deref(), &conditions));
+        self.problems.update(collect_problems(
+            cycle,
+            &faults,
+            blocked_reason.as_deref(),
+            &conditions,
+        ));
 
         let mut inner = self.state.lock();
         inner.count_outcomes(outcomes);
         // This is the last status of this process or, in its first cycle, the status that an earlier process wrote to
         // the API server.
-        let last = inner.node.take().and_then(|node| node.status);
-        let last = last.or_else(|| self.cluster.as_ref()?.store.status());
+        let last_status = inner.node.take().and_then(|node| node.status);
+        let last_status = last_status.or_else(|| self.cluster.as_ref()?.store.status());
         let input = status::Input {
             facts,
             desired,
             networks: &plan.networks,
             conditions,
             changes: inner.changes.iter().map(|(_, change)| change.clone()).collect(),
-            before: last.as_ref(),
+            previous: last_status.as_ref(),
         };
-        inner.store(cycle, status::build(report, input), faults, stopped);
+        inner.store_results(cycle, status::build(report, input), faults, blocked_reason);
         inner.metrics.update_certificate(certificate);
         drop(inner);
         if let Some(cluster) = &self.cluster {
@@ -126,7 +134,7 @@ impl Inner {
     /// Counts outcomes in the metrics, and adds them to the changes of the status.
     fn count_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
-            let result = label(outcome.result);
+            let result = result_label(outcome.result);
             self.metrics.changes.get_or_create(&ResultLabel { result }).inc();
         }
         let corrected = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
@@ -137,27 +145,27 @@ impl Inner {
     }
 
     /// Stores the status and the metrics of a cycle.
-    fn store(
+    fn store_results(
         &mut self,
         cycle: &Cycle,
         status: InfraNodeStatus,
         faults: Vec<Fault>,
-        stopped: Option<String>,
+        blocked_reason: Option<String>,
     ) {
-        let Cycle { desired, converged: Converged { plan, facts, shape, .. }, .. } = *cycle;
+        let Cycle { desired, converged: Converged { plan, facts, settings, .. }, .. } = *cycle;
         self.metrics.update_networks(&status.networks);
         let mut node = InfraNode::new(&cycle.node, desired.spec.clone());
         node.status = Some(status);
         self.node = Some(node);
         self.applied_generation.clone_from(&desired.generation);
         // While the desired state is unknown, a bridge that is missing may be desired.
-        let unparsed = desired.waiting.is_some()
+        let networks_unknown = desired.not_applied_reason.is_some()
             || faults.iter().any(|fault| fault.concerns_part(Part::Networks));
-        self.bridges = if unparsed { None } else { status::bridges(&facts.links) };
-        self.labels_in_use = shape.pods.not_drained_reason().is_some();
-        self.memory.clone_from(&facts.kubelet.memory_state);
-        self.waiting = desired.waiting.clone().or(stopped);
-        self.metrics.update_host(facts, shape, plan, faults.len());
+        self.bridges = if networks_unknown { None } else { status::bridges(&facts.links) };
+        self.labels_in_use = settings.pods.not_drained_reason().is_some();
+        self.memory_state.clone_from(&facts.kubelet.memory_state);
+        self.not_applied_reason = desired.not_applied_reason.clone().or(blocked_reason);
+        self.metrics.update_host(facts, settings, plan, faults.len());
         self.faults = faults;
         self.ready = true;
         self.metrics.cycles.inc();
@@ -169,10 +177,10 @@ impl Inner {
 }
 
 /// Returns all problems that this cycle found.
-fn problems(
+fn collect_problems(
     cycle: &Cycle,
     faults: &[Fault],
-    stopped: Option<&str>,
+    blocked_reason: Option<&str>,
     conditions: &[Condition],
 ) -> BTreeSet<Problem> {
     let Converged { outcomes, facts, .. } = cycle.converged;
@@ -181,8 +189,8 @@ fn problems(
     let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
     let expiring = credential.filter(|condition| condition.status == "False");
     let mut problems: BTreeSet<Problem> = faults.iter().cloned().map(Problem::Fault).collect();
-    problems.extend(cycle.desired.waiting.clone().map(Problem::NotApplied));
-    problems.extend(stopped.map(|reason| Problem::Suspended(reason.to_owned())));
+    problems.extend(cycle.desired.not_applied_reason.clone().map(Problem::NotApplied));
+    problems.extend(blocked_reason.map(|reason| Problem::Suspended(reason.to_owned())));
     let warnings = facts.notes.warnings.iter();
     problems.extend(warnings.map(|warning| Problem::Warning(warning.to_string())));
     problems.extend(blocked.map(|outcome| Problem::Blocked {
@@ -193,7 +201,7 @@ fn problems(
     problems
 }
 
-const fn label(result: ChangeResult) -> &'static str {
+const fn result_label(result: ChangeResult) -> &'static str {
     match result {
         ChangeResult::Done => "Done",
         ChangeResult::Partial => "Partial",

@@ -9,9 +9,9 @@ use crate::apply::Converged;
 use crate::plan::{AttemptId, Change, ChangeId};
 
 /// First and longest retry interval.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+const BACKOFF_LIMITS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 /// Retry interval of a failed change of links after a link event.
-const RETRY_LINKS: Duration = Duration::from_secs(5);
+const LINK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Changes whose last attempt failed or was applied only in part, with the time of the next retry.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct RetryTracker {
 
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
-    next: Instant,
+    next_retry: Instant,
     backoff: Duration,
 }
 
@@ -37,23 +37,25 @@ impl RetryTracker {
     /// change itself may have caused the event.
     pub(super) fn retry_links_soon(&mut self, now: Instant) {
         let failures = &self.link_failures;
-        let of_links = self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
-        for (_, attempt) in of_links {
-            attempt.next = attempt.next.min(now + RETRY_LINKS);
-            attempt.backoff = BACKOFF.0 / 2;
+        let link_attempts =
+            self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
+        for (_, attempt) in link_attempts {
+            attempt.next_retry = attempt.next_retry.min(now + LINK_RETRY_INTERVAL);
+            attempt.backoff = BACKOFF_LIMITS.0 / 2;
         }
     }
 
     /// Returns the attempts whose next retry is in the future.
-    pub(super) fn waiting_attempts(&self, now: Instant) -> BTreeSet<AttemptId> {
-        let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next > now);
+    pub(super) fn postponed_attempts(&self, now: Instant) -> BTreeSet<AttemptId> {
+        let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next_retry > now);
         postponed.map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for
     /// the timer.
     pub(super) fn time_until_retry(&self, now: Instant) -> Option<Duration> {
-        let next = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
+        let next =
+            self.attempts.values().map(|attempt| attempt.next_retry).filter(|next| *next > now);
         next.map(|next| next.saturating_duration_since(now)).min()
     }
 
@@ -66,20 +68,21 @@ impl RetryTracker {
     /// longer pending.
     pub(super) fn record(&mut self, converged: &Converged, now: Instant) {
         for id in &converged.incomplete_attempts {
-            let first = Attempt { next: now, backoff: BACKOFF.0 / 2 };
-            let attempt = self.attempts.entry(id.clone()).or_insert(first);
-            attempt.backoff = (attempt.backoff * 2).min(BACKOFF.1);
-            attempt.next = now + attempt.backoff;
+            let initial = Attempt { next_retry: now, backoff: BACKOFF_LIMITS.0 / 2 };
+            let attempt = self.attempts.entry(id.clone()).or_insert(initial);
+            attempt.backoff = (attempt.backoff * 2).min(BACKOFF_LIMITS.1);
+            attempt.next_retry = now + attempt.backoff;
         }
-        let of_links = converged.plan.changes.iter().filter(|change| change.links().is_some());
-        let pending_links: BTreeSet<&ChangeId> = of_links.map(|change| &change.id).collect();
+        let link_changes =
+            converged.plan.changes.iter().filter(|change| change.link_work().is_some());
+        let pending_links: BTreeSet<&ChangeId> = link_changes.map(|change| &change.id).collect();
         for outcome in converged.outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
             let error = outcome.message.clone().unwrap_or_default();
             self.link_failures.insert(outcome.id.clone(), error);
         }
         self.link_failures.retain(|id, _| pending_links.contains(id));
-        let possible = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
-        let pending: BTreeSet<AttemptId> = possible.map(Change::desired).collect();
+        let unblocked = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
+        let pending: BTreeSet<AttemptId> = unblocked.map(Change::desired_attempt).collect();
         self.attempts.retain(|id, _| pending.contains(id));
     }
 }
@@ -92,18 +95,18 @@ mod tests {
     fn a_postponed_attempt_waits_until_its_retry_or_a_reset() {
         let now = Instant::now();
         let id = AttemptId { change: ChangeId::KubeletCheckpoint, values: Vec::new() };
-        let attempt = Attempt { next: now + BACKOFF.0, backoff: BACKOFF.0 };
+        let attempt = Attempt { next_retry: now + BACKOFF_LIMITS.0, backoff: BACKOFF_LIMITS.0 };
         let mut retries =
             RetryTracker { attempts: [(id.clone(), attempt)].into(), ..RetryTracker::default() };
-        assert_eq!(retries.time_until_retry(now), Some(BACKOFF.0));
-        assert!(retries.waiting_attempts(now).contains(&id));
-        assert!(retries.waiting_attempts(now + BACKOFF.0).is_empty(), "the retry is due");
+        assert_eq!(retries.time_until_retry(now), Some(BACKOFF_LIMITS.0));
+        assert!(retries.postponed_attempts(now).contains(&id));
+        assert!(retries.postponed_attempts(now + BACKOFF_LIMITS.0).is_empty(), "the retry is due");
         // A link event does not affect this attempt.
         retries.retry_links_soon(now);
-        assert_eq!(retries.time_until_retry(now), Some(BACKOFF.0));
+        assert_eq!(retries.time_until_retry(now), Some(BACKOFF_LIMITS.0));
         retries.link_failures.insert(id.change.clone(), String::new());
         retries.retry_links_soon(now);
-        assert_eq!(retries.time_until_retry(now), Some(RETRY_LINKS));
+        assert_eq!(retries.time_until_retry(now), Some(LINK_RETRY_INTERVAL));
         retries.reset();
         assert_eq!(retries.time_until_retry(now), None);
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cluster;
-use berth_runtime::serve::Listen;
+use berth_runtime::serve::ListenAddress;
 
 /// Settings of the command line.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub struct Settings {
     /// True if the agent only reports and never changes the host.
     pub observe: bool,
     /// Addresses of the HTTP server.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenAddress>,
     /// Interval of the timer.
     pub interval: Duration,
 }

@@ -25,13 +25,13 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Inner {
     /// Time of the last progress: a cycle, or a step of a long change.
-    progress: Instant,
+    last_progress: Instant,
     /// True while a cycle runs.
     busy: bool,
     /// True after the first cycle.
     pub(super) ready: bool,
     /// Reason why the desired state is not applied.
-    pub(super) waiting: Option<String>,
+    pub(super) not_applied_reason: Option<String>,
     /// Faults of the manifest.
     pub(super) faults: Vec<Fault>,
     /// The host as an InfraNode with its status.
@@ -43,7 +43,7 @@ pub(super) struct Inner {
     /// True if pods run that a scheduler may have placed because of a label of the Node.
     pub(super) labels_in_use: bool,
     /// Checkpoint of the kubelet's Memory Manager.
-    pub(super) memory: Option<MemoryManagerState>,
+    pub(super) memory_state: Option<MemoryManagerState>,
     /// Last changes, newest first.
     pub(super) changes: Vec<(ChangeId, ChangeStatus)>,
     /// Metrics for Prometheus.
@@ -59,16 +59,16 @@ const STUCK_TIMEOUT: Duration = Duration::from_secs(180);
 impl State {
     pub(super) fn new(interval: Duration) -> Self {
         let inner = Inner {
-            progress: Instant::now(),
+            last_progress: Instant::now(),
             busy: false,
             ready: false,
-            waiting: None,
+            not_applied_reason: None,
             faults: Vec::new(),
             node: None,
             applied_generation: None,
             bridges: None,
             labels_in_use: true,
-            memory: None,
+            memory_state: None,
             changes: Vec::new(),
             metrics: Metrics::default(),
         };
@@ -83,18 +83,18 @@ impl State {
     /// Marks the start of a cycle.
     pub(super) fn mark_cycle_started(&self) {
         self.lock().busy = true;
-        self.progress();
+        self.record_progress();
     }
 
     /// Marks the end of a cycle.
     pub(super) fn mark_cycle_ended(&self) {
         self.lock().busy = false;
-        self.progress();
+        self.record_progress();
     }
 
     /// Records that the cycle made progress.
-    pub(super) fn progress(&self) {
-        self.lock().progress = Instant::now();
+    pub(super) fn record_progress(&self) {
+        self.lock().last_progress = Instant::now();
     }
 
     /// Returns the report to publish; `None` before the end of the first cycle.
@@ -106,7 +106,7 @@ impl State {
             applied_generation: inner.applied_generation.clone(),
             bridges: inner.bridges.clone(),
             labels_in_use: inner.labels_in_use,
-            memory: inner.memory.clone(),
+            memory_state: inner.memory_state.clone(),
         })
     }
 
@@ -114,7 +114,7 @@ impl State {
     pub(super) fn is_alive(&self) -> bool {
         let inner = self.lock();
         let idle = if inner.busy { Duration::ZERO } else { self.interval };
-        inner.progress.elapsed() < idle + STUCK_TIMEOUT
+        inner.last_progress.elapsed() < idle + STUCK_TIMEOUT
     }
 
     /// Returns the status line for `systemctl status`.
@@ -122,8 +122,8 @@ impl State {
         let inner = self.lock();
         let count =
             |result| inner.changes.iter().filter(|(_, change)| change.result == result).count();
-        if let Some(waiting) = &inner.waiting {
-            return waiting.clone();
+        if let Some(reason) = &inner.not_applied_reason {
+            return reason.clone();
         }
         let (blocked, failed) = (count(ChangeResult::Blocked), count(ChangeResult::Failed));
         match (inner.faults.len(), blocked, failed) {

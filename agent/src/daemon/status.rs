@@ -24,12 +24,12 @@ pub(super) struct Input<'a> {
     pub(super) conditions: Vec<Condition>,
     pub(super) changes: Vec<ChangeStatus>,
     /// The previous status, for facts that are unknown now.
-    pub(super) before: Option<&'a InfraNodeStatus>,
+    pub(super) previous: Option<&'a InfraNodeStatus>,
 }
 
 /// Adds the results of a cycle to a report of the host, and returns the complete status of the InfraNode.
 pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
-    let Input { facts, desired, networks, mut conditions, changes, before } = input;
+    let Input { facts, desired, networks, mut conditions, changes, previous } = input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);
     for condition in &mut conditions {
         condition.observed_generation = observed_generation;
@@ -41,9 +41,9 @@ pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
         networks: networks.iter().map(NetworkState::status).collect(),
         ..report
     };
-    if let Some(before) = before {
+    if let Some(previous) = previous {
         let unparsed = desired.unparsed.parts.contains(&Part::Networks);
-        last_report::merge_unknown_facts(&mut status, before, facts, unparsed);
+        last_report::merge_unknown_facts(&mut status, previous, facts, unparsed);
     }
     status.truncate_to_schema();
     status

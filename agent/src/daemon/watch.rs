@@ -30,7 +30,7 @@ impl Drop for Watches {
 }
 
 /// Multicast group of the kernel's own uevents; the next group contains those of udev.
-const KERNEL: u32 = 1;
+const KERNEL_UEVENT_GROUP: u32 = 1;
 /// Pause after an error of the socket.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -46,14 +46,14 @@ pub(super) fn start_watches(
 ) -> anyhow::Result<Watches> {
     let mut watches = Vec::new();
     if let Some(manifest) = manifest {
-        watches.push(manifest_changes(manifest, events.clone())?);
+        watches.push(watch_manifest(manifest, events.clone())?);
     }
     watches.push(tokio::spawn(kubelet_events::watch(root.path().to_owned(), events.clone())));
     if !root.is_live() {
         return Ok(Watches(watches));
     }
     watches.push(tokio::spawn(filter_events::watch(Arc::clone(&watched_links), events.clone())));
-    match link_events::socket() {
+    match link_events::open_socket() {
         Ok(socket) => {
             watches.push(tokio::spawn(link_events::watch(socket, watched_links, events.clone())));
         }
@@ -62,14 +62,14 @@ pub(super) fn start_watches(
         }
     }
     match uevent_socket() {
-        Ok(socket) => watches.push(tokio::spawn(uevents(socket, events))),
+        Ok(socket) => watches.push(tokio::spawn(watch_uevents(socket, events))),
         Err(error) => tracing::warn!(%error, "failed to listen for uevents, relying on the timer"),
     }
     Ok(Watches(watches))
 }
 
 /// Watches the folder of the manifest, because editors and ConfigMaps replace the file.
-fn manifest_changes(manifest: &Path, events: Sender<Trigger>) -> anyhow::Result<JoinHandle<()>> {
+fn watch_manifest(manifest: &Path, events: Sender<Trigger>) -> anyhow::Result<JoinHandle<()>> {
     let (folder, name) = nearest_folder(manifest);
     let inotify = Inotify::init().context("inotify")?;
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::CREATE | WatchMask::DELETE;
@@ -106,14 +106,14 @@ fn nearest_folder(manifest: &Path) -> (PathBuf, &OsStr) {
 
 fn uevent_socket() -> std::io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_KOBJECT_UEVENT)?;
-    socket.socket_mut().bind(&SocketAddr::new(0, KERNEL))?;
+    socket.socket_mut().bind(&SocketAddr::new(0, KERNEL_UEVENT_GROUP))?;
     Ok(socket)
 }
 
-async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
+async fn watch_uevents(socket: TokioSocket, events: Sender<Trigger>) {
     loop {
         let event = match socket.recv_from_full().await {
-            Ok((message, _)) => trigger(&message),
+            Ok((message, _)) => uevent_trigger(&message),
             // The socket overflowed (ENOBUFS) and events were lost, so all devices are read.
             Err(_) => {
                 tokio::time::sleep(RECONNECT_INTERVAL).await;
@@ -130,7 +130,7 @@ async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
 
 /// Returns the trigger of a uevent, which consists of `add@/devices/...` and `KEY=value` texts,
 /// each terminated by NUL.
-pub(crate) fn trigger(message: &[u8]) -> Option<Trigger> {
+pub(crate) fn uevent_trigger(message: &[u8]) -> Option<Trigger> {
     let text = String::from_utf8_lossy(message);
     let value =
         |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -163,7 +163,7 @@ mod tests {
             ("", None),
             ("libudev\0\0\u{1}", None),
         ] {
-            assert_eq!(trigger(message.as_bytes()), event, "{message:?}");
+            assert_eq!(uevent_trigger(message.as_bytes()), event, "{message:?}");
         }
     }
 

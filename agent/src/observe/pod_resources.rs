@@ -10,7 +10,9 @@ use std::time::Duration;
 use berth_host_facts::kubelet::podresources::v1::{
     AllocatableResourcesRequest, ListPodResourcesRequest,
 };
-use berth_host_facts::kubelet::podresources::{Devices, Listed, PodResourcesError, SOCKET, cpus};
+use berth_host_facts::kubelet::podresources::{
+    Devices, PodResourcesError, PodResourcesList, SOCKET, cpus,
+};
 use berth_host_facts::root::Root;
 use berth_runtime::cli::text;
 use tonic::transport::Endpoint;
@@ -27,25 +29,27 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 /// If the kubelet does not answer, or the answer is invalid.
-pub(super) fn list(root: &Root) -> Result<Option<Listed>, PodResourcesError> {
+pub(super) fn list(root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
     let socket = root.path().join(SOCKET);
     if !root.is_live() || !root.exists(SOCKET) {
         return Ok(None);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(call)?;
-    let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, query(&socket)).await });
-    asked.map_err(|_| PodResourcesError::Timeout(TIMEOUT.as_secs()))?.map(Some)
+    let runtime = runtime.map_err(call_error)?;
+    let result = runtime.block_on(async { tokio::time::timeout(TIMEOUT, query(&socket)).await });
+    result.map_err(|_| PodResourcesError::Timeout(TIMEOUT.as_secs()))?.map(Some)
 }
 
-async fn query(socket: &Path) -> Result<Listed, PodResourcesError> {
+async fn query(socket: &Path) -> Result<PodResourcesList, PodResourcesError> {
     let address = format!("unix://{}", socket.display());
-    let endpoint = Endpoint::from_shared(address).map_err(call)?;
-    let channel =
-        endpoint.connect().await.map_err(|error| PodResourcesError::Call(text::chain(&error)))?;
+    let endpoint = Endpoint::from_shared(address).map_err(call_error)?;
+    let channel = endpoint
+        .connect()
+        .await
+        .map_err(|error| PodResourcesError::Call(text::error_chain(&error)))?;
     let mut client =
         PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
-    let listed = client.list(ListPodResourcesRequest {}).await.map_err(call)?;
+    let pods = client.list(ListPodResourcesRequest {}).await.map_err(call_error)?;
     let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
         Ok(answer) => Some(answer.into_inner()),
         Err(status) => {
@@ -55,14 +59,14 @@ async fn query(socket: &Path) -> Result<Listed, PodResourcesError> {
             None
         }
     };
-    Ok(Listed {
-        pods: listed.into_inner().pod_resources,
+    Ok(PodResourcesList {
+        pods: pods.into_inner().pod_resources,
         allocatable_cpus: allocatable.as_ref().and_then(|answer| cpus(&answer.cpu_ids)),
         devices: allocatable.map(|answer| Devices::count(&answer.devices)),
     })
 }
 
-fn call(error: impl std::fmt::Display) -> PodResourcesError {
+fn call_error(error: impl std::fmt::Display) -> PodResourcesError {
     PodResourcesError::Call(error.to_string())
 }
 
@@ -74,7 +78,9 @@ mod tests {
     use super::*;
 
     /// Lists the resources from a socket on which `kubelet` handles each connection.
-    fn list_from_server(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
+    fn list_from_server(
+        kubelet: fn(UnixStream),
+    ) -> Result<Option<PodResourcesList>, PodResourcesError> {
         let host = tempfile::tempdir().unwrap();
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -88,11 +94,11 @@ mod tests {
         let hangs = list_from_server(std::mem::forget);
         assert_eq!(hangs, Err(PodResourcesError::Timeout(2)));
         assert!(list_from_server(drop).is_err());
-        let babbles = list_from_server(|mut stream| {
+        let sends_garbage = list_from_server(|mut stream| {
             // The client may have disconnected.
             stream.write_all(&[0xff; 4096]).unwrap_or_default();
         });
-        assert!(babbles.is_err(), "{babbles:?}");
+        assert!(sends_garbage.is_err(), "{sends_garbage:?}");
         let speaks_http1 = list_from_server(|mut stream| {
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap_or_default();
         });
@@ -107,7 +113,7 @@ mod tests {
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&socket).unwrap());
-        let left = list(&Root::live_mounted_at(host.path()).unwrap());
-        assert!(left.is_err_and(|why| why.to_string().contains("refused")));
+        let result = list(&Root::live_mounted_at(host.path()).unwrap());
+        assert!(result.is_err_and(|error| error.to_string().contains("refused")));
     }
 }

@@ -77,7 +77,7 @@ pub struct Step {
     /// Desired value.
     pub desired: Value,
     /// Other settings that the kernel changes with this setting, with their current values.
-    pub disturbs: Vec<(Setting, Value)>,
+    pub dependent_settings: Vec<(Setting, Value)>,
 }
 
 impl Change {
@@ -94,13 +94,13 @@ impl Change {
             was,
             will_be: target.value.clone(),
             desired: target.value.clone(),
-            disturbs: Vec::new(),
+            dependent_settings: Vec::new(),
         };
         Self {
             id: ChangeId::Setting(setting),
             was: step.was.to_display_text(),
             will_be: step.will_be.to_display_text(),
-            why: target.why,
+            why: target.reason,
             drift: false,
             disruption,
             effect,
@@ -111,24 +111,24 @@ impl Change {
     }
 
     /// Returns a blocked change of a setting that this host does not have.
-    pub(super) fn unsupported_setting(setting: Setting, target: &Target, why: String) -> Self {
+    pub(super) fn unsupported_setting(setting: Setting, target: &Target, reason: String) -> Self {
         Self {
             id: ChangeId::Setting(setting),
             was: "none".to_owned(),
             will_be: target.value.to_display_text(),
-            why: target.why,
+            why: target.reason,
             drift: false,
             disruption: Disruption::None,
             effect: String::new(),
-            blocked: Some(why),
+            blocked: Some(reason),
             removes: Vec::new(),
             action: Action::Set(Vec::new()),
         }
     }
 
     /// Blocks the change if there is a reason.
-    pub(super) fn blocked_by(mut self, why: Option<String>) -> Self {
-        self.blocked = self.blocked.or(why);
+    pub(super) fn blocked_by(mut self, reason: Option<String>) -> Self {
+        self.blocked = self.blocked.or(reason);
         self
     }
 
@@ -136,7 +136,7 @@ impl Change {
     /// only.
     pub(super) fn set_steps(&mut self, steps: Vec<Step>) {
         if let ChangeId::Interrupts(numbers) = &mut self.id {
-            *numbers = interrupts(&steps);
+            *numbers = interrupt_numbers(&steps);
         }
         self.action = Action::Set(steps);
     }
@@ -144,7 +144,7 @@ impl Change {
     /// Returns the identity of an attempt at this change, with the desired values, even if only a part of them is
     /// possible now.
     #[must_use]
-    pub fn desired(&self) -> AttemptId {
+    pub fn desired_attempt(&self) -> AttemptId {
         self.attempt(|step| &step.desired)
     }
 
@@ -170,7 +170,7 @@ impl Change {
 
     /// Returns the steps on links, if this is a change of links.
     #[must_use]
-    pub const fn links(&self) -> Option<&LinkWork> {
+    pub const fn link_work(&self) -> Option<&LinkWork> {
         match &self.action {
             Action::Links(work) => Some(work),
             Action::Set(_) | Action::Kubelet(_) => None,
@@ -180,14 +180,14 @@ impl Change {
     /// Returns true if the change is a change of the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter(&self) -> bool {
-        self.links().is_some_and(|work| work.filter.is_some())
+        self.link_work().is_some_and(|work| work.filter.is_some())
     }
 
     /// Returns true if the change needs the rules that drop guests' control frames. A link that existed before is
     /// repaired without the rules, because a VM without a network is not safer.
     #[must_use]
     pub fn waits_for_filter(&self) -> bool {
-        !self.drift && self.links().is_some_and(LinkWork::needs_filter)
+        !self.drift && self.link_work().is_some_and(LinkWork::needs_filter)
     }
 
     /// Returns the change as text for an operator: a sentence for links, both values for settings.
@@ -201,7 +201,7 @@ impl Change {
 }
 
 /// Returns the numbers of the interrupts that these steps set.
-pub(super) fn interrupts(steps: &[Step]) -> BTreeSet<u32> {
+pub(super) fn interrupt_numbers(steps: &[Step]) -> BTreeSet<u32> {
     let number = |step: &Step| match step.setting {
         Setting::IrqAffinity(number) => Some(number),
         _ => None,

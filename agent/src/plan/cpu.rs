@@ -22,7 +22,7 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
         return None;
     };
     let found = match (reserved.cores_per_zone, &reserved.cpus) {
-        (Some(cores), None) => per_zone(input, cores),
+        (Some(cores), None) => reserve_per_zone(input, cores),
         (None, Some(cpus)) => named_reserved_cpus(&input.facts.topology, cpus),
         (both, cpus) => {
             let shown = format!("coresPerZone: {both:?}, cpus: {cpus:?}");
@@ -42,30 +42,30 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
 /// Returns `cores` cores of every zone: first the core of CPU 0, then the cores with the lowest numbers. Cores that are
 /// isolated from the scheduler come last, because they are unsuitable for host tasks. If the kubelet already reserves
 /// whole cores in the same numbers, including the core of CPU 0, returns the set of the kubelet.
-fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
+fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     let field = "spec.cpu.reserved.coresPerZone";
     let facts = input.facts;
     if cores == 0 {
         return Err(Fault::new(field, cores, "at least 1: the host itself needs CPUs"));
     }
-    if !facts.topology.known || facts.zones.is_empty() {
+    if !facts.topology.core_ids_known || facts.zones.is_empty() {
         return Err(Fault::new(field, cores, "the cores or zones of this host are not known"));
     }
     let config = facts.kubelet.config.as_ref();
-    let kubelets = config.and_then(|config| config.reserved_system_cpus.as_ref());
+    let kubelet_reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
     let fits = |set: &&CpuSet| {
         has_whole_cores(&facts.topology, set)
             && set.is_subset(&facts.topology.online)
             && set.intersects(&boot_cpu_core(&facts.topology))
             && zones(input).all(|(_, zone_cores)| {
-                let kept = zone_cores.iter().filter(|core| core.is_subset(set)).count();
-                kept == cores as usize && kept < zone_cores.len()
+                let reserved_cores = zone_cores.iter().filter(|core| core.is_subset(set)).count();
+                reserved_cores == cores as usize && reserved_cores < zone_cores.len()
             })
     };
-    if let Some(set) = kubelets.filter(fits) {
+    if let Some(set) = kubelet_reserved.filter(fits) {
         return Ok(set.clone());
     }
-    let apart = [&facts.cpu.isolated, &facts.cpu.nohz_full]
+    let isolated = [&facts.cpu.isolated, &facts.cpu.nohz_full]
         .into_iter()
         .flatten()
         .fold(CpuSet::new(), |all, set| all.union(set));
@@ -80,9 +80,9 @@ fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
             );
             return Err(Fault::new(field, cores, message));
         }
-        let mut by_merit: Vec<&CpuSet> = zone_cores.into_iter().collect();
-        by_merit.sort_by_key(|core| (**core != first, core.intersects(&apart), core.first()));
-        for core in by_merit.into_iter().take(cores as usize) {
+        let mut candidates: Vec<&CpuSet> = zone_cores.into_iter().collect();
+        candidates.sort_by_key(|core| (**core != first, core.intersects(&isolated), core.first()));
+        for core in candidates.into_iter().take(cores as usize) {
             reserved = reserved.union(core);
         }
     }
@@ -114,8 +114,9 @@ fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fau
 fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
     let topology = &input.facts.topology;
     input.facts.zones.iter().filter_map(move |zone| {
-        let mine = |id: u32| topology.cpus.get(&id).is_some_and(|cpu| cpu.zone == Some(zone.id));
-        let cpus: CpuSet = zone.cpus.as_ref()?.iter().filter(|id| mine(*id)).collect();
+        let is_in_zone =
+            |id: u32| topology.cpus.get(&id).is_some_and(|cpu| cpu.zone == Some(zone.id));
+        let cpus: CpuSet = zone.cpus.as_ref()?.iter().filter(|id| is_in_zone(*id)).collect();
         let cores = topology.cores_of(&cpus);
         (!cores.is_empty()).then_some((zone, cores))
     })

@@ -10,20 +10,20 @@ use berth_host_facts::setting::{Setting, Value};
 /// Returns the current value of a setting; `None` if this host does not have the setting, or it
 /// cannot be read.
 pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
-    let shape = input.shape;
+    let settings = input.settings;
     match setting {
         Setting::Hugepages { zone, size } => {
-            pool(input.facts, zone, size).map(|pool| Value::Number(persistent(pool)))
+            pool(input.facts, zone, size).map(|pool| Value::Number(persistent_pages(pool)))
         }
-        Setting::TransparentHugepages => shape.transparent_hugepages.clone().map(Value::Word),
-        Setting::Ksm(setting) => shape.ksm.get(&setting).cloned(),
-        Setting::WorkqueueCpus => shape.workqueues.clone().map(Value::Cpus),
-        Setting::DefaultIrqAffinity => shape.default_irq.clone().map(Value::Cpus),
+        Setting::TransparentHugepages => settings.transparent_hugepages.clone().map(Value::Word),
+        Setting::Ksm(setting) => settings.ksm.get(&setting).cloned(),
+        Setting::WorkqueueCpus => settings.workqueue_cpus.clone().map(Value::Cpus),
+        Setting::DefaultIrqAffinity => settings.default_irq_affinity.clone().map(Value::Cpus),
         Setting::IrqAffinity(number) => {
-            let irq = shape.irqs.iter().find(|irq| irq.number == number)?;
+            let irq = settings.irqs.iter().find(|irq| irq.number == number)?;
             Some(Value::Cpus(irq.affinity.clone()))
         }
-        Setting::AllowedCpus(unit) => shape.units.get(&unit).cloned().map(Value::Cpus),
+        Setting::AllowedCpus(unit) => settings.unit_cpus.get(&unit).cloned().map(Value::Cpus),
     }
 }
 
@@ -34,6 +34,6 @@ pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&Huge
 }
 
 /// Returns the number of persistent huge pages. Surplus pages, whose number changes with use, are not included.
-pub(super) fn persistent(pool: &HugepagePool) -> u64 {
+pub(super) fn persistent_pages(pool: &HugepagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus.unwrap_or(0))
 }

@@ -6,7 +6,7 @@ use super::change::{self, Action, Change, ChangeReason, Disruption, Step};
 use super::current::current;
 use super::id::ChangeId;
 use super::input::Input;
-use super::plain::plan_single_value;
+use super::single_value::plan_single_value;
 use super::target::{Target, Targets};
 use berth_host_facts::setting::{Setting, Unit, Value};
 
@@ -21,7 +21,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     for unit in Unit::ALL {
         let setting = Setting::AllowedCpus(unit);
         targets.set_target(setting, cpus());
-        if let Some(evidence) = input.shape.pods.inside.get(&unit)
+        if let Some(evidence) = input.settings.pods.units_with_pods.get(&unit)
             && current(input, setting) == Some(cpus())
         {
             targets.notes.push(format!(
@@ -31,8 +31,8 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
         }
     }
     let mut unmovable = 0;
-    for irq in &input.shape.irqs {
-        if input.facts.ledger.unmovable.get(&irq.number) == Some(&irq.users) {
+    for irq in &input.settings.irqs {
+        if input.facts.ledger.unmovable_irqs.get(&irq.number) == Some(&irq.drivers) {
             unmovable += 1;
         } else {
             targets.set_target(Setting::IrqAffinity(irq.number), cpus());
@@ -46,11 +46,14 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     }
     let pinned = pinned(input).intersection(reserved);
     if !pinned.is_empty() {
-        let why = format!(
+        let reason = format!(
             "CPUs {pinned} of the reserved {reserved} are allocated exclusively to running pods; drain the node first"
         );
-        let kept: Vec<Setting> = targets.values.keys().copied().filter(is_housekeeping).collect();
-        targets.blocked.extend(kept.into_iter().map(|setting| (setting, why.clone())));
+        let blocked_settings: Vec<Setting> =
+            targets.values.keys().copied().filter(is_housekeeping).collect();
+        targets
+            .blocked
+            .extend(blocked_settings.into_iter().map(|setting| (setting, reason.clone())));
     }
 }
 
@@ -66,7 +69,7 @@ const fn is_housekeeping(setting: &Setting) -> bool {
 
 fn pinned(input: Input) -> CpuSet {
     let state = input.facts.kubelet.cpu_state.as_ref();
-    state.map(berth_host_facts::kubelet::CpuManagerState::exclusive).unwrap_or_default()
+    state.map(berth_host_facts::kubelet::CpuManagerState::exclusive_cpus).unwrap_or_default()
 }
 
 /// Returns the changes: first those of units, then those of workqueues and of the default affinity, then one change for
@@ -89,20 +92,20 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     let target = targets.get(setting)?;
     let version = input.facts.cgroup.version;
     if version.is_some_and(|version| version != 2) {
-        let why = "systemd restricts CPUs of units only with control groups of version 2; boot with \
+        let reason = "systemd restricts CPUs of units only with control groups of version 2; boot with \
                    systemd.unified_cgroup_hierarchy=1";
-        return Some(Change::unsupported_setting(setting, target, why.to_owned()));
+        return Some(Change::unsupported_setting(setting, target, reason.to_owned()));
     }
     let Some(was) = current(input, setting) else {
-        let why = "this host has no such unit, or systemd does not answer".to_owned();
-        return Some(Change::unsupported_setting(setting, target, why));
+        let reason = "this host has no such unit, or systemd does not answer".to_owned();
+        return Some(Change::unsupported_setting(setting, target, reason));
     };
     if was == target.value {
         return None;
     }
     let blocked = targets.blocked.get(&setting).cloned().or_else(|| {
-        let evidence = input.shape.pods.inside.get(&unit)?;
-        (target.why == ChangeReason::Spec).then(|| {
+        let evidence = input.settings.pods.units_with_pods.get(&unit)?;
+        (target.reason == ChangeReason::Spec).then(|| {
             format!(
                 "pods or virtual machines below {0} would lose their CPUs: {evidence}; move them out of {0} (the kubelet \
                  and the container runtime need the same cgroup driver)",
@@ -123,36 +126,44 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
 
 /// Returns the change of all interrupts whose affinity differs. Any subset of the reserved CPUs satisfies the spec; a
 /// restored affinity is exactly the original set.
-fn interrupts(input: Input, targets: &Targets, why: ChangeReason) -> Option<Change> {
+fn interrupts(input: Input, targets: &Targets, reason: ChangeReason) -> Option<Change> {
     let step = |setting: Setting, target: &Target| {
         let was = current(input, setting)?;
         let (Value::Cpus(now), Value::Cpus(desired)) = (&was, &target.value) else { return None };
-        let fine = match why {
+        let is_satisfied = match reason {
             ChangeReason::Spec => !now.is_empty() && now.is_subset(desired),
             ChangeReason::Restore => now == desired,
         };
         let (will_be, desired) = (target.value.clone(), target.value.clone());
-        (!fine).then(|| Step { setting, was, will_be, desired, disturbs: Vec::new() })
+        (!is_satisfied).then(|| Step {
+            setting,
+            was,
+            will_be,
+            desired,
+            dependent_settings: Vec::new(),
+        })
     };
-    let wanted = targets.values.iter().filter(|(setting, target)| {
-        matches!(setting, Setting::IrqAffinity(_)) && target.why == why
+    let irq_targets = targets.values.iter().filter(|(setting, target)| {
+        matches!(setting, Setting::IrqAffinity(_)) && target.reason == reason
     });
-    let steps: Vec<Step> = wanted.filter_map(|(setting, target)| step(*setting, target)).collect();
+    let steps: Vec<Step> =
+        irq_targets.filter_map(|(setting, target)| step(*setting, target)).collect();
     let first = steps.first()?;
-    let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
-    let will_be = match why {
+    let blocked =
+        targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, reason));
+    let will_be = match reason {
         ChangeReason::Spec => first.will_be.to_display_text(),
         ChangeReason::Restore => "the original CPUs".to_owned(),
     };
-    let mut were: Vec<String> = steps.iter().map(|step| step.was.to_display_text()).collect();
-    were.sort_unstable();
-    were.dedup();
-    let was = if were.len() == 1 { were.concat() } else { "various CPUs".to_owned() };
+    let mut old_values: Vec<String> = steps.iter().map(|step| step.was.to_display_text()).collect();
+    old_values.sort_unstable();
+    old_values.dedup();
+    let was = if old_values.len() == 1 { old_values.concat() } else { "various CPUs".to_owned() };
     let group = Change {
-        id: ChangeId::Interrupts(change::interrupts(&steps)),
+        id: ChangeId::Interrupts(change::interrupt_numbers(&steps)),
         was,
         will_be,
-        why,
+        why: reason,
         drift: false,
         disruption: Disruption::Low,
         effect: "devices interrupt other CPUs; those managed by their drivers stay".to_owned(),
@@ -163,9 +174,9 @@ fn interrupts(input: Input, targets: &Targets, why: ChangeReason) -> Option<Chan
     Some(group.blocked_by(blocked))
 }
 
-fn irqbalance(input: Input, why: ChangeReason) -> Option<String> {
-    let runs = input.facts.processes.named("irqbalance").is_some();
-    (runs && why == ChangeReason::Spec).then(|| {
+fn irqbalance(input: Input, reason: ChangeReason) -> Option<String> {
+    let runs = input.facts.processes.by_name("irqbalance").is_some();
+    (runs && reason == ChangeReason::Spec).then(|| {
         "irqbalance would move them back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
          /etc/default/irqbalance and restart it, or systemctl disable --now irqbalance"
             .to_owned()

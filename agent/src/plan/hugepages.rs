@@ -15,7 +15,7 @@ use super::current::{current, pool};
 use super::field_path::FieldPath;
 use super::input::Input;
 use super::kubelet::{self, PoolClaim};
-use super::spare::host_memory_reserve;
+use super::memory_reserve::host_memory_reserve;
 use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
@@ -27,8 +27,8 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     let specs = &input.spec.hugepages;
     for (index, spec) in specs.iter().enumerate() {
         let path = FieldPath::spec("hugepages").item(index);
-        let again = specs[..index].iter().any(|earlier| overlaps(earlier, spec));
-        let fault = if again {
+        let is_duplicate = specs[..index].iter().any(|earlier| overlaps(earlier, spec));
+        let fault = if is_duplicate {
             let where_ =
                 spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
             let message =
@@ -79,8 +79,9 @@ fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fa
         sizes.sort_unstable();
         sizes.dedup();
         let sizes: Vec<String> = sizes.iter().map(PageSize::to_string).collect();
-        let has = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
-        let message = format!("the kernel of this host has no pages of this size; it has {has}");
+        let available_sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
+        let message =
+            format!("the kernel of this host has no pages of this size; it has {available_sizes}");
         return Some(path.child("size").fault(spec.size, message));
     }
     None
@@ -116,9 +117,9 @@ fn check_zone_memory(
     for zone in &facts.zones {
         let Some(memory) = zone.memory else { continue };
         let here = desired.clone();
-        let here = here.iter().filter(|((_, id), _)| *id == zone.id);
+        let in_zone = here.iter().filter(|((_, id), _)| *id == zone.id);
         let mut sum: u64 = 0;
-        for ((size, _), (index, count)) in here {
+        for ((size, _), (index, count)) in in_zone {
             sum = sum.saturating_add(size.bytes().saturating_mul(*count));
             if sum > memory.0 {
                 let message = format!(
@@ -136,35 +137,36 @@ fn check_zone_memory(
     }
 }
 
-/// Returns the changes: first the pools that shrink, because a shrink_pool pool frees memory; then the pools that grow, the
+/// Returns the changes: first the pools that shrink, because a smaller pool frees memory; then the pools that grow, the
 /// largest page size first, because the largest pages need the longest contiguous free memory.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
-    let mut spare = pages_above_limits(input);
-    let mut room = input.shape.room.clone();
+    let mut spare_pages = pages_above_limits(input);
+    let mut room = input.settings.available_by_zone.clone();
     let mut changes = Vec::new();
     let mut grow = Vec::new();
-    let mut stale = None;
+    let mut stale_checkpoint = None;
     for (setting, target) in &targets.values {
         let Setting::Hugepages { zone, size } = *setting else { continue };
         let Some(Value::Number(now)) = current(input, *setting) else {
-            let why = "this host has no such pool".to_owned();
-            changes.push(Change::unsupported_setting(*setting, target, why));
+            let reason = "this host has no such pool".to_owned();
+            changes.push(Change::unsupported_setting(*setting, target, reason));
             continue;
         };
         let (target, fixed) = allowed_target(input, (zone, size), now, target);
         let Value::Number(desired) = target.value else { continue };
         if desired == now {
-            stale = stale.or_else(|| conflicting_checkpoint(input, (zone, size), now));
+            stale_checkpoint =
+                stale_checkpoint.or_else(|| conflicting_checkpoint(input, (zone, size), now));
         } else if desired < now {
             let mut change = shrink_pool(input, *setting, (zone, size), now, &target);
             change.removes.extend(conflicting_checkpoint(input, (zone, size), desired));
-            let spare = spare.entry(size).or_default();
-            let promised = (now - desired > *spare).then(|| {
+            let spare = spare_pages.entry(size).or_default();
+            let pod_limits_exceeded = (now - desired > *spare).then(|| {
                 "the limits of the pods on this host exceed the pages of this size that would remain"
                     .to_owned()
             });
             *spare = spare.saturating_sub(now - desired);
-            let change = change.blocked_by(promised).blocked_by(fixed);
+            let change = change.blocked_by(pod_limits_exceeded).blocked_by(fixed);
             if let (None, Some(room)) = (&change.blocked, room.get_mut(&zone)) {
                 room.0 = room.0.saturating_add((now - desired).saturating_mul(size.bytes()));
             }
@@ -190,7 +192,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         changes.push(change);
     }
     // Any other change that removes the stale checkpoint makes a separate change unnecessary.
-    let stale = stale.filter(|_| changes.iter().all(|change| change.removes.is_empty()));
+    let stale = stale_checkpoint.filter(|_| changes.iter().all(|change| change.removes.is_empty()));
     changes.extend(stale.map(kubelet::remove_checkpoint));
     changes
 }
@@ -204,15 +206,17 @@ fn allowed_target(
     now: u64,
     target: &Target,
 ) -> (Target, Option<String>) {
-    let is = |pages: u64| target.value == Value::Number(pages);
+    let is_target = |pages: u64| target.value == Value::Number(pages);
     match kubelet::memory_manager_claim(input, zone, size) {
-        PoolClaim::Fixed(Some(pages), _) if pages != now && !is(pages) => {
-            (Target { value: Value::Number(pages), why: ChangeReason::Spec }, None)
+        PoolClaim::Fixed(Some(pages), _) if pages != now && !is_target(pages) => {
+            (Target { value: Value::Number(pages), reason: ChangeReason::Spec }, None)
         }
-        PoolClaim::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
-            (target.clone(), Some(why))
+        PoolClaim::Fixed(pages, reason) if pages.is_none_or(|pages| !is_target(pages)) => {
+            (target.clone(), Some(reason))
         }
-        PoolClaim::Not | PoolClaim::Removable(..) | PoolClaim::Fixed(..) => (target.clone(), None),
+        PoolClaim::Unclaimed | PoolClaim::Removable(..) | PoolClaim::Fixed(..) => {
+            (target.clone(), None)
+        }
     }
 }
 
@@ -233,9 +237,11 @@ fn conflicting_checkpoint(
 /// finds fewer pages at its start than the limits of running pods refuses these pods.
 fn pages_above_limits(input: Input) -> BTreeMap<PageSize, u64> {
     let pools = input.facts.memory.hugepages.iter();
-    let promised = &input.shape.pods.hugepages;
+    let pod_limits = &input.settings.pods.hugepages;
     pools
-        .map(|pool| (pool.size, pool.total.saturating_sub(*promised.get(&pool.size).unwrap_or(&0))))
+        .map(|pool| {
+            (pool.size, pool.total.saturating_sub(*pod_limits.get(&pool.size).unwrap_or(&0)))
+        })
         .collect()
 }
 
@@ -279,25 +285,25 @@ fn grow_pool(
     let Some(room) = room else { return change };
     let memory =
         input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
-    let keep = host_memory_reserve(memory);
-    let fits = now + room.0.saturating_sub(keep) / size.bytes();
-    if fits >= desired {
+    let host_reserve = host_memory_reserve(memory);
+    let max_pages = now + room.0.saturating_sub(host_reserve) / size.bytes();
+    if max_pages >= desired {
         return change;
     }
-    let short = format!(
+    let shortage = format!(
         "zone {zone} has {} to give, and Berth leaves the host {}",
         room.human(),
-        Bytes(keep).human()
+        Bytes(host_reserve).human()
     );
-    if fits <= now {
-        return change.blocked_by(Some(format!("insufficient memory: {short}")));
+    if max_pages <= now {
+        return change.blocked_by(Some(format!("insufficient memory: {shortage}")));
     }
     if let Action::Set(steps) = &mut change.action
         && let Some(step) = steps.first_mut()
     {
-        step.will_be = Value::Number(fits);
-        change.will_be = format!("{fits} of {desired}");
-        change.effect = format!("{}; {short}", change.effect);
+        step.will_be = Value::Number(max_pages);
+        change.will_be = format!("{max_pages} of {desired}");
+        change.effect = format!("{}; {shortage}", change.effect);
     }
     change
 }
@@ -305,21 +311,21 @@ fn grow_pool(
 /// Returns the number of pages of a zone that are in use or reserved.
 fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
-    let here = pool(facts, zone, size).map_or(0, in_use);
+    let used_in_zone = pool(facts, zone, size).map_or(0, in_use);
     // The kernel reserves pages for the whole host. Reserved pages that the free pages of other zones do not cover must
     // come from this zone.
     let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
-    let promised = host.and_then(|pool| pool.reserved).unwrap_or(0);
-    let elsewhere: u64 = facts
+    let reserved = host.and_then(|pool| pool.reserved).unwrap_or(0);
+    let free_elsewhere: u64 = facts
         .zones
         .iter()
         .filter(|other| other.id != zone)
         .filter_map(|other| pool(facts, other.id, size)?.free)
         .sum();
-    let by_kernel = here.saturating_add(promised.saturating_sub(elsewhere));
+    let by_kernel = used_in_zone.saturating_add(reserved.saturating_sub(free_elsewhere));
     let by_kubelet = facts.kubelet.memory_state.as_ref().map_or(0, |state| {
         let table = state.machine_state.get(&zone);
-        let table = table.and_then(|zone| zone.memory_map.get(&size.resource()));
+        let table = table.and_then(|zone| zone.memory_map.get(&size.resource_name()));
         table.map_or(0, |table| table.reserved / size.bytes())
     });
     by_kernel.max(by_kubelet)

@@ -16,5 +16,5 @@ pub struct Input<'a> {
     /// Observed facts.
     pub facts: &'a HostFacts,
     /// Observed settings.
-    pub shape: &'a HostSettings,
+    pub settings: &'a HostSettings,
 }

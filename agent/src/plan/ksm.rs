@@ -14,7 +14,7 @@ use super::change::{Action, Change, ChangeReason, Disruption};
 use super::current::current;
 use super::field_path::FieldPath;
 use super::input::Input;
-use super::spare::host_memory_reserve;
+use super::memory_reserve::host_memory_reserve;
 use super::target::{Target, Targets};
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
@@ -33,26 +33,26 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     if spec.mode == KsmMode::Observe {
         return;
     }
-    for (field, value, most) in [
+    for (field, value, max) in [
         ("pagesToScan", spec.pages_to_scan, 1_000_000),
         ("sleepMillis", spec.sleep_millis, 3_600_000),
     ] {
-        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
-            let message = format!("must be from 1 to {most}");
+        if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
+            let message = format!("must be from 1 to {max}");
             targets.faults.push(FieldPath::spec("ksm").child(field).fault(value, message));
             return;
         }
     }
     let ksm = |setting: KsmSetting| Setting::Ksm(setting);
-    let has_advisor = input.shape.ksm.contains_key(&KsmSetting::AdvisorMode);
+    let has_advisor = input.settings.ksm.contains_key(&KsmSetting::AdvisorMode);
     let mut pages = spec.pages_to_scan.map(u64::from);
     let running = match (spec.mode, has_advisor) {
         (KsmMode::Auto, true) => {
             targets.set_target(ksm(KsmSetting::AdvisorMode), Value::Word("scan-time".to_owned()));
             if let Some(pages) = pages.take() {
                 targets.set_target(ksm(KsmSetting::PagesToScan), Value::Number(pages));
-                let why = "with mode Auto the kernel's advisor sets it, and it cannot be written; use mode On";
-                targets.blocked.insert(ksm(KsmSetting::PagesToScan), why.to_owned());
+                let reason = "with mode Auto the kernel's advisor sets it, and it cannot be written; use mode On";
+                targets.blocked.insert(ksm(KsmSetting::PagesToScan), reason.to_owned());
             }
             Some(1)
         }
@@ -80,11 +80,12 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
 /// Mode Auto on a kernel without an advisor: returns 1 if ksmd should run and 0 if it should stop,
 /// and sets `pages`. Returns `None` if ksmd stays as it is.
 fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
-    let (Some(available), Some(total)) = (input.shape.available, input.facts.memory.total) else {
+    let (Some(available), Some(total)) = (input.settings.available, input.facts.memory.total)
+    else {
         return None;
     };
     let percent = available.0.saturating_mul(100) / total.0.max(1);
-    let number = |setting| match input.shape.ksm.get(&setting) {
+    let number = |setting| match input.settings.ksm.get(&setting) {
         Some(Value::Number(number)) => Some(*number),
         _ => None,
     };
@@ -99,30 +100,32 @@ fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     };
     let now = number(KsmSetting::PagesToScan);
     // The current number of pages stays if it would be right for slightly more or slightly less memory.
-    let near = [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
-    let kept = now.filter(|now| runs && near.contains(now));
-    *pages = pages.or(kept).or_else(|| Some(level(percent)));
+    let nearby_levels =
+        [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
+    let unchanged = now.filter(|now| runs && nearby_levels.contains(now));
+    *pages = pages.or(unchanged).or_else(|| Some(level(percent)));
     Some(1)
 }
 
 /// Returns the changes, in the order that the kernel requires: the advisor first, because it
 /// forbids and resets `pages_to_scan`; `run` last.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
-    let of = |setting| targets.get(Setting::Ksm(setting));
-    let now = |setting| current(input, Setting::Ksm(setting));
-    let advisor_changes = of(KsmSetting::AdvisorMode)
-        .is_some_and(|target| now(KsmSetting::AdvisorMode).is_some_and(|now| now != target.value));
-    let advisor = of(KsmSetting::AdvisorMode).map(|target| target.value.clone());
-    let advised = advisor.or_else(|| now(KsmSetting::AdvisorMode))
+    let target_of = |setting| targets.get(Setting::Ksm(setting));
+    let current_value = |setting| current(input, Setting::Ksm(setting));
+    let advisor_changes = target_of(KsmSetting::AdvisorMode).is_some_and(|target| {
+        current_value(KsmSetting::AdvisorMode).is_some_and(|now| now != target.value)
+    });
+    let advisor = target_of(KsmSetting::AdvisorMode).map(|target| target.value.clone());
+    let advised = advisor.or_else(|| current_value(KsmSetting::AdvisorMode))
         == Some(Value::Word("scan-time".to_owned()));
     let owner = conflicting_program(input);
     let change = |setting: KsmSetting| {
-        let target = of(setting)?;
-        let setting_ = Setting::Ksm(setting);
-        let Some(was) = now(setting) else {
-            let why = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
-            return (target.why == ChangeReason::Spec)
-                .then(|| Change::unsupported_setting(setting_, target, why));
+        let target = target_of(setting)?;
+        let host_setting = Setting::Ksm(setting);
+        let Some(was) = current_value(setting) else {
+            let reason = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
+            return (target.reason == ChangeReason::Spec)
+                .then(|| Change::unsupported_setting(host_setting, target, reason));
         };
         // When the advisor is turned off, the kernel resets pages_to_scan, whatever its current
         // value is.
@@ -131,20 +134,20 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             return None;
         }
         // The advisor is still on. The original value is restored after the advisor is turned off.
-        if setting == KsmSetting::PagesToScan && advised && target.why == ChangeReason::Restore {
+        if setting == KsmSetting::PagesToScan && advised && target.reason == ChangeReason::Restore {
             return None;
         }
         let (disruption, effect) = effect(input, setting, target);
-        let mut change = Change::for_setting(setting_, was, target, disruption, effect);
+        let mut change = Change::for_setting(host_setting, was, target, disruption, effect);
         if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
         {
-            step.disturbs = dependent_settings(setting)
+            step.dependent_settings = dependent_settings(setting)
                 .iter()
-                .filter_map(|other| Some((Setting::Ksm(*other), now(*other)?)))
+                .filter_map(|other| Some((Setting::Ksm(*other), current_value(*other)?)))
                 .collect();
         }
-        let blocked = targets.blocked.get(&setting_).cloned();
+        let blocked = targets.blocked.get(&host_setting).cloned();
         let unmerges = setting == KsmSetting::MergeAcrossNodes
             || (setting == KsmSetting::Run && target.value == Value::Number(2));
         let insufficient_memory = if unmerges { insufficient_memory(input) } else { None };
@@ -158,7 +161,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
 /// undone.
 fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
-    let both_stopped = setting == KsmSetting::Run && target.why == ChangeReason::Spec;
+    let both_stopped = setting == KsmSetting::Run && target.reason == ChangeReason::Spec;
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
 
@@ -200,15 +203,15 @@ fn memory_to_unmerge(input: Input) -> Bytes {
 }
 
 fn insufficient_memory(input: Input) -> Option<String> {
-    let (needed, available) = (memory_to_unmerge(input), input.shape.available?);
-    let keep = host_memory_reserve(input.facts.memory.total);
-    (needed.0 > 0 && available.0 < needed.0.saturating_add(keep)).then(|| {
+    let (needed, available) = (memory_to_unmerge(input), input.settings.available?);
+    let host_reserve = host_memory_reserve(input.facts.memory.total);
+    (needed.0 > 0 && available.0 < needed.0.saturating_add(host_reserve)).then(|| {
         format!(
             "merged pages would need {} when they are unmerged, and {} are available; the host keeps \
              {} of them",
             needed.human(),
             available.human(),
-            Bytes(keep).human()
+            Bytes(host_reserve).human()
         )
     })
 }
@@ -222,9 +225,9 @@ fn conflicting_program(input: Input) -> Option<String> {
         // Under the advisor the kernel changes this setting all the time.
         **setting != Setting::Ksm(KsmSetting::PagesToScan)
             && matches!(setting, Setting::Ksm(_))
-            && entry.set.is_some()
+            && entry.applied.is_some()
             && now.is_some()
-            && entry.set != now
+            && entry.applied != now
     });
     if changed.count() > 0 && input.facts.ksm.candidates.contains(&KsmOwner::KubeVirt) {
         return Some(

@@ -17,10 +17,10 @@ pub mod id;
 mod input;
 mod ksm;
 pub mod kubelet;
+mod memory_reserve;
 mod model;
 pub mod network;
-mod plain;
-mod spare;
+mod single_value;
 pub mod table;
 mod target;
 mod thp;
@@ -52,23 +52,25 @@ pub fn plan(input: Input) -> Plan {
             housekeeping::targets(input, reserved, t);
         }
     });
-    let mut forget = Vec::new();
+    let mut stale_settings = Vec::new();
     for (setting, entry) in &input.facts.ledger.entries {
         if targets.values.contains_key(setting) || frozen.contains(&part_of_setting(*setting)) {
             continue;
         }
-        let gone =
+        let device_removed =
             |now: &Option<Value>| now.is_none() && matches!(setting, Setting::IrqAffinity(_));
-        let now = current(input, *setting);
+        let current_value = current(input, *setting);
         // The advisor changes this setting all the time, so that it may equal the original value by
         // chance.
         let by_advisor = *setting == Setting::Ksm(KsmSetting::PagesToScan)
             && input.facts.ledger.entries.contains_key(&Setting::Ksm(KsmSetting::AdvisorMode));
-        if gone(&now) || (now.as_ref() == Some(&entry.found) && !by_advisor) {
-            forget.push(*setting);
+        if device_removed(&current_value)
+            || (current_value.as_ref() == Some(&entry.original) && !by_advisor)
+        {
+            stale_settings.push(*setting);
             continue;
         }
-        let target = Target { value: entry.found.clone(), why: ChangeReason::Restore };
+        let target = Target { value: entry.original.clone(), reason: ChangeReason::Restore };
         targets.values.insert(*setting, target);
     }
 
@@ -92,11 +94,11 @@ pub fn plan(input: Input) -> Plan {
         kubelet: advice,
         reserved_cpus: reserved,
         networks: networks.states,
-        forget,
-        forget_networks: networks.forget,
-        adopt: networks.adopt,
-        unfiltered: None,
+        stale_settings,
+        stale_records: networks.stale_records,
+        records_to_adopt: networks.records_to_adopt,
+        unfiltered_reason: None,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
-        kubelet_runs: input.facts.processes.known.then_some(input.facts.kubelet.runs),
+        kubelet_runs: input.facts.processes.visible.then_some(input.facts.kubelet.is_running),
     }
 }

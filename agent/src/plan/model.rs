@@ -39,16 +39,16 @@ pub struct Plan {
     /// Entries of the rollback ledger that are no longer needed: the spec has no value for the setting, and the
     /// setting has its original value or its device was removed.
     #[serde(skip)]
-    pub forget: Vec<Setting>,
+    pub stale_settings: Vec<Setting>,
     /// Networks and uplinks in the rollback ledger that are no longer needed.
     #[serde(skip)]
-    pub forget_networks: StaleRecords,
+    pub stale_records: StaleRecords,
     /// Networks that are in place but not recorded in the rollback ledger.
     #[serde(skip)]
-    pub adopt: BTreeMap<String, NetworkRecord>,
+    pub records_to_adopt: BTreeMap<String, NetworkRecord>,
     /// Reason why guests' control frames cannot be filtered.
     #[serde(skip)]
-    pub unfiltered: Option<String>,
+    pub unfiltered_reason: Option<String>,
     /// True if the spec binds host tasks to the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
@@ -59,13 +59,13 @@ pub struct Plan {
 
 impl Plan {
     /// Turns the plan into a dry run: neither the host nor the rollback ledger is changed.
-    pub fn only_observe(&mut self) {
+    pub fn make_dry_run(&mut self) {
         for change in &mut self.changes {
             change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
         }
-        self.forget.clear();
-        self.forget_networks = StaleRecords::default();
-        self.adopt.clear();
+        self.stale_settings.clear();
+        self.stale_records = StaleRecords::default();
+        self.records_to_adopt.clear();
     }
 
     /// Returns true if the plan has no changes.
@@ -75,21 +75,22 @@ impl Plan {
     }
 
     /// Marks the tenants of changes that were tried and are still pending as failed, with the reason.
-    pub fn mark_tenants_failed(&mut self, tried: &BTreeMap<ChangeId, String>) {
-        self.unfiltered = None;
+    pub fn mark_tenants_failed(&mut self, failed_changes: &BTreeMap<ChangeId, String>) {
+        self.unfiltered_reason = None;
         for change in &self.changes {
-            let (Some(work), Some(why)) = (change.links(), tried.get(&change.id)) else {
+            let (Some(work), Some(reason)) = (change.link_work(), failed_changes.get(&change.id))
+            else {
                 continue;
             };
             if change.is_filter() {
-                self.unfiltered = Some(why.clone());
+                self.unfiltered_reason = Some(reason.clone());
             }
             let network = self.networks.iter_mut().find(|network| network.name == work.network);
             let Some(network) = network else { continue };
-            for id in work.made.keys() {
+            for id in work.added_tenants.keys() {
                 if let Some(tenant) = network.not_ready.get_mut(id) {
                     tenant.state = TenantNetworkState::Failed;
-                    tenant.message.clone_from(why);
+                    tenant.message.clone_from(reason);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::change::{Change, ChangeReason, Disruption};
 use super::model::Plan;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::text::{printable, push_line, wrap};
 
 /// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
@@ -19,19 +19,19 @@ pub fn render(plan: &Plan, style: Style) -> String {
         out.push('\n');
     }
     for note in &plan.notes {
-        paragraph(&mut out, "note: ", note);
+        write_paragraph(&mut out, "note: ", note);
     }
     if let Some(advice) = &plan.kubelet {
-        kubelet(&mut out, advice, style);
+        render_advice(&mut out, advice, style);
     }
     let blocked = plan.blocked_changes();
     let possible = plan.changes.len() - blocked;
-    let sum = match (possible, blocked) {
+    let summary = match (possible, blocked) {
         (0, 0) => "nothing to do: the host matches the spec".to_owned(),
         (n, 0) => count_with_noun(n, "change"),
         (n, blocked) => format!("{}, {blocked} blocked", count_with_noun(n, "change")),
     };
-    line(&mut out, &sum, "");
+    push_line(&mut out, &summary, "");
     out
 }
 
@@ -53,61 +53,64 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     let words = printable(&change.description());
     let mut label = format!("{sign} ");
     for part in wrap(&words, WIDTH - 2) {
-        line(out, &label, &part);
+        push_line(out, &label, &part);
         label = "    ".to_owned();
     }
-    let mut says = Vec::new();
+    let mut details = Vec::new();
     if change.drift {
-        says.push("another program changed it after Berth had set it".to_owned());
+        details.push("another program changed it after Berth had set it".to_owned());
     }
     if change.why == ChangeReason::Restore {
-        says.push("no longer in the spec: back to the original value".to_owned());
+        details.push("no longer in the spec: back to the original value".to_owned());
     }
     if !change.effect.is_empty() {
-        says.push(match change.disruption {
+        details.push(match change.disruption {
             Disruption::None => change.effect.clone(),
             Disruption::Low => format!("low disruption: {}", change.effect),
             Disruption::High => format!("HIGH disruption: {}", change.effect),
         });
     }
     if !change.removes.is_empty() {
-        says.push(format!("removes {} first", change.removes.join(", ")));
+        details.push(format!("removes {} first", change.removes.join(", ")));
     }
-    for text in says {
-        indented(out, &text);
+    for text in details {
+        write_indented(out, &text);
     }
-    if let Some(why) = &change.blocked {
-        indented(out, &format!("blocked: {why}"));
+    if let Some(reason) = &change.blocked {
+        write_indented(out, &format!("blocked: {reason}"));
     }
 }
 
-fn kubelet(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
-    line(out, &style.heading("The kubelet's configuration should be"), "");
+fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
+    push_line(out, &style.heading("The kubelet's configuration should be"), "");
     for difference in &advice.differences {
-        let is = if difference.is.is_empty() { "unset" } else { &difference.is };
-        indented(out, &format!("{}: {is} -> {}", difference.field, difference.should_be));
+        let current = if difference.is.is_empty() { "unset" } else { &difference.is };
+        write_indented(
+            out,
+            &format!("{}: {current} -> {}", difference.field, difference.should_be),
+        );
     }
-    line(out, &style.heading("To get there"), "");
+    push_line(out, &style.heading("To get there"), "");
     for (index, step) in advice.steps.iter().enumerate() {
-        line(out, &format!("  {}. ", index + 1), &printable(step));
+        push_line(out, &format!("  {}. ", index + 1), &printable(step));
     }
     out.push('\n');
     for text in advice.configuration.lines() {
-        line(out, "    ", text);
+        push_line(out, "    ", text);
     }
     out.push('\n');
 }
 
-fn indented(out: &mut String, text: &str) {
+fn write_indented(out: &mut String, text: &str) {
     for part in wrap(&printable(text), WIDTH - 6) {
-        line(out, "      ", &part);
+        push_line(out, "      ", &part);
     }
 }
 
-fn paragraph(out: &mut String, first: &str, text: &str) {
+fn write_paragraph(out: &mut String, first: &str, text: &str) {
     let mut label = first.to_owned();
     for part in wrap(&printable(text), WIDTH - first.len()) {
-        line(out, &label, &part);
+        push_line(out, &label, &part);
         label = " ".repeat(first.len());
     }
 }

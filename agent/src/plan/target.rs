@@ -22,7 +22,7 @@ pub enum ChangeReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) value: Value,
-    pub(super) why: ChangeReason,
+    pub(super) reason: ChangeReason,
 }
 
 /// Targets by setting, with the faults and notes found on the way.
@@ -37,7 +37,7 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn set_target(&mut self, setting: Setting, value: Value) {
-        self.values.insert(setting, Target { value, why: ChangeReason::Spec });
+        self.values.insert(setting, Target { value, reason: ChangeReason::Spec });
     }
 
     pub(super) fn get(&self, setting: Setting) -> Option<&Target> {

@@ -4,7 +4,7 @@ use berth_api::infra_node::TransparentHugepages;
 
 use super::change::Change;
 use super::input::Input;
-use super::plain::plan_single_value;
+use super::single_value::plan_single_value;
 use super::target::Targets;
 use berth_host_facts::setting::{Setting, Value};
 

@@ -139,14 +139,14 @@ impl DesiredNode {
     #[must_use]
     pub fn new(input: &Input, published: &PublishedNode) -> Self {
         let allowed = |field: Field| !input.refused.contains(&field);
-        let was = |key: &str| {
+        let published_label = |key: &str| {
             published
                 .labels
                 .get(key)
                 .filter(|_| published.owned.contains(&Field::Label(key.to_owned())))
         };
         let label = |(key, value): (&&'static str, &Option<String>)| {
-            let value = match (was(key), value) {
+            let value = match (published_label(key), value) {
                 (Some(was), None) => was.clone(),
                 (Some(was), Some(_)) if input.labels_in_use => was.clone(),
                 (_, value) => value.clone()?,
@@ -176,7 +176,7 @@ impl DesiredNode {
     /// Returns true if an apply is necessary and safe: published fields differ, or withdrawn fields are still
     /// published.
     #[must_use]
-    pub fn differs(&self, published: &PublishedNode) -> bool {
+    pub fn needs_apply(&self, published: &PublishedNode) -> bool {
         // An apply that removes the agent's last condition deletes the whole list, including the conditions of the
         // kubelet: a kubelet that creates its Node records no owner of them (observed with 1.36).
         let is_condition = |field: &Field| matches!(field, Field::Condition(_));
@@ -211,7 +211,7 @@ impl DesiredNode {
 
     /// Returns the body of the server-side apply to `nodes/status`, which also accepts labels.
     #[must_use]
-    pub fn apply(&self, name: &str) -> Value {
+    pub fn apply_body(&self, name: &str) -> Value {
         let conditions: Vec<&NodeCondition> = self.conditions.values().collect();
         json!({
             "apiVersion": "v1",
@@ -234,15 +234,15 @@ fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<No
         return None;
     }
     let type_ = format!("{NODE_CONDITION_PREFIX}{}", condition.type_);
-    let before =
+    let previous =
         published.conditions.get(&type_).filter(|before| before.status == condition.status);
-    let since = before.and_then(|before| before.last_transition_time.clone());
+    let transition_time = previous.and_then(|before| before.last_transition_time.clone());
     Some(NodeCondition {
         type_,
         status: condition.status.clone(),
         reason: Some(condition.reason.clone()),
         message: Some(condition.message.clone()),
-        last_transition_time: since.or(Some(Time(condition.last_transition_time.0))),
+        last_transition_time: transition_time.or(Some(Time(condition.last_transition_time.0))),
         last_heartbeat_time: None,
     })
 }
@@ -336,20 +336,20 @@ mod tests {
     fn unknown_fields_stay_and_withdrawn_ones_are_removed() {
         let published = published();
         let unknown = amounts(&[], vec![resource::PINNABLE_CPUS, resource::BRIDGE_PREFIX]);
-        let body = desired(&published, None, &unknown, false, &[]).apply("a");
+        let body = desired(&published, None, &unknown, false, &[]).apply_body("a");
         assert_eq!(body["metadata"]["labels"], json!({"host.berth.dev/kvm": "true"}));
         let both = json!({"berth.dev/pinnable-cpus": "6", "bridge.network.kubevirt.io/br-a": "1k"});
         assert_eq!(body["status"]["capacity"], both);
 
         let withdrawn = desired(&published, Some("true"), &amounts(&[], vec![]), false, &[]);
-        assert_eq!(withdrawn.apply("a")["status"]["capacity"], json!({}));
+        assert_eq!(withdrawn.apply_body("a")["status"]["capacity"], json!({}));
         assert!(
-            !withdrawn.differs(&published),
+            !withdrawn.needs_apply(&published),
             "the last condition would take the kubelet's with it"
         );
         let mut published = published;
         published.owned.retain(|field| !matches!(field, Field::Condition(_)));
-        assert!(withdrawn.differs(&published));
+        assert!(withdrawn.needs_apply(&published));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let published = published();
         let resources = amounts(&[], vec![]);
         let label = |hold| {
-            desired(&published, Some("false"), &resources, hold, &[]).apply("a")["metadata"]["labels"]
+            desired(&published, Some("false"), &resources, hold, &[]).apply_body("a")["metadata"]["labels"]
                 [label::KVM]
                 .clone()
         };
@@ -373,14 +373,14 @@ mod tests {
             &[("berth.dev/pinnable-cpus", "6"), ("bridge.network.kubevirt.io/br-a", "1k")],
             vec![],
         );
-        assert!(!desired(&published, Some("true"), &same, false, &[]).differs(&published));
+        assert!(!desired(&published, Some("true"), &same, false, &[]).needs_apply(&published));
         // A kubelet that registers again removes unknown resources.
         published.capacity.remove("berth.dev/pinnable-cpus");
-        assert!(desired(&published, Some("true"), &same, false, &[]).differs(&published));
+        assert!(desired(&published, Some("true"), &same, false, &[]).needs_apply(&published));
         // A field that a user owns is not changed.
         let refused = [Field::parse(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
         published.owned.remove(&refused[0]);
-        assert!(!desired(&published, Some("true"), &same, false, &refused).differs(&published));
+        assert!(!desired(&published, Some("true"), &same, false, &refused).needs_apply(&published));
     }
 
     #[test]

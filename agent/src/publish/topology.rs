@@ -118,7 +118,7 @@ pub fn topology(
         return Err(TopologyError::TooManyGaps { zones: known.len(), last });
     }
     let host = HostResources { kubelet, memory, allocations: &status.allocations };
-    let zone = |id| known.get(&id).map_or_else(|| empty(id), |zone| host.zone(zone));
+    let zone = |id| known.get(&id).map_or_else(|| empty_zone(id), |zone| host.zone(zone));
     let zones: Vec<Zone> = (0..=last).map(zone).collect();
     if kubelet.topology_manager_policy.as_deref() == Some("single-numa-node") {
         for name in ["cpu", "memory"] {
@@ -134,26 +134,26 @@ pub fn topology(
 /// Returns the settings of the kubelet that the plugin reads. The plugin assumes the default for a
 /// missing setting.
 fn attributes(kubelet: &Kubelet) -> Vec<Attribute> {
-    let most = kubelet
+    let max_numa_nodes = kubelet
         .topology_manager_policy_options
         .iter()
         .find_map(|option| option.strip_prefix("max-allowable-numa-nodes="));
     [
         ("topologyManagerPolicy", kubelet.topology_manager_policy.as_deref()),
         ("topologyManagerScope", kubelet.topology_manager_scope.as_deref()),
-        ("topologyManagerMaxNUMANodes", most),
+        ("topologyManagerMaxNUMANodes", max_numa_nodes),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some(Attribute { name, value: value?.to_owned() }))
     .collect()
 }
 
-fn name(id: u32) -> String {
+fn zone_name(id: u32) -> String {
     format!("node-{id}")
 }
 
-fn empty(id: u32) -> Zone {
-    Zone { name: name(id), type_: "Node", costs: Vec::new(), resources: Vec::new() }
+fn empty_zone(id: u32) -> Zone {
+    Zone { name: zone_name(id), type_: "Node", costs: Vec::new(), resources: Vec::new() }
 }
 
 /// Amounts of a resource in a zone.
@@ -177,7 +177,7 @@ impl Amount {
     }
 }
 
-fn bytes(amount: u64) -> String {
+fn format_bytes(amount: u64) -> String {
     Bytes(amount).to_string()
 }
 
@@ -191,18 +191,18 @@ struct HostResources<'a> {
 impl HostResources<'_> {
     fn zone(&self, zone: &infra_node::Zone) -> Zone {
         let cpu = self.cpu(zone).map(|amount| amount.resource("cpu", |count| count.to_string()));
-        let memory = self.memory(zone).map(|amount| amount.resource("memory", bytes));
+        let memory = self.memory(zone).map(|amount| amount.resource("memory", format_bytes));
         let pools: BTreeMap<PageSize, _> =
             zone.hugepages.iter().map(|pool| (pool.size, pool)).collect();
         let pages = pools.into_values().filter_map(|pool| {
-            let name = pool.size.resource();
-            Some(self.pages(zone, pool, &name)?.resource(name, bytes))
+            let name = pool.size.resource_name();
+            Some(self.pages(zone, pool, &name)?.resource(name, format_bytes))
         });
         let costs = zone.distances.iter().filter(|to| to.zone < MAX_ZONES);
         Zone {
-            costs: costs.map(|to| Cost { name: name(to.zone), value: to.distance }).collect(),
+            costs: costs.map(|to| Cost { name: zone_name(to.zone), value: to.distance }).collect(),
             resources: cpu.into_iter().chain(memory).chain(pages).collect(),
-            ..empty(zone.id)
+            ..empty_zone(zone.id)
         }
     }
 
@@ -214,8 +214,8 @@ impl HostResources<'_> {
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {
             "static" => {
                 let pinnable = zone.pinnable_cpus.as_ref()?.intersection(cpus);
-                let taken = zone.pinned_cpus.as_ref()?.intersection(&pinnable).len();
-                (pinnable.len(), taken)
+                let pinned = zone.pinned_cpus.as_ref()?.intersection(&pinnable).len();
+                (pinnable.len(), pinned)
             }
             "none" => {
                 let reserved = zone.reserved_cpus.clone().unwrap_or_default();
@@ -264,7 +264,7 @@ impl HostResources<'_> {
         match self.kubelet.memory_manager_policy.as_deref()? {
             "None" => {
                 let unallocated =
-                    pool.total.saturating_sub(self.allocated_from(zone.id, pool.size));
+                    pool.total.saturating_sub(self.allocated_pages(zone.id, pool.size));
                 let available = in_bytes(pool.free?.min(unallocated));
                 Some(Amount { capacity, allocatable: capacity, available })
             }
@@ -283,9 +283,9 @@ impl HostResources<'_> {
     }
 
     /// Returns the number of pages of one size that are allocated to pods whose resources are all in this zone.
-    fn allocated_from(&self, zone: u32, size: PageSize) -> u64 {
-        let here = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
-        let pages = here.flat_map(|allocation| &allocation.hugepages);
+    fn allocated_pages(&self, zone: u32, size: PageSize) -> u64 {
+        let in_zone = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
+        let pages = in_zone.flat_map(|allocation| &allocation.hugepages);
         pages
             .filter(|pages| pages.size == size)
             .map(|pages| pages.count)
@@ -297,7 +297,7 @@ impl Topology {
     /// Returns the body of a server-side apply to the object with this UID, if the object exists. The Node
     /// owns the object.
     #[must_use]
-    pub fn apply(&self, node: &str, node_uid: &str, uid: Option<&str>) -> Value {
+    pub fn apply_body(&self, node: &str, node_uid: &str, uid: Option<&str>) -> Value {
         let mut metadata = json!({
             "name": node,
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}],

@@ -15,11 +15,11 @@ use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResou
 
 /// Maximum number of containers of a pod in the schema. A pod that exceeds one of the limits of the schema is reported
 /// without its containers.
-const CONTAINERS: usize = 64;
+const MAX_CONTAINERS: usize = 64;
 /// Maximum number of memory blocks of a container in the schema.
-const BLOCKS: usize = 16;
+const MAX_BLOCKS: usize = 16;
 /// Maximum number of device entries of a container in the schema.
-const DEVICES: usize = 64;
+const MAX_DEVICES: usize = 64;
 
 /// Returns one entry for each pod with exclusive resources, sorted by UID.
 ///
@@ -66,7 +66,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
 fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .allocated
-        .names
+        .pod_names
         .iter()
         // If several pods have had the same name, such as those of a StatefulSet, only the running pod counts.
         .filter(|(uid, _)| facts.allocated.hugepages.contains_key(*uid))
@@ -140,8 +140,9 @@ impl Pod {
                 _ => None,
             };
             let count = container.devices.entry((devices.resource_name.clone(), zone)).or_default();
-            *count = count
-                .saturating_add(berth_host_facts::kernel_files::count(devices.device_ids.len()));
+            *count = count.saturating_add(berth_host_facts::kernel_files::saturating_u32(
+                devices.device_ids.len(),
+            ));
             self.zones.extend(zones);
         }
     }
@@ -175,7 +176,7 @@ impl Pod {
             *sum = sum.saturating_add(*count);
         }
         let pages = |(size, count)| AllocatedHugepages { size, count };
-        let name = facts.allocated.names.get(&uid);
+        let name = facts.allocated.pod_names.get(&uid);
         Allocation {
             namespace: name.map(|(namespace, _)| namespace.clone()),
             pod: name.map(|(_, name)| name.clone()),
@@ -194,9 +195,9 @@ impl Pod {
 
     fn containers(self) -> Vec<AllocatedContainer> {
         let fits = |container: &Container| {
-            container.memory.len() <= BLOCKS && container.devices.len() <= DEVICES
+            container.memory.len() <= MAX_BLOCKS && container.devices.len() <= MAX_DEVICES
         };
-        if self.containers.len() > CONTAINERS || !self.containers.values().all(fits) {
+        if self.containers.len() > MAX_CONTAINERS || !self.containers.values().all(fits) {
             return Vec::new();
         }
         let all = self.containers.into_iter().map(|(name, container)| AllocatedContainer {

@@ -17,7 +17,7 @@ pub(super) fn uplinks(links: &Links) -> Vec<Uplink> {
 fn uplink(links: &Links, link: &Link) -> Uplink {
     let master = |kind: LinkKind| {
         let master = link.master.as_ref()?;
-        (links.named(master)?.kind == kind).then(|| master.clone())
+        (links.by_name(master)?.kind == kind).then(|| master.clone())
     };
     let kind = if link.kind == LinkKind::Bond { UplinkKind::Bond } else { UplinkKind::Physical };
     Uplink {
@@ -45,7 +45,7 @@ pub(super) fn virtual_links(links: &Links) -> Vec<VirtualLink> {
         LinkKind::Vlan => Some(VirtualLinkKind::Vlan),
         _ => None,
     };
-    let others = links.all.iter().filter(|link| !link.is_ours());
+    let others = links.all.iter().filter(|link| !link.is_created_by_berth());
     others
         .filter_map(|link| {
             Some(VirtualLink {

@@ -65,9 +65,11 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
 /// Returns the status as [`status`] does, with the CPUs that Berth reserves on a host without a
 /// kubelet.
 #[must_use]
-pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
+pub fn status_with_reserved_cpus(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
     let mut status = status(facts);
-    if let (Some(reserved), false, None) = (reserved, facts.kubelet.runs, &facts.kubelet.config) {
+    if let (Some(reserved), false, None) =
+        (reserved, facts.kubelet.is_running, &facts.kubelet.config)
+    {
         for zone in &mut status.zones {
             let Some(cpus) = &zone.cpus else { continue };
             zone.reserved_cpus = Some(cpus.intersection(reserved));
@@ -102,7 +104,7 @@ fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
             .collect(),
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
-        started_with: facts.runs.then(|| {
+        started_with: facts.is_running.then(|| {
             let pending = facts.pending_restart();
             KubeletStart {
                 current: pending.is_empty(),

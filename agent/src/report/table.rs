@@ -12,7 +12,7 @@ use super::infra_node::Report;
 use super::tree;
 use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::text::{printable, push_line, wrap};
 
 /// Width of a default terminal, in columns.
 const WIDTH: u16 = 80;
@@ -25,19 +25,19 @@ pub fn render(report: &Report, links: &Links, style: Style) -> String {
     let status = &report.status;
     let mut out = String::new();
     write_heading(&mut out, report.name(), status, style);
-    group(&mut out, style, "CPU", cpu(&status.capabilities));
-    group(&mut out, style, "KVM", kvm(status));
-    group(&mut out, style, "Memory", memory(&status.capabilities));
-    group(&mut out, style, "Devices", devices(&status.capabilities));
-    group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
-    zones(&mut out, status, style);
-    uplinks(&mut out, status, style);
+    write_group(&mut out, style, "CPU", cpu(&status.capabilities));
+    write_group(&mut out, style, "KVM", kvm(status));
+    write_group(&mut out, style, "Memory", memory(&status.capabilities));
+    write_group(&mut out, style, "Devices", devices(&status.capabilities));
+    write_group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
+    write_zones(&mut out, status, style);
+    write_uplinks(&mut out, status, style);
     out.push_str(&tree::render(links, style));
-    nvme(&mut out, status, style);
-    gpus(&mut out, status, style);
-    direct_io(&mut out, status, style);
-    allocations(&mut out, status, style);
-    unknown(&mut out, &status.unknown, style);
+    write_nvme(&mut out, status, style);
+    write_gpus(&mut out, status, style);
+    write_direct_io(&mut out, status, style);
+    write_allocations(&mut out, status, style);
+    write_unknown(&mut out, &status.unknown, style);
     out
 }
 
@@ -45,15 +45,15 @@ fn write_heading(out: &mut String, name: &str, status: &InfraNodeStatus, style: 
     let machine = &status.capabilities.machine;
     let hardware: Vec<&str> =
         [&machine.vendor, &machine.product].into_iter().flatten().map(String::as_str).collect();
-    line(out, &style.title(name), "");
-    let what = [hardware.join(" "), hypervisor(machine.hypervisor)];
-    group(out, style, "Machine", what.into_iter().filter(|part| !part.is_empty()).collect());
+    push_line(out, &style.title(name), "");
+    let parts = [hardware.join(" "), hypervisor(machine.hypervisor)];
+    write_group(out, style, "Machine", parts.into_iter().filter(|part| !part.is_empty()).collect());
     let system = [
         machine.os.clone(),
         machine.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
         status.capabilities.cgroup.version.map(|version| format!("cgroup v{version}")),
     ];
-    group(out, style, "System", vec![join(system)]);
+    write_group(out, style, "System", vec![join(system)]);
 }
 
 fn hypervisor(hypervisor: Option<Hypervisor>) -> String {
@@ -169,7 +169,7 @@ fn devices(capabilities: &Capabilities) -> Vec<String> {
 
 fn kubelet(capabilities: &Capabilities) -> Vec<String> {
     let Some(kubelet) = &capabilities.kubelet else { return Vec::new() };
-    let with = |name: &str, policy: &Option<String>, options: &[String]| {
+    let policy_text = |name: &str, policy: &Option<String>, options: &[String]| {
         let policy = policy.as_deref()?;
         let options =
             if options.is_empty() { String::new() } else { format!(" ({})", options.join(", ")) };
@@ -177,13 +177,13 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
     };
     let scope = kubelet.topology_manager_scope.as_ref().map(|scope| format!("scope {scope}"));
     let topology = [
-        with(
+        policy_text(
             "topology manager",
             &kubelet.topology_manager_policy,
             &kubelet.topology_manager_policy_options,
         ),
         scope,
-        with("memory manager", &kubelet.memory_manager_policy, &[]),
+        policy_text("memory manager", &kubelet.memory_manager_policy, &[]),
     ];
     let reserved = kubelet
         .reserved_system_cpus
@@ -191,14 +191,18 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
         .map(|cpus| format!("reserved CPUs {}", cpus.compact()));
     vec![
         join([
-            with("CPU manager", &kubelet.cpu_manager_policy, &kubelet.cpu_manager_policy_options),
+            policy_text(
+                "CPU manager",
+                &kubelet.cpu_manager_policy,
+                &kubelet.cpu_manager_policy_options,
+            ),
             reserved,
         ]),
         join(topology),
     ]
 }
 
-fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |zone: &Zone| {
         let cpus = zone.cpus.as_ref().map_or_else(
             || "?".to_owned(),
@@ -219,7 +223,7 @@ fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
         ]
     };
     let head = ["ZONE", "CPUS", "CORES", "MEMORY", "HUGE PAGES FREE/ALL", "DISTANCES"];
-    rows(out, style, &head, status.zones.iter().map(row).collect());
+    write_table(out, style, &head, status.zones.iter().map(row).collect());
 }
 
 fn pool(pool: &HugepagePool) -> String {
@@ -227,10 +231,10 @@ fn pool(pool: &HugepagePool) -> String {
     format!("{}:{free}/{}", pool.size, pool.total)
 }
 
-fn uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let uplinks = &status.capabilities.uplinks;
-    let zoned: Vec<Vec<String>> = uplinks
+    let uplink_rows: Vec<Vec<String>> = uplinks
         .iter()
         .map(|link| {
             let master = link.bond.as_ref().or(link.bridge.as_ref());
@@ -250,7 +254,12 @@ fn uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
             ]
         })
         .collect();
-    rows(out, style, &["UPLINK", "STATE", "SPEED", "MTU", "DRIVER", "ZONE", "NOTES"], zoned);
+    write_table(
+        out,
+        style,
+        &["UPLINK", "STATE", "SPEED", "MTU", "DRIVER", "ZONE", "NOTES"],
+        uplink_rows,
+    );
 }
 
 fn speed(mbps: u32) -> String {
@@ -261,7 +270,7 @@ fn speed(mbps: u32) -> String {
     }
 }
 
-fn nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |drive: &berth_api::infra_node::Nvme| {
         let in_use = match drive.in_use {
             Some(true) => drive.users.first().cloned().unwrap_or_else(|| "yes".to_owned()),
@@ -277,10 +286,10 @@ fn nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
         ]
     };
     let all = status.capabilities.nvme.iter().map(row).collect();
-    rows(out, style, &["NVME", "SIZE", "ZONE", "MODEL", "USE"], all);
+    write_table(out, style, &["NVME", "SIZE", "ZONE", "MODEL", "USE"], all);
 }
 
-fn gpus(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_gpus(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |gpu: &berth_api::infra_node::Gpu| {
         vec![
             gpu.pci_address.to_string(),
@@ -291,10 +300,10 @@ fn gpus(out: &mut String, status: &InfraNodeStatus, style: Style) {
         ]
     };
     let all = status.capabilities.gpus.iter().map(row).collect();
-    rows(out, style, &["GPU", "ID", "DRIVER", "ZONE", "IOMMU GROUP"], all);
+    write_table(out, style, &["GPU", "ID", "DRIVER", "ZONE", "IOMMU GROUP"], all);
 }
 
-fn direct_io(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_direct_io(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |path: &berth_api::infra_node::DirectIo| {
         let supported = match path.supported {
             Some(true) => "yes",
@@ -306,10 +315,10 @@ fn direct_io(out: &mut String, status: &InfraNodeStatus, style: Style) {
         vec![path.path.clone(), filesystem, size, supported.to_owned()]
     };
     let all = status.capabilities.direct_io.iter().map(row).collect();
-    rows(out, style, &["PATH", "FILE SYSTEM", "SIZE", "O_DIRECT"], all);
+    write_table(out, style, &["PATH", "FILE SYSTEM", "SIZE", "O_DIRECT"], all);
 }
 
-fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
+fn write_allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |pod: &berth_api::infra_node::Allocation| {
         let pages = pod.hugepages.iter().map(|pages| format!("{} x {}", pages.count, pages.size));
         let zones: Vec<String> = pod.zones.iter().map(ToString::to_string).collect();
@@ -321,19 +330,19 @@ fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
         ]
     };
     let all = status.allocations.iter().map(row).collect();
-    rows(out, style, &["POD UID", "CPUS", "HUGE PAGES", "ZONES"], all);
+    write_table(out, style, &["POD UID", "CPUS", "HUGE PAGES", "ZONES"], all);
 }
 
 /// Renders unknown facts, grouped by reason.
-fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
+fn write_unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     if unknown.is_empty() {
         return;
     }
     let mut reasons: Vec<UnknownReason> = unknown.iter().map(|fact| fact.reason).collect();
     reasons.sort_unstable();
     reasons.dedup();
-    line(out, "", "");
-    line(out, &style.heading("Unknown"), " (-o json has the evidence)");
+    push_line(out, "", "");
+    push_line(out, &style.heading("Unknown"), " (-o json has the evidence)");
     for reason in reasons {
         let facts: Vec<&str> = unknown
             .iter()
@@ -342,7 +351,7 @@ fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
             .collect();
         let text = format!("{}: {}", api_name(&reason), facts.join(", "));
         for part in wrap(&text, usize::from(WIDTH) - 2) {
-            line(out, "  ", &part);
+            push_line(out, "  ", &part);
         }
     }
 }
@@ -355,18 +364,18 @@ fn format_unknown(unknown: &[Unknown], path: &str) -> String {
     )
 }
 
-fn group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
+fn write_group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
     let mut label = name;
     for text in lines.iter().filter(|text| !text.is_empty()) {
         for part in wrap(&printable(text).replace('\n', " "), usize::from(WIDTH) - INDENT) {
             let padded = format!("{label:<INDENT$}");
-            line(out, &style.heading(&padded), &part);
+            push_line(out, &style.heading(&padded), &part);
             label = "";
         }
     }
 }
 
-fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
+fn write_table(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
     }
@@ -381,13 +390,13 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    line(out, "", "");
+    push_line(out, "", "");
     for (index, text) in table.lines().enumerate() {
         let text = text.trim_end();
         if index == 0 {
-            line(out, &style.heading(text), "");
+            push_line(out, &style.heading(text), "");
         } else {
-            line(out, text, "");
+            push_line(out, text, "");
         }
     }
 }

@@ -8,7 +8,7 @@ use berth_api::LinkName;
 use super::api_name::api_name;
 use berth_host_facts::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::text::{printable, push_line, wrap};
 
 /// Largest number of links shown below a link; a host may have thousands of tenants.
 const MAX_CHILDREN: usize = 12;
@@ -22,24 +22,24 @@ const MAX_DEPTH: usize = 12;
 /// Renders the tree; empty if there is no bridge, bond, VLAN link or VXLAN tunnel.
 #[must_use]
 pub fn render(links: &Links, style: Style) -> String {
-    let stacks = |link: &&Link| {
+    let is_tree_node = |link: &&Link| {
         matches!(link.kind, LinkKind::Bridge | LinkKind::Bond | LinkKind::Vlan | LinkKind::Vxlan)
     };
-    if !links.all.iter().any(|link| stacks(&link)) {
+    if !links.all.iter().any(|link| is_tree_node(&link)) {
         return String::new();
     }
     let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
     tree.out.push('\n');
-    line(&mut tree.out, &style.heading("LINKS"), "");
+    push_line(&mut tree.out, &style.heading("LINKS"), "");
     // The roots are uplinks that are not ports of a bond, and then bridges without an uplink.
     let in_bond = |link: &Link| {
-        let master = link.master.as_ref().and_then(|master| links.named(master));
+        let master = link.master.as_ref().and_then(|master| links.by_name(master));
         master.is_some_and(|master| master.kind == LinkKind::Bond)
     };
     for link in links.uplinks().filter(|link| !in_bond(link)) {
         tree.render_branch(link, "", "");
     }
-    for link in links.all.iter().filter(stacks) {
+    for link in links.all.iter().filter(is_tree_node) {
         if link.parent.is_none() && !tree.shown.contains(&link.name) && link.master.is_none() {
             tree.render_branch(link, "", "");
         }
@@ -55,43 +55,47 @@ struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Renders a link and all links above it.
-    fn render_branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
+    fn render_branch(&mut self, link: &'a Link, branch: &str, indent: &str) {
         let words = printable(&self.link_description(link));
-        let mut label = format!("  {indent}{sign}");
+        let mut label = format!("  {indent}{branch}");
         let width = WIDTH.saturating_sub(label.chars().count()).max(MIN_TEXT_WIDTH);
         for part in wrap(&words, width) {
-            line(&mut self.out, &label, &part);
+            push_line(&mut self.out, &label, &part);
             label = " ".repeat(label.chars().count());
         }
         if !self.shown.insert(&link.name) || indent.chars().count() > 3 * MAX_DEPTH {
             return;
         }
-        let indent = match sign {
+        let indent = match branch {
             "" => String::new(),
             "└─ " => format!("{indent}   "),
             _ => format!("{indent}│  "),
         };
-        let mut above: Vec<&Link> = self.links.stacked_on(&link.name).collect();
+        let mut upper_links: Vec<&Link> = self.links.stacked_on(&link.name).collect();
         let is_bridge = link.kind == LinkKind::Bridge;
         if is_bridge {
-            above.extend(self.links.ports(&link.name));
+            upper_links.extend(self.links.ports(&link.name));
         }
-        let master = link.master.as_ref().and_then(|master| self.links.named(master));
-        above.extend(master.filter(|master| master.kind == LinkKind::Bridge));
-        let mut once = BTreeSet::new();
-        above.retain(|next| !self.shown.contains(&next.name) && once.insert(&next.name));
-        let more = above.len().saturating_sub(MAX_CHILDREN);
-        let last = above.len().min(MAX_CHILDREN);
-        let hidden: Vec<&Link> = above.iter().skip(MAX_CHILDREN).copied().collect();
+        let master = link.master.as_ref().and_then(|master| self.links.by_name(master));
+        upper_links.extend(master.filter(|master| master.kind == LinkKind::Bridge));
+        let mut seen = BTreeSet::new();
+        upper_links.retain(|next| !self.shown.contains(&next.name) && seen.insert(&next.name));
+        let hidden_count = upper_links.len().saturating_sub(MAX_CHILDREN);
+        let last = upper_links.len().min(MAX_CHILDREN);
+        let hidden: Vec<&Link> = upper_links.iter().skip(MAX_CHILDREN).copied().collect();
         for link in hidden {
             self.mark_as_shown(link);
         }
-        for (index, next) in above.into_iter().take(MAX_CHILDREN).enumerate() {
-            let is_last = index + 1 == last && more == 0;
+        for (index, next) in upper_links.into_iter().take(MAX_CHILDREN).enumerate() {
+            let is_last = index + 1 == last && hidden_count == 0;
             self.render_branch(next, if is_last { "└─ " } else { "├─ " }, &indent);
         }
-        if more > 0 {
-            line(&mut self.out, &format!("  {indent}└─ "), &format!("and {more} more"));
+        if hidden_count > 0 {
+            push_line(
+                &mut self.out,
+                &format!("  {indent}└─ "),
+                &format!("and {hidden_count} more"),
+            );
         }
     }
 

@@ -9,7 +9,7 @@ use berth_host_facts::kubelet::memory_state::page_size;
 use berth_host_facts::topology::Topology;
 
 /// `maxItems` of `zones[].caches` in the CRD.
-const CACHES: usize = 128;
+const MAX_CACHES: usize = 128;
 
 /// Returns the zones of the host with the reservations of its kubelet.
 pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
@@ -33,15 +33,15 @@ fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
 /// Returns a set of the first threads of all cores, a set of the second threads, and so on; `None` if siblings
 /// would have different positions in these sets, or if the topology is unknown.
 fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
-    if !topology.known {
+    if !topology.core_ids_known {
         return None;
     }
     let members = |core: &CpuSet| core.intersection(cpus).iter().collect();
     let mut cores: Vec<Vec<u32>> = topology.cores_of(cpus).into_iter().map(members).collect();
     cores.sort_unstable();
-    let most = cores.iter().map(Vec::len).max()?;
-    let mut threads = Vec::with_capacity(most);
-    for number in 0..most {
+    let max_threads = cores.iter().map(Vec::len).max()?;
+    let mut threads = Vec::with_capacity(max_threads);
+    for number in 0..max_threads {
         let siblings: Option<Vec<u32>> =
             cores.iter().map(|core| core.get(number).copied()).collect();
         let siblings = siblings?;
@@ -63,10 +63,10 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
 fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.effective_config();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
-    let sound = config.filter(|config| config.invalid.is_empty());
-    let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");
+    let valid_config = config.filter(|config| config.invalid.is_empty());
+    let policy_is_static = valid_config.map(|config| config.cpu_manager_policy == "static");
     let pinned = match (policy_is_static, &kubelet.cpu_state) {
-        (Some(true), Some(state)) => Some(state.exclusive()),
+        (Some(true), Some(state)) => Some(state.exclusive_cpus()),
         (Some(false), _) => Some(CpuSet::new()),
         _ => None,
     };
@@ -81,13 +81,17 @@ fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
                 Some(false) => cpus.map(|_| CpuSet::new()),
                 None => None,
             };
-            let kept = config.and_then(|config| config.reserved_memory.get(&zone.id));
+            let zone_reserved = config.and_then(|config| config.reserved_memory.get(&zone.id));
             Zone {
-                reserved_memory: kept
+                reserved_memory: zone_reserved
                     .and_then(|kept| kept.get("memory"))
                     .copied()
                     .filter(|kept| *kept > Bytes(0)),
-                reserved_hugepages: kept.into_iter().flatten().filter_map(reserved_pages).collect(),
+                reserved_hugepages: zone_reserved
+                    .into_iter()
+                    .flatten()
+                    .filter_map(reserved_pages)
+                    .collect(),
                 reserved_cpus: within(reserved),
                 pinnable_cpus: pinnable,
                 pinned_cpus: within(pinned.as_ref()),
@@ -98,26 +102,26 @@ fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
 }
 
 /// Converts an entry of `reservedMemory` for huge pages.
-fn reserved_pages((resource, kept): (&String, &Bytes)) -> Option<ReservedHugepages> {
+fn reserved_pages((resource, reserved): (&String, &Bytes)) -> Option<ReservedHugepages> {
     let size = page_size(resource)?;
-    let count = kept.0.div_ceil(size.bytes());
+    let count = reserved.0.div_ceil(size.bytes());
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
 /// Returns the sets of CPUs of the zone that share a last-level cache. Returns no sets if all CPUs share one cache, if
 /// a cache is unknown, or if there are more sets than the schema allows.
 fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
-    let mut left = cpus.clone();
+    let mut remaining = cpus.clone();
     let mut caches = Vec::new();
     loop {
-        let first = left.iter().next();
+        let first = remaining.iter().next();
         let Some(first) = first else { return caches };
         let Some(cpu) = topology.cpus.get(&first) else { return Vec::new() };
         let shared = cpu.cache.intersection(cpus);
-        if !shared.contains(first) || shared == *cpus || caches.len() >= CACHES {
+        if !shared.contains(first) || shared == *cpus || caches.len() >= MAX_CACHES {
             return Vec::new();
         }
-        left = left.difference(&shared);
+        remaining = remaining.difference(&shared);
         caches.push(shared);
     }
 }
@@ -154,18 +158,19 @@ mod tests {
     #[test]
     fn reserved_memory_is_reported_by_page_size() {
         let zone = Zone { id: 1, ..Zone::default() };
-        let kept = [("memory", 1 << 30), ("hugepages-2Mi", 5 << 20), ("hugepages-1Gi", 0)];
-        let kept = kept.map(|(name, bytes)| (name.to_owned(), Bytes(bytes)));
+        let reserved_memory =
+            [("memory", 1 << 30), ("hugepages-2Mi", 5 << 20), ("hugepages-1Gi", 0)];
+        let reserved_memory = reserved_memory.map(|(name, bytes)| (name.to_owned(), Bytes(bytes)));
         let config = KubeletConfig {
-            reserved_memory: [(1, kept.into())].into(),
+            reserved_memory: [(1, reserved_memory.into())].into(),
             ..KubeletConfig::default()
         };
         let facts = KubeletFacts { config: Some(config), ..KubeletFacts::default() };
-        let said = add_kubelet_cpus(&[zone], &facts).remove(0);
-        assert_eq!(said.reserved_memory, Some(Bytes(1 << 30)));
+        let reported = add_kubelet_cpus(&[zone], &facts).remove(0);
+        assert_eq!(reported.reserved_memory, Some(Bytes(1 << 30)));
         // A page that is partly reserved is not available to pods.
         let pages = [ReservedHugepages { size: berth_api::PageSize::MIB_2, count: 3 }];
-        assert_eq!(said.reserved_hugepages, pages);
+        assert_eq!(reported.reserved_hugepages, pages);
     }
 
     #[test]
@@ -179,8 +184,8 @@ mod tests {
                     topology.cpus.insert(cpu, cpu_of);
                 }
             }
-            let said = caches(&topology, &cpus.parse().unwrap());
-            said.iter().map(CpuSet::to_string).collect::<Vec<_>>()
+            let cache_sets = caches(&topology, &cpus.parse().unwrap());
+            cache_sets.iter().map(CpuSet::to_string).collect::<Vec<_>>()
         };
         assert_eq!(caches_of(&["0-1,4-5", "2-3,6-7"], "0-7"), ["0-1,4-5", "2-3,6-7"]);
         assert_eq!(caches_of(&["0-7", "8-15"], "0-7"), [""; 0], "one cache for the zone");
@@ -191,7 +196,7 @@ mod tests {
     fn siblings_have_the_same_position() {
         let topology = |cores: &[&str]| {
             let mut topology = Topology::default();
-            topology.known = true;
+            topology.core_ids_known = true;
             for core in cores {
                 let siblings: std::sync::Arc<CpuSet> = std::sync::Arc::new(core.parse().unwrap());
                 for cpu in siblings.iter() {
@@ -201,16 +206,20 @@ mod tests {
             }
             topology
         };
-        let said = |cores: &[&str], cpus: &str| {
+        let thread_sets = |cores: &[&str], cpus: &str| {
             threads(&topology(cores), &cpus.parse().unwrap())
                 .map(|all| all.iter().map(CpuSet::to_string).collect::<Vec<_>>())
         };
-        let is = |all: &[&str]| Some(all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>());
-        assert_eq!(said(&["0,70", "1,71", "2,72"], "0-2,70-72"), is(&["0-2", "70-72"]));
-        assert_eq!(said(&["0-1", "2-3"], "0-3"), is(&["0,2", "1,3"]));
-        assert_eq!(said(&["0", "1"], "0-1"), is(&["0-1"]));
-        assert_eq!(said(&["0-1", "2"], "0-2"), None, "one core has lost a thread");
-        assert_eq!(said(&["0,9", "1,8"], "0-1,8-9"), None, "not in order");
-        assert_eq!(said(&[], "0-3"), None);
+        let expected =
+            |all: &[&str]| Some(all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            thread_sets(&["0,70", "1,71", "2,72"], "0-2,70-72"),
+            expected(&["0-2", "70-72"])
+        );
+        assert_eq!(thread_sets(&["0-1", "2-3"], "0-3"), expected(&["0,2", "1,3"]));
+        assert_eq!(thread_sets(&["0", "1"], "0-1"), expected(&["0-1"]));
+        assert_eq!(thread_sets(&["0-1", "2"], "0-2"), None, "one core has lost a thread");
+        assert_eq!(thread_sets(&["0,9", "1,8"], "0-1,8-9"), None, "not in order");
+        assert_eq!(thread_sets(&[], "0-3"), None);
     }
 }

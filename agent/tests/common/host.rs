@@ -20,7 +20,7 @@ pub(crate) fn rack1_a() -> Tree {
     uplinks(&tree);
     drives(&tree);
     kubelet(&tree);
-    shape(&tree);
+    write_kernel_settings(&tree);
     tree
 }
 
@@ -186,8 +186,8 @@ fn uplinks(tree: &Tree) {
 }
 
 fn link(tree: &Tree, name: &str, folder: &str, index: usize, mtu: u32, speed: u32) {
-    let way = folder.strip_prefix("sys/").unwrap_or(folder);
-    tree.link(&format!("sys/class/net/{name}"), &format!("../../{way}"))
+    let relative_path = folder.strip_prefix("sys/").unwrap_or(folder);
+    tree.link(&format!("sys/class/net/{name}"), &format!("../../{relative_path}"))
         .file(&format!("{folder}/ifindex"), format!("{index}\n"))
         .file(&format!("{folder}/iflink"), format!("{index}\n"))
         .file(&format!("{folder}/address"), format!("b8:ce:f6:00:00:{index:02x}\n"))
@@ -282,7 +282,7 @@ pub(crate) fn stat(started: u64) -> String {
 }
 
 /// Writes the settings that a plan changes, with the values that the kernel and systemd give them at boot.
-fn shape(tree: &Tree) {
+fn write_kernel_settings(tree: &Tree) {
     let all = "ffffffff,ffffffff,ffffffff\n";
     tree.file("proc/2/comm", "kthreadd\n")
         .file("proc/1412/stat", stat(4200))

@@ -15,7 +15,7 @@ pub(crate) fn start(tree: &Tree, started: u64) {
 }
 
 /// Sets the modification time of a file, in seconds since 1970.
-pub(crate) fn modified(tree: &Tree, path: &str, seconds: u64) {
+pub(crate) fn set_modified(tree: &Tree, path: &str, seconds: u64) {
     let file = std::fs::File::options().write(true).open(tree.path().join(path)).unwrap();
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
     file.set_modified(time).unwrap();

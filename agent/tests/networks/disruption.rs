@@ -15,7 +15,7 @@ fn host_with(spec: &str) -> HostFacts {
     let eth0 = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth0").unwrap();
     eth0.addresses.push("10.0.0.9/24".to_owned());
     let first = planned(&facts, spec);
-    carry_out(&mut facts, &first);
+    apply_plan(&mut facts, &first);
     assert!(planned(&facts, spec).is_empty());
     facts
 }
@@ -43,8 +43,8 @@ fn changes() -> Vec<(String, &'static str, [&'static str; 2], &'static str)> {
 }
 
 #[test]
-fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
-    for (spec, bridge, [from, to], loses) in changes() {
+fn disruption_is_blocked_while_a_vm_is_attached_unless_allowed() {
+    for (spec, bridge, [from, to], operation) in changes() {
         let mut facts = host_with(&spec);
         let id = VlanId::try_from(120).unwrap();
         let only = VlanSet::from_iter([id]);
@@ -56,21 +56,21 @@ fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
         let plan = planned(&facts, &other);
         let blocked: Vec<&String> =
             plan.changes.iter().filter_map(|c| c.blocked.as_ref()).collect();
-        let says = format!("lose the network while {loses}");
+        let expected = format!("lose the network while {operation}");
         assert!(
             blocked.len() == 1
                 && blocked[0].starts_with("vnet0 would ")
-                && blocked[0].contains(&says)
+                && blocked[0].contains(&expected)
                 && blocked[0].contains("spec.networks[trunk].allowDisruption"),
-            "{says}: {:#?}",
+            "{expected}: {:#?}",
             sentences(&plan)
         );
         let before = facts.links.clone();
-        carry_out(&mut facts, &plan);
-        let of_uplink = |links: &Links| {
+        apply_plan(&mut facts, &plan);
+        let port_names = |links: &Links| {
             links.ports(&name(bridge)).map(|port| port.name.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(of_uplink(&before), of_uplink(&facts.links), "{to}");
+        assert_eq!(port_names(&before), port_names(&facts.links), "{to}");
         assert_eq!(plan.networks[0].not_ready.len(), 1, "{:?}", plan.networks);
 
         let allowed = other.replace("{name: trunk,", "{name: trunk, allowDisruption: true,");
@@ -78,11 +78,11 @@ fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
         let high: Vec<&Change> =
             plan.changes.iter().filter(|change| change.disruption == Disruption::High).collect();
         assert!(
-            high.len() == 1 && high[0].effect == format!("vnet0 will {says}"),
+            high.len() == 1 && high[0].effect == format!("vnet0 will {expected}"),
             "{:#?}",
             plan.changes
         );
-        carry_out(&mut facts, &plan);
+        apply_plan(&mut facts, &plan);
         assert!(
             planned(&facts, &allowed).is_empty(),
             "{:#?}",
@@ -90,16 +90,19 @@ fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
         );
         // Without a VM the change is not disruptive, and needs no permission.
         facts.links.all.retain(|link| link.name.as_str() != "vnet0");
-        let back = planned(&facts, &spec);
+        let return_plan = planned(&facts, &spec);
         assert!(
-            back.changes.iter().all(|c| c.blocked.is_none() && c.disruption == Disruption::None),
+            return_plan
+                .changes
+                .iter()
+                .all(|c| c.blocked.is_none() && c.disruption == Disruption::None),
             "{:#?}",
-            back.changes
+            return_plan.changes
         );
-        carry_out(&mut facts, &back);
+        apply_plan(&mut facts, &return_plan);
         // An uplink that Berth set up is set down after the last link of Berth is removed from it.
-        let lowered = planned(&facts, &spec);
-        carry_out(&mut facts, &lowered);
+        let down_plan = planned(&facts, &spec);
+        apply_plan(&mut facts, &down_plan);
         assert!(planned(&facts, &spec).is_empty());
     }
 }
@@ -123,7 +126,7 @@ fn two_scenarios_are_never_joined() {
     facts.links.all.retain(|link| link.name.as_str() != "vnet0");
     for _ in 0..2 {
         let plan = planned(&facts, &other);
-        carry_out(&mut facts, &plan);
+        apply_plan(&mut facts, &plan);
     }
     assert!(planned(&facts, &other).is_empty());
 }
@@ -138,14 +141,14 @@ fn drift_is_repaired_under_vms() {
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "tn120-v").unwrap().vlan = Some(7);
     let plan = planned(&facts, &spec);
     assert!(plan.changes[0].drift && plan.changes[0].blocked.is_none(), "{:#?}", plan.changes);
-    carry_out(&mut facts, &plan);
+    apply_plan(&mut facts, &plan);
     assert!(planned(&facts, &spec).is_empty());
 }
 
 /// Checks that macvlan, macvtap and VLAN links count as users of the link that they are stacked on, in any network
 /// namespace.
 #[test]
-fn what_is_stacked_on_a_tenants_links_is_a_user() {
+fn stacked_links_are_users_of_tenant_links() {
     let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
     for lower in ["tn120", "tn120-v"] {
         for elsewhere in [false, true] {
@@ -154,7 +157,7 @@ fn what_is_stacked_on_a_tenants_links_is_a_user() {
                 let lower = facts.links.all.iter_mut().find(|link| link.name.as_str() == lower);
                 lower
                     .unwrap()
-                    .users_elsewhere
+                    .users_in_other_namespaces
                     .insert("macvtap0 (network namespace id 3)".to_owned());
             } else {
                 add(
@@ -165,8 +168,9 @@ fn what_is_stacked_on_a_tenants_links_is_a_user() {
             for other in [spec.replace("eth1", "eth2"), "  {}".to_owned()] {
                 let plan = planned(&facts, &other);
                 let blocked = plan.changes.iter().filter_map(|change| change.blocked.as_ref());
-                let said: Vec<&String> = blocked.filter(|why| why.contains("macvtap0")).collect();
-                assert_eq!(said.len(), 1, "{lower} {elsewhere}: {:#?}", sentences(&plan));
+                let reasons: Vec<&String> =
+                    blocked.filter(|why| why.contains("macvtap0")).collect();
+                assert_eq!(reasons.len(), 1, "{lower} {elsewhere}: {:#?}", sentences(&plan));
             }
         }
     }
@@ -175,13 +179,13 @@ fn what_is_stacked_on_a_tenants_links_is_a_user() {
     let mut facts = host_with(&spec);
     add(&mut facts, Link { parent: Some(name("br-tenant")), ..link("macvtap0", LinkKind::Other) });
     assert!(sentences(&planned(&facts, "  {}"))[0].contains("BLOCKED still in use by macvtap0"));
-    let less = planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []"));
-    assert_eq!(sentences(&less), ["remove VLAN 120 from eth1 on br-tenant"]);
+    let without_tenants = planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []"));
+    assert_eq!(sentences(&without_tenants), ["remove VLAN 120 from eth1 on br-tenant"]);
 }
 
 /// Attaches a VM between the plan and the step: each step that removes something checks for users again.
 #[test]
-fn what_comes_after_the_plan_is_seen_before_the_step() {
+fn users_are_checked_again_before_each_step() {
     let one = tenants(&[("a", "trunk", 120)]);
     for (spec, other, bridge) in [
         (SHARED.to_owned() + &one, SHARED.replace("eth1", "eth2") + &one, "br-tenant"),
@@ -198,9 +202,9 @@ fn what_comes_after_the_plan_is_seen_before_the_step() {
             "{:#?}",
             sentences(&plan)
         );
-        let vlans = facts.links.named(&name("eth1")).unwrap().vlans.clone();
+        let vlans = facts.links.by_name(&name("eth1")).unwrap().vlans.clone();
         add(&mut facts, Link { master: Some(name(bridge)), vlans, ..link("vnet0", LinkKind::Tun) });
-        let before = kernel::ways_out(&facts.links, &name("vnet0"));
+        let before = kernel::uplinks_of_port(&facts.links, &name("vnet0"));
         assert_eq!(before.len(), 1);
         let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
         let outcomes = STATE.with(|tree| {
@@ -216,42 +220,46 @@ fn what_comes_after_the_plan_is_seen_before_the_step() {
                     .is_some_and(|why| why.contains("vnet0 came meanwhile"))),
             "{other}: {outcomes:#?}"
         );
-        assert_eq!(kernel::ways_out(&model.borrow().links, &name("vnet0")), before, "{other}");
+        assert_eq!(
+            kernel::uplinks_of_port(&model.borrow().links, &name("vnet0")),
+            before,
+            "{other}"
+        );
     }
 }
 
 /// Tests two names for one physical network: a VLAN on this network is one network.
 #[test]
-fn one_vlan_on_one_wire_is_one_tenants() {
+fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
     let two = |uplink: &str, list: &[(&str, &str, u32)]| {
         networks.replace("UPLINK", uplink) + &tenants(list)
     };
-    let asked = [("a", "n1", 120), ("b", "n2", 120), ("c", "n1", 121), ("d", "n2", 122)];
+    let requested = [("a", "n1", 120), ("b", "n2", 120), ("c", "n1", 121), ("d", "n2", 122)];
     let fault = "spec.tenantNetworks[b].vlan: `120`: is already used by a on network n1, and both networks leave the host through eth1";
     let faults = |plan: &Plan| plan.faults.iter().map(ToString::to_string).collect::<Vec<_>>();
 
     let mut facts = host();
-    let plan = planned(&facts, &two("eth1", &asked));
-    assert!(faults(&plan).iter().any(|said| said.starts_with(fault)), "{:?}", faults(&plan));
+    let plan = planned(&facts, &two("eth1", &requested));
+    assert!(faults(&plan).iter().any(|actual| actual.starts_with(fault)), "{:?}", faults(&plan));
     // The plan creates the other network.
     assert_eq!(sentences(&plan).len(), 2, "{:?}", sentences(&plan));
-    assert!(planned(&facts, &two("eth2", &asked)).faults.is_empty(), "another wire");
+    assert!(planned(&facts, &two("eth2", &requested)).faults.is_empty(), "another wire");
     // The network that exists keeps its VLAN, in any order of the two.
-    let first = planned(&facts, &two("eth1", &asked[1..]));
-    carry_out(&mut facts, &first);
-    let plan = planned(&facts, &two("eth1", &asked));
+    let first = planned(&facts, &two("eth1", &requested[1..]));
+    apply_plan(&mut facts, &first);
+    let plan = planned(&facts, &two("eth1", &requested));
     assert!(
         faults(&plan)[0]
             .starts_with("spec.tenantNetworks[a].vlan: `120`: is already used by b on network n2"),
         "{:?}",
         faults(&plan)
     );
-    assert!(planned(&facts, &two("eth1", &asked[1..])).is_empty());
-    // A virtual function leaves the host through its card.
+    assert!(planned(&facts, &two("eth1", &requested[1..])).is_empty());
+    // Frames of a virtual function leave the host through its physical function.
     let function = link("eth1v0", LinkKind::VirtualFunction);
     add(&mut facts, Link { physical_function: Some(name("eth1")), ..function });
-    let plan = planned(&facts, &two("eth1v0", &asked));
+    let plan = planned(&facts, &two("eth1v0", &requested));
     assert!(!plan.faults.is_empty(), "{:?}", sentences(&plan));
     // Tunnels with the same port are one network, too.
     let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
@@ -264,5 +272,5 @@ fn one_vlan_on_one_wire_is_one_tenants() {
     let mut facts = host();
     let outer = link("eth1.50", LinkKind::Vlan);
     add(&mut facts, Link { parent: Some(name("eth1")), vlan: Some(50), ..outer });
-    assert!(faults(&planned(&facts, &two("eth1.50", &asked))).is_empty());
+    assert!(faults(&planned(&facts, &two("eth1.50", &requested))).is_empty());
 }

@@ -21,18 +21,18 @@ use nix::errno::Errno;
 pub(crate) struct Model {
     pub(crate) links: Links,
     /// Event at each of the next steps; after the last event every step succeeds.
-    pub(crate) fate: Vec<Fate>,
+    pub(crate) events: Vec<StepEvent>,
     /// Number of steps that were refused.
     pub(crate) refused: usize,
     /// VMs that are attached while a plan is applied: a port, its bridge and its VLANs.
-    pub(crate) coming: Vec<Link>,
+    pub(crate) pending_vms: Vec<Link>,
     /// Violations of the invariants.
-    pub(crate) broken: Vec<String>,
+    pub(crate) violations: Vec<String>,
 }
 
 /// Event at a step, which a test injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum StepEvent {
     /// The step succeeds.
     Done,
     /// The kernel refuses the step.
@@ -54,26 +54,27 @@ fn killed() -> ! {
 }
 
 impl Kernel for Model {
-    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
+    fn apply_steps(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let mut answers = Vec::new();
         for op in ops {
-            let fate = if self.fate.is_empty() { Fate::Done } else { self.fate.remove(0) };
-            match fate {
-                Fate::Killed => killed(),
-                Fate::Refused => {
+            let event =
+                if self.events.is_empty() { StepEvent::Done } else { self.events.remove(0) };
+            match event {
+                StepEvent::Killed => killed(),
+                StepEvent::Refused => {
                     self.refused += 1;
-                    refuse(&mut self.links, op);
+                    apply_refused_join(&mut self.links, op);
                     answers.push(Err(refused(op.link(), Errno::EINVAL, Some("a test"))));
                     continue;
                 }
-                Fate::Attached | Fate::Done | Fate::KilledAfter => {}
+                StepEvent::Attached | StepEvent::Done | StepEvent::KilledAfter => {}
             }
             answers.push(step(&mut self.links, op));
-            self.judge(op);
-            if fate == Fate::KilledAfter {
+            self.check_invariants(op);
+            if event == StepEvent::KilledAfter {
                 killed();
             }
-            if fate == Fate::Attached {
+            if event == StepEvent::Attached {
                 self.attach();
             }
         }
@@ -85,15 +86,16 @@ impl Kernel for Model {
         Ok(ops.iter().map(up).collect())
     }
 
-    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
+    fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
         self.links.filter = match work {
-            FilterWork::Replace(desired) => BridgeFilter::There(filter::table(desired)),
+            FilterWork::Replace(desired) => BridgeFilter::Present(filter::table(desired)),
             FilterWork::Delete => BridgeFilter::Absent,
         };
-        let left = self.links.all.iter().filter(|link| link.is_ours()).count();
-        if *work == FilterWork::Delete && left > 0 {
-            self.broken
-                .push(format!("{left} links of tenants without the rules for what guests send"));
+        let remaining = self.links.all.iter().filter(|link| link.is_created_by_berth()).count();
+        if *work == FilterWork::Delete && remaining > 0 {
+            self.violations.push(format!(
+                "{remaining} links of tenants without the rules for what guests send"
+            ));
         }
         Ok(())
     }
@@ -108,7 +110,7 @@ impl Kernel for Model {
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         for op in &work.ops {
-            let answers = self.step(&[op]).map_err(TrialNotStarted::Netlink)?;
+            let answers = self.apply_steps(&[op]).map_err(TrialNotStarted::Netlink)?;
             answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(TrialNotStarted::Step)?;
         }
         Ok(None)
@@ -117,12 +119,13 @@ impl Kernel for Model {
 
 impl Model {
     fn attach(&mut self) {
-        let there = |links: &Links, port: &Link| {
-            port.master.as_ref().is_some_and(|bridge| links.named(bridge).is_some())
-                && links.named(&port.name).is_none()
+        let can_attach = |links: &Links, port: &Link| {
+            port.master.as_ref().is_some_and(|bridge| links.by_name(bridge).is_some())
+                && links.by_name(&port.name).is_none()
         };
-        if let Some(place) = self.coming.iter().position(|port| there(&self.links, port)) {
-            let port = self.coming.remove(place);
+        if let Some(index) = self.pending_vms.iter().position(|port| can_attach(&self.links, port))
+        {
+            let port = self.pending_vms.remove(index);
             self.links.all.push(port);
             sort(&mut self.links);
         }
@@ -130,22 +133,25 @@ impl Model {
 
     /// Records violations: a bridge with two uplink ports for one VLAN is a loop, as the switch receives its own
     /// frames again.
-    fn judge(&mut self, after: &LinkOp) {
+    fn check_invariants(&mut self, after: &LinkOp) {
         if !is_filtered(&self.links, after) {
-            self.broken.push(format!("{after:?} without the rules for what guests send"));
+            self.violations.push(format!("{after:?} without the rules for what guests send"));
         }
-        for bridge in
-            self.links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_ours())
+        for bridge in self
+            .links
+            .all
+            .iter()
+            .filter(|link| link.kind == LinkKind::Bridge && link.is_created_by_berth())
         {
-            let out: Vec<&Link> =
-                self.links.ports(&bridge.name).filter(|port| is_way_out(port)).collect();
-            for (place, one) in out.iter().enumerate() {
-                for other in &out[place + 1..] {
+            let uplinks: Vec<&Link> =
+                self.links.ports(&bridge.name).filter(|port| is_uplink(port)).collect();
+            for (place, one) in uplinks.iter().enumerate() {
+                for other in &uplinks[place + 1..] {
                     let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
-                    let both = vlans(one).intersection(&vlans(other));
-                    if bridge.vlan_filtering != Some(true) || !both.is_empty() {
-                        self.broken.push(format!(
-                            "loop: {} and {} are ways out of {} ({both}) after {after:?}",
+                    let common_vlans = vlans(one).intersection(&vlans(other));
+                    if bridge.vlan_filtering != Some(true) || !common_vlans.is_empty() {
+                        self.violations.push(format!(
+                            "loop: {} and {} are ways out of {} ({common_vlans}) after {after:?}",
                             one.name, other.name, bridge.name
                         ));
                     }
@@ -160,31 +166,34 @@ fn is_filtered(links: &Links, op: &LinkOp) -> bool {
     let table = match &links.filter {
         BridgeFilter::Unknown => return true,
         BridgeFilter::Absent => {
-            return !matches!(op, LinkOp::Make(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. });
+            return !matches!(
+                op,
+                LinkOp::Create(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. }
+            );
         }
-        BridgeFilter::There(table) => table,
+        BridgeFilter::Present(table) => table,
     };
     let LinkOp::Join { port, .. } = op else { return true };
     let names = |key: &Vec<u8>| key.starts_with(format!("{port}\0").as_bytes());
     table.chains.len() == 2 && table.sets["uplinks"].iter().any(names)
 }
 
-fn is_way_out(port: &Link) -> bool {
+fn is_uplink(port: &Link) -> bool {
     matches!(port.kind, LinkKind::Physical | LinkKind::Bond | LinkKind::Vlan | LinkKind::Vxlan)
 }
 
 /// Returns the ports through which frames of a VM's port leave the host.
-pub(crate) fn ways_out(links: &Links, port: &LinkName) -> BTreeSet<String> {
-    let Some(port) = links.named(port) else { return BTreeSet::new() };
-    let Some(bridge) = port.master.as_ref().and_then(|bridge| links.named(bridge)) else {
+pub(crate) fn uplinks_of_port(links: &Links, port: &LinkName) -> BTreeSet<String> {
+    let Some(port) = links.by_name(port) else { return BTreeSet::new() };
+    let Some(bridge) = port.master.as_ref().and_then(|bridge| links.by_name(bridge)) else {
         return BTreeSet::new();
     };
-    let out = links.ports(&bridge.name).filter(|port| is_way_out(port));
-    let same = |out: &&Link| {
+    let uplinks = links.ports(&bridge.name).filter(|port| is_uplink(port));
+    let shares_vlan = |out: &&Link| {
         let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
         bridge.vlan_filtering != Some(true) || !vlans(out).intersection(&vlans(port)).is_empty()
     };
-    out.filter(same).map(|out| out.name.to_string()).collect()
+    uplinks.filter(shares_vlan).map(|out| out.name.to_string()).collect()
 }
 
 fn sort(links: &mut Links) {
@@ -193,20 +202,20 @@ fn sort(links: &mut Links) {
 
 /// Returns the error of a step that the kernel refuses.
 fn refused(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
-    let refused = Refused { errno, words: words.map(str::to_owned) };
+    let refused = Refused { errno, extended_ack: words.map(str::to_owned) };
     StepError::Refused { link: link.clone(), refused, hint: "" }
 }
 
-fn at(links: &Links, name: &LinkName) -> Result<usize, StepError> {
-    let place = links.all.iter().position(|link| link.name == *name);
-    place.ok_or_else(|| refused(name, Errno::ENODEV, None))
+fn index_of(links: &Links, name: &LinkName) -> Result<usize, StepError> {
+    let index = links.all.iter().position(|link| link.name == *name);
+    index.ok_or_else(|| refused(name, Errno::ENODEV, None))
 }
 
 /// Applies the change that the kernel makes although it refuses: a moved port has already left its bridge
 /// (`do_set_master`).
-fn refuse(links: &mut Links, op: &LinkOp) {
+fn apply_refused_join(links: &mut Links, op: &LinkOp) {
     if let LinkOp::Join { port, bridge } = op
-        && let Ok(place) = at(links, port)
+        && let Ok(place) = index_of(links, port)
         && links.all[place].master.as_ref() != Some(bridge)
     {
         (links.all[place].master, links.all[place].vlans) = (None, None);
@@ -216,11 +225,11 @@ fn refuse(links: &mut Links, op: &LinkOp) {
 /// Applies a step to the links as the kernel would.
 pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     match op {
-        LinkOp::Make(desired) => {
-            if at(links, &desired.name).is_ok() {
+        LinkOp::Create(desired) => {
+            if index_of(links, &desired.name).is_ok() {
                 return Err(refused(&desired.name, Errno::EEXIST, None));
             }
-            let twin = |link: &Link| match &desired.kind {
+            let is_duplicate = |link: &Link| match &desired.kind {
                 DesiredKind::Bridge { .. } => false,
                 DesiredKind::Vlan { parent, id } => {
                     link.parent.as_ref() == Some(parent) && link.vlan == Some((*id).into())
@@ -230,22 +239,22 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
                     .as_ref()
                     .is_some_and(|tunnel| (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))),
             };
-            if links.all.iter().any(twin) {
+            if links.all.iter().any(is_duplicate) {
                 return Err(refused(
                     &desired.name,
                     Errno::EEXIST,
                     Some("another link is the same"),
                 ));
             }
-            let mut made = Link::new(desired.name.clone(), LinkKind::Other);
-            be(&mut made, desired);
-            made.up = Some(false);
-            links.all.push(made);
+            let mut created = Link::new(desired.name.clone(), LinkKind::Other);
+            set_properties(&mut created, desired);
+            created.up = Some(false);
+            links.all.push(created);
             sort(links);
             return Ok(());
         }
         LinkOp::Remove(name) => {
-            links.all.remove(at(links, name)?);
+            links.all.remove(index_of(links, name)?);
             links.all.retain(|link| link.parent.as_ref() != Some(name));
             for port in &mut links.all {
                 if port.master.as_ref() == Some(name) {
@@ -254,16 +263,16 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
             }
             return Ok(());
         }
-        LinkOp::Join { bridge, .. } => _ = at(links, bridge)?,
+        LinkOp::Join { bridge, .. } => _ = index_of(links, bridge)?,
         _ => {}
     }
-    let place = at(links, op.link())?;
-    let link = &mut links.all[place];
+    let index = index_of(links, op.link())?;
+    let link = &mut links.all[index];
     match op {
-        LinkOp::SetProperties(desired) => be(link, desired),
+        LinkOp::SetProperties(desired) => set_properties(link, desired),
         LinkOp::DisableVlanFiltering(_) => link.vlan_filtering = Some(false),
         LinkOp::RemoveAddresses { .. } => {
-            (link.addresses, link.link_local) = (Vec::new(), Vec::new());
+            (link.addresses, link.link_local_addresses) = (Vec::new(), Vec::new());
         }
         LinkOp::Up(_) => link.up = Some(true),
         LinkOp::Down(_) => link.up = Some(false),
@@ -279,28 +288,28 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
             link.vlans.get_or_insert_default().all.extend(vlans.iter());
         }
         LinkOp::RemoveVlans { vlans, .. } => {
-            let now = link.vlans.get_or_insert_default();
-            now.all = now.all.difference(vlans);
+            let current_vlans = link.vlans.get_or_insert_default();
+            current_vlans.all = current_vlans.all.difference(vlans);
         }
-        LinkOp::Peers { add, remove, .. } => {
+        LinkOp::UpdatePeers { add, remove, .. } => {
             let peers = &mut link.tunnel.get_or_insert_default().peers;
             peers.retain(|peer| !remove.contains(peer));
             peers.extend(add);
         }
-        LinkOp::Join { .. } | LinkOp::Make(_) | LinkOp::Remove(_) => {}
+        LinkOp::Join { .. } | LinkOp::Create(_) | LinkOp::Remove(_) => {}
     }
     Ok(())
 }
 
-fn be(link: &mut Link, desired: &DesiredLink) {
+fn set_properties(link: &mut Link, desired: &DesiredLink) {
     link.alias = Some(desired.alias.clone());
     link.group = Some(LINK_GROUP);
     link.mtu = Some(desired.mtu);
     link.up = Some(true);
     link.state = Some(LinkState::Up);
     link.master.clone_from(&desired.master);
-    link.ip = IpOptions {
-        ipv6_generates: Some(false),
+    link.ip_options = IpOptions {
+        generates_ipv6_addresses: Some(false),
         ipv6_disabled: Some(true),
         arp_ignore: Some(8),
         rp_filter: Some(1),

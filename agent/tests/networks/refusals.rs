@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use berth_agent::apply::{Converged, converge};
 
-use super::kernel::{Fate, Killed, ways_out};
+use super::kernel::{Killed, StepEvent, uplinks_of_port};
 use super::*;
 
 struct World {
@@ -31,8 +31,8 @@ fn world() -> World {
 
 impl World {
     /// Runs one cycle of the agent; returns `None` if the agent was killed.
-    fn cycle(&self, spec: &str, fate: &[Fate]) -> Option<Converged> {
-        self.model.borrow_mut().fate = fate.to_vec();
+    fn cycle(&self, spec: &str, events: &[StepEvent]) -> Option<Converged> {
+        self.model.borrow_mut().events = events.to_vec();
         let text = format!(
             "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
         );
@@ -61,7 +61,7 @@ impl World {
             )
         };
         let result = catch_unwind(AssertUnwindSafe(cycle));
-        self.model.borrow_mut().fate.clear();
+        self.model.borrow_mut().events.clear();
         match result {
             Ok(converged) => Some(converged),
             Err(killed) if killed.is::<Killed>() => None,
@@ -80,24 +80,27 @@ impl World {
 
     /// Returns the ports through which the frames of each VM leave the host. A link that is removed and created again
     /// has the same name, so each port is listed with its settings.
-    fn ways(&self) -> BTreeMap<LinkName, BTreeSet<String>> {
+    fn uplinks_of_vms(&self) -> BTreeMap<LinkName, BTreeSet<String>> {
         let links = &self.model.borrow().links;
         let vms = links.all.iter().filter(|link| link.kind == LinkKind::Tun);
-        let by = |way: String| {
-            let link = links.named(&name(&way)).unwrap();
+        let describe_uplink = |uplink: String| {
+            let link = links.by_name(&name(&uplink)).unwrap();
             let tunnel = link.tunnel.as_ref().map(|tunnel| (tunnel.port, tunnel.local, tunnel.vni));
-            format!("{way} {:?} {:?} {tunnel:?}", link.parent, link.vlan)
+            format!("{uplink} {:?} {:?} {tunnel:?}", link.parent, link.vlan)
         };
-        let of = |port: &Link| {
-            (port.name.clone(), ways_out(links, &port.name).into_iter().map(by).collect())
+        let uplinks_of_vm = |port: &Link| {
+            (
+                port.name.clone(),
+                uplinks_of_port(links, &port.name).into_iter().map(describe_uplink).collect(),
+            )
         };
-        vms.map(of).collect()
+        vms.map(uplinks_of_vm).collect()
     }
 }
 
 /// Values that a test changes in the spec of three networks with two tenants each.
 #[derive(Debug, Clone)]
-struct Asked {
+struct SpecOptions {
     trunk: &'static str,
     own: &'static str,
     port: u16,
@@ -107,7 +110,7 @@ struct Asked {
     second: bool,
 }
 
-impl Asked {
+impl SpecOptions {
     fn spec(&self) -> String {
         let Self { trunk, own, port, local, allow, second } = self;
         let tenants = |suffix: &str, last: u32| {
@@ -123,7 +126,7 @@ impl Asked {
     }
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn any_spec_options() -> impl Strategy<Value = SpecOptions> {
     let uplinks =
         (prop::sample::select(vec!["eth1", "eth4"]), prop::sample::select(vec!["eth2", "eth5"]));
     let tunnels = (
@@ -131,7 +134,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         prop::sample::select(vec!["10.0.0.1", "10.0.0.9"]),
     );
     (uplinks, tunnels, any::<bool>(), any::<bool>()).prop_map(
-        |((trunk, own), (port, local), allow, second)| Asked {
+        |((trunk, own), (port, local), allow, second)| SpecOptions {
             trunk,
             own,
             port,
@@ -143,20 +146,20 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// Generates the events of a plan: often none or one failure, sometimes several.
-fn fate() -> impl Strategy<Value = Vec<Fate>> {
+fn any_events() -> impl Strategy<Value = Vec<StepEvent>> {
     let bad = prop::sample::select(vec![
-        Fate::Refused,
-        Fate::Refused,
-        Fate::Killed,
-        Fate::KilledAfter,
-        Fate::Attached,
+        StepEvent::Refused,
+        StepEvent::Refused,
+        StepEvent::Killed,
+        StepEvent::KilledAfter,
+        StepEvent::Attached,
     ]);
     let one = (0..24_usize, bad.clone()).prop_map(|(at, bad)| {
-        let mut fate = vec![Fate::Done; at];
-        fate.push(bad);
-        fate
+        let mut events = vec![StepEvent::Done; at];
+        events.push(bad);
+        events
     });
-    let many = prop::collection::vec(prop_oneof![4 => Just(Fate::Done), 1 => bad], 0..40);
+    let many = prop::collection::vec(prop_oneof![4 => Just(StepEvent::Done), 1 => bad], 0..40);
     prop_oneof![1 => Just(Vec::new()), 3 => one, 1 => many]
 }
 
@@ -164,71 +167,71 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn cost_no_vm_its_way_out(changes in prop::collection::vec((asked(), fate()), 1..6)) {
+    fn refused_steps_disconnect_no_vm(changes in prop::collection::vec((any_spec_options(), any_events()), 1..6)) {
         let world = world();
-        let found: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
-        let start = Asked { trunk: "eth1", own: "eth2", port: 4790, local: "10.0.0.1", allow: false, second: true };
+        let original: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
+        let start = SpecOptions { trunk: "eth1", own: "eth2", port: 4790, local: "10.0.0.1", allow: false, second: true };
         world.cycle(&start.spec(), &[]).unwrap();
         let vms = [("vnet0", "br-tenant", Some(120)), ("vnet1", "own120", None), ("vnet2", "over5000", None)];
-        let coming = [("vnet3", "br-tenant", Some(121)), ("vnet4", "own121", None), ("vnet5", "over5001", None)];
+        let pending_vms = [("vnet3", "br-tenant", Some(121)), ("vnet4", "own121", None), ("vnet5", "over5001", None)];
         {
             let mut model = world.model.borrow_mut();
             model.links.all.extend(vms.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)));
             model.links.all.sort_by(|a, b| a.name.cmp(&b.name));
-            model.coming = coming.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)).to_vec();
+            model.pending_vms = pending_vms.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)).to_vec();
         }
-        prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
+        prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
         let mut last = start;
         // The ports of each VM since the last complete cycle. A change that a killed agent left incomplete returns to
         // one of these states, as drift or as a trial that was not confirmed.
-        let mut known = vec![world.ways()];
+        let mut known_uplinks = vec![world.uplinks_of_vms()];
         for (asked, fate) in &changes {
-            let before = world.ways();
-            known.push(before.clone());
-            let is_known = |vm: &LinkName, after: &BTreeSet<String>| known.iter().any(|ways| ways.get(vm) == Some(after));
+            let before = world.uplinks_of_vms();
+            known_uplinks.push(before.clone());
+            let is_known = |vm: &LinkName, after: &BTreeSet<String>| known_uplinks.iter().any(|ways| ways.get(vm) == Some(after));
             world.model.borrow_mut().refused = 0;
-            let ended = world.cycle(&asked.spec(), fate);
-            let after = world.ways();
+            let result = world.cycle(&asked.spec(), fate);
+            let after = world.uplinks_of_vms();
             let refused = world.model.borrow().refused;
             for (vm, ways) in &before {
                 // Without permission nothing changes for a VM, even if the agent is killed; a lost port may be restored.
                 if !asked.allow && !ways.is_empty() && !is_known(vm, &after[vm]) {
-                    prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, ended.as_ref().map(|ended| &ended.outcomes));
-                } else if ended.is_some() && refused < 2 && !ways.is_empty() {
-                    prop_assert!(!after[vm].is_empty(), "{} {:?} {:?}", vm, asked, ended.as_ref().map(|ended| &ended.outcomes));
+                    prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
+                } else if result.is_some() && refused < 2 && !ways.is_empty() {
+                    prop_assert!(!after[vm].is_empty(), "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
                 }
             }
-            let broken = world.model.borrow().broken.clone();
+            let broken = world.model.borrow().violations.clone();
             prop_assert!(broken.is_empty(), "{:#?}", broken);
-            if ended.is_some() {
-                known = vec![after];
+            if result.is_some() {
+                known_uplinks = vec![after];
             }
             last = asked.clone();
         }
         // From now on the kernel refuses no step: everything matches the spec.
-        let last = Asked { allow: true, second: true, ..last };
+        let last = SpecOptions { allow: true, second: true, ..last };
         world.cycle(&last.spec(), &[]).unwrap();
         let converged = world.cycle(&last.spec(), &[]).unwrap();
         prop_assert!(converged.plan.is_empty(), "{:#?}", sentences(&converged.plan));
-        prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
-        prop_assert!(world.ways()[&name("vnet0")].iter().all(|way| way.starts_with(last.trunk)), "{:?}", world.ways());
+        prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
+        prop_assert!(world.uplinks_of_vms()[&name("vnet0")].iter().all(|way| way.starts_with(last.trunk)), "{:?}", world.uplinks_of_vms());
         // All VMs are removed, and then everything that Berth created is removed.
         world.model.borrow_mut().links.all.retain(|link| link.kind != LinkKind::Tun);
         for _ in 0..2 {
             world.cycle("  {}", &[]).unwrap();
         }
-        let now: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
-        prop_assert_eq!(now, found);
+        let current: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
+        prop_assert_eq!(current, original);
         let root = Root::open(world.tree.path()).unwrap();
         prop_assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap(), Ledger::default());
-        prop_assert!(world.model.borrow().broken.is_empty());
+        prop_assert!(world.model.borrow().violations.is_empty());
     }
 }
 
 /// Tests the one case that disconnected all tenants of a host: the new uplink cannot become a port.
 #[test]
-fn of_a_join_leave_the_old_uplink_in_place() {
-    let start = Asked {
+fn refused_join_keeps_the_old_uplink() {
+    let start = SpecOptions {
         trunk: "eth1",
         own: "eth2",
         port: 4790,
@@ -236,23 +239,23 @@ fn of_a_join_leave_the_old_uplink_in_place() {
         allow: true,
         second: true,
     };
-    let other = Asked { trunk: "eth4", ..start.clone() };
+    let other = SpecOptions { trunk: "eth4", ..start.clone() };
     // The kernel refuses each step in turn: the first is the join.
     for refused in 0..4 {
         let world = world();
         world.cycle(&start.spec(), &[]).unwrap();
         world.model.borrow_mut().links.all.push(World::vm("vnet0", "br-tenant", Some(120)));
         world.model.borrow_mut().links.all.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut fate = vec![Fate::Done; refused];
-        fate.push(Fate::Refused);
-        let converged = world.cycle(&other.spec(), &fate).unwrap();
+        let mut events = vec![StepEvent::Done; refused];
+        events.push(StepEvent::Refused);
+        let converged = world.cycle(&other.spec(), &events).unwrap();
         let failed: Vec<&Outcome> =
             converged.outcomes.iter().filter(|o| o.result == ChangeResult::Failed).collect();
         assert_eq!(failed.len(), 1, "{:#?}", converged.outcomes);
-        let ways = world.ways()[&name("vnet0")].clone();
+        let uplinks = world.uplinks_of_vms()[&name("vnet0")].clone();
         assert!(
-            ways.len() == 1 && ways.first().unwrap().starts_with("eth1"),
-            "{refused}: {ways:?}"
+            uplinks.len() == 1 && uplinks.first().unwrap().starts_with("eth1"),
+            "{refused}: {uplinks:?}"
         );
         let message = failed[0].message.clone().unwrap();
         assert_eq!(
@@ -262,6 +265,6 @@ fn of_a_join_leave_the_old_uplink_in_place() {
         );
         let again = world.cycle(&other.spec(), &[]).unwrap();
         assert!(again.plan.is_empty(), "{:#?}", sentences(&again.plan));
-        assert!(world.ways()[&name("vnet0")].iter().all(|way| way.starts_with("eth4")));
+        assert!(world.uplinks_of_vms()[&name("vnet0")].iter().all(|way| way.starts_with("eth4")));
     }
 }

@@ -24,10 +24,10 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
         let mut facts = host();
         facts.boot_id = Some(BOOT.to_owned());
         let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
-        let why = ApplyBlocked::Trial(error);
+        let reason = ApplyBlocked::Trial(error);
         let context = ApplyContext::new(&root, BOOT, &|| {})
             .with_kernel(&model)
-            .with_blocked_reason(Some(why.clone()));
+            .with_blocked_reason(Some(reason.clone()));
         let text = format!(
             "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{SHARED}"
         );
@@ -47,7 +47,7 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
             &observe_host,
             &mut |_| {},
         );
-        assert_eq!(converged.stopped, Some(why));
+        assert_eq!(converged.blocked_reason, Some(reason));
         assert!(converged.outcomes.is_empty() && !converged.plan.is_empty());
         assert_eq!(model.borrow().links, facts.links);
     }

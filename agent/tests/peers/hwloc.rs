@@ -53,8 +53,8 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// Reads lines such as `    Core L#1 (P#4 cpukind=1)`; two more spaces are one level deeper.
-    pub(crate) fn from_console(said: &str) -> Self {
-        let objects = said
+    pub(crate) fn from_console(output: &str) -> Self {
+        let objects = output
             .lines()
             .take_while(|line| !line.starts_with("depth "))
             .map(|line| {
@@ -82,13 +82,14 @@ impl Topology {
             .collect();
 
         // The lines are like `CPU kind #0 efficiency 0 cpuset 0x000ff000`.
-        let kinds = said.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
-            let (rank, mask) = line.split_once(" cpuset ")?;
-            let efficiency = rank.rsplit(' ').next()?.parse().ok();
-            Some(CpuKind { efficiency, cpus: parse_cpu_mask(mask) })
-        });
+        let kinds =
+            output.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
+                let (rank, mask) = line.split_once(" cpuset ")?;
+                let efficiency = rank.rsplit(' ').next()?.parse().ok();
+                Some(CpuKind { efficiency, cpus: parse_cpu_mask(mask) })
+            });
         let left_out =
-            said.lines().find_map(|line| line.split_once(" not represented in topology: "));
+            output.lines().find_map(|line| line.split_once(" not represented in topology: "));
         Self {
             objects,
             kinds: kinds.collect(),
@@ -96,12 +97,12 @@ impl Topology {
         }
     }
 
-    pub(crate) fn from_xml(said: &str) -> Self {
+    pub(crate) fn from_xml(output: &str) -> Self {
         let mut objects: Vec<Object> = Vec::new();
         let mut kinds = Vec::new();
         // Positions of the XML elements that are not closed yet.
         let mut open = Vec::new();
-        for tag in said.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
+        for tag in output.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
             let mut attributes = xml_attributes(tag);
             match tag.split_whitespace().next() {
                 Some("object") => {
@@ -143,7 +144,11 @@ impl Topology {
 
     pub(crate) fn compare(&self, machine: &mut Machine) {
         let offline = kernel::offline(&machine.root);
-        machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
+        machine.compare_values(
+            "offline",
+            format_cpu_list(&offline),
+            machine.capability("cpu/offline"),
+        );
         // In a cgroup, hwloc shows only the CPUs of the cgroup; the agent shows all CPUs of the machine.
         if self.left_out.is_subset(&offline) {
             self.compare_cpus(machine);
@@ -156,22 +161,26 @@ impl Topology {
     fn compare_cpus(&self, machine: &mut Machine) {
         let everything = 0..self.objects.len();
         let cpus: Cpus = everything.clone().filter_map(|position| self.cpu_at(position)).collect();
-        machine.same("online", format_cpu_list(&cpus), machine.capability("cpu/online"));
-        machine.same("threads", cpus.len(), machine.capability("cpu/threads"));
+        machine.compare_values("online", format_cpu_list(&cpus), machine.capability("cpu/online"));
+        machine.compare_values("threads", cpus.len(), machine.capability("cpu/threads"));
 
         let of_kind = |kind| everything.clone().filter(move |at| self.objects[*at].kind == kind);
         let packages = of_kind("Package").count();
         if packages > 0 {
-            machine.same("sockets", packages, machine.capability("cpu/sockets"));
+            machine.compare_values("sockets", packages, machine.capability("cpu/sockets"));
         }
         // The halves of these modules are cores to hwloc, and threads to lscpu and the agent.
         let family = (kernel::cpuinfo(&machine.root, "vendor_id"))
             .zip(kernel::cpuinfo(&machine.root, "cpu family"));
         let has_modules = family == Some(("AuthenticAMD".to_owned(), "21".to_owned()));
         let threads = of_kind("Core").map(|core| self.cpus_below(core).len());
-        if let Some(most) = threads.clone().max().filter(|_| !has_modules) {
-            machine.same("cores", threads.count(), machine.capability("cpu/cores"));
-            machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
+        if let Some(max_threads) = threads.clone().max().filter(|_| !has_modules) {
+            machine.compare_values("cores", threads.count(), machine.capability("cpu/cores"));
+            machine.compare_values(
+                "threadsPerCore",
+                max_threads,
+                machine.capability("cpu/threadsPerCore"),
+            );
         }
     }
 
@@ -186,7 +195,7 @@ impl Topology {
             // hwloc assigns the CPUs of adjacent nodes to a node without CPUs.
             if !kernel::is_memory_only(&machine.root, id) {
                 let cpus = format_cpu_list(&self.cpus_below(self.home_of_memory(position)));
-                machine.same(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
+                machine.compare_values(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
             }
             let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
             // The console output is rounded to its unit; values in bytes are exact.
@@ -195,7 +204,7 @@ impl Topology {
                 .zip(parse_bytes(&berth))
                 .is_some_and(|((tool, unit), (berth, _))| tool.abs_diff(berth) < unit);
             if !is_near {
-                machine.same(&format!("zone {id} memory"), memory, berth);
+                machine.compare_values(&format!("zone {id} memory"), memory, berth);
             }
         }
     }
@@ -204,13 +213,13 @@ impl Topology {
         let hybrid = machine.capability("cpu/hybrid");
         match self.kinds.len() {
             0 | 1 if hybrid == "nothing" => {}
-            count => machine.same("hybrid", count > 1, hybrid),
+            count => machine.compare_values("hybrid", count > 1, hybrid),
         }
         let best = self.kinds.iter().filter(|kind| kind.efficiency.is_some_and(|rank| rank >= 0));
         let best = best.max_by_key(|kind| kind.efficiency);
         let performance = kernel::core_kind(machine, "Performance");
         if let Some(best) = best.filter(|_| performance != "nothing") {
-            machine.same("Performance cores", format_cpu_list(&best.cpus), performance);
+            machine.compare_values("Performance cores", format_cpu_list(&best.cpus), performance);
         }
     }
 
@@ -283,10 +292,10 @@ impl Topology {
 
     /// Returns the PCI function of a device.
     fn pci_of(&self, position: usize) -> Option<&str> {
-        let mut at = position;
+        let mut ancestor = position;
         loop {
-            at = self.parent(at)?;
-            if let Some(address) = self.objects[at].pci_address() {
+            ancestor = self.parent(ancestor)?;
+            if let Some(address) = self.objects[ancestor].pci_address() {
                 return Some(address);
             }
         }
@@ -300,13 +309,17 @@ fn compare_sets(
     machine: &mut Machine,
 ) {
     let names: BTreeSet<_> = tool.union(berth).map(|[name, ..]| name).collect();
-    let said = |set: &BTreeSet<[String; 3]>, name: &String| {
+    let describe = |set: &BTreeSet<[String; 3]>, name: &String| {
         let found: Vec<_> =
             set.iter().filter(|[it, ..]| it == name).map(|it| it.join(" ")).collect();
         if found.is_empty() { "nothing".to_owned() } else { found.join(" and ") }
     };
     for name in names {
-        machine.same(&format!("{field} {name}"), said(tool, name), said(berth, name));
+        machine.compare_values(
+            &format!("{field} {name}"),
+            describe(tool, name),
+            describe(berth, name),
+        );
     }
 }
 

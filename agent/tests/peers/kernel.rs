@@ -14,7 +14,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
         return;
     }
     let ids = format_cpu_list(&nodes.keys().copied().collect());
-    machine.same("zone ids (kernel)", ids, format_cpu_list(&machine.zone_ids()));
+    machine.compare_values("zone ids (kernel)", ids, format_cpu_list(&machine.zone_ids()));
 
     let offline = offline(&machine.root);
     for (id, node) in &nodes {
@@ -22,11 +22,11 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
             // Some kernels also list CPUs of the node that are offline.
             let online = cpus.difference(&offline).copied().collect();
             let field = format!("zone {id} cpus (kernel)");
-            machine.same(&field, format_cpu_list(&online), machine.zone(*id, "cpus"));
+            machine.compare_values(&field, format_cpu_list(&online), machine.zone(*id, "cpus"));
         }
         if let Some(memory) = memory_of_node(node) {
             let field = format!("zone {id} memory (kernel)");
-            machine.same(&field, memory, in_bytes(&machine.zone(*id, "memory")));
+            machine.compare_values(&field, memory, in_bytes(&machine.zone(*id, "memory")));
         }
         let pools = hugepages_of_node(node);
         if !pools.is_empty() {
@@ -36,7 +36,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
                 .map(|pool| (in_bytes(&text(pool.get("size"))), text(pool.get("total"))))
                 .collect();
             let field = format!("zone {id} huge pages, size and total (kernel)");
-            machine.same(&field, list_of_pools(&pools), list_of_pools(&berth));
+            machine.compare_values(&field, list_of_pools(&pools), list_of_pools(&berth));
         }
     }
     if nodes_overlap(&machine.root) && !machine.log.to_lowercase().contains("overlap") {
@@ -48,7 +48,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
 pub(crate) fn compare_core_kinds(machine: &mut Machine) {
     let devices = machine.root.join("sys/devices");
     if let Some(online) = line(&devices.join("system/cpu/online")) {
-        machine.same(
+        machine.compare_values(
             "online",
             format_cpu_list(&parse_cpu_list(&online)),
             machine.capability("cpu/online"),
@@ -57,10 +57,10 @@ pub(crate) fn compare_core_kinds(machine: &mut Machine) {
     let kinds = [("Performance", "cpu_core/cpus"), ("Efficiency", "cpu_atom/cpus")]
         .map(|(kind, file)| (kind, line(&devices.join(file))));
     if kinds.iter().all(|(_, cpus)| cpus.is_some()) {
-        machine.same("hybrid", true, machine.capability("cpu/hybrid"));
+        machine.compare_values("hybrid", true, machine.capability("cpu/hybrid"));
         for (kind, cpus) in kinds {
             let cpus = parse_cpu_list(&cpus.unwrap_or_default());
-            machine.same(
+            machine.compare_values(
                 &format!("{kind} cores"),
                 format_cpu_list(&cpus),
                 core_kind(machine, kind),

@@ -26,17 +26,17 @@ pub(crate) fn from_tree(root: &Path) -> Option<String> {
     Some(format!("{}\n{}", run(&[]), run(&["--parse=CPU,Core,Socket,Node"])))
 }
 
-pub(crate) fn compare(said: &str, machine: &mut Machine) {
-    let summary = Summary::new(said);
+pub(crate) fn compare(output: &str, machine: &mut Machine) {
+    let summary = Summary::new(output);
 
     let online = parse_cpu_list(summary.first("On-line CPU(s) list").unwrap_or_default());
-    machine.same("online", format_cpu_list(&online), machine.capability("cpu/online"));
+    machine.compare_values("online", format_cpu_list(&online), machine.capability("cpu/online"));
     let offline = parse_cpu_list(summary.first("Off-line CPU(s) list").unwrap_or_default());
-    machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
-    machine.same("threads", online.len(), machine.capability("cpu/threads"));
+    machine.compare_values("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
+    machine.compare_values("threads", online.len(), machine.capability("cpu/threads"));
 
     // The table has the columns `CPU,Core,Socket,Node`, and a line for each online CPU.
-    let table: Vec<Vec<&str>> = said
+    let table: Vec<Vec<&str>> = output
         .lines()
         .skip_while(|line| !line.starts_with("# CPU,"))
         .skip(1)
@@ -46,22 +46,30 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
     for (column, field) in [(1, "cores"), (2, "sockets")] {
         let ids: BTreeSet<_> = table.iter().filter_map(|row| row.get(column)).collect();
         if ids.iter().all(|id| id.parse::<u32>().is_ok()) {
-            machine.same(field, ids.len(), machine.capability(&format!("cpu/{field}")));
+            machine.compare_values(field, ids.len(), machine.capability(&format!("cpu/{field}")));
         }
     }
 
     // A machine with several models of cores has these lines once per model.
-    if let Some(most) = summary.numbers("Thread(s) per core").max() {
-        machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
+    if let Some(max_threads) = summary.numbers("Thread(s) per core").max() {
+        machine.compare_values(
+            "threadsPerCore",
+            max_threads,
+            machine.capability("cpu/threadsPerCore"),
+        );
     }
     // On a machine with books, the summary describes the whole machine and not this partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
     if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first("Book(s)")) {
-        machine.same("sockets (summary)", sockets, machine.capability("cpu/sockets"));
+        machine.compare_values("sockets (summary)", sockets, machine.capability("cpu/sockets"));
         // Sockets may have different numbers of CPUs if some CPUs are offline.
         if offline.is_empty() {
-            machine.same("cores (summary)", sockets * cores, machine.capability("cpu/cores"));
+            machine.compare_values(
+                "cores (summary)",
+                sockets * cores,
+                machine.capability("cpu/cores"),
+            );
         }
     }
 
@@ -70,7 +78,7 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
         for (key, field) in [("Vendor ID", "vendor"), ("Model name", "model")] {
             if let Some(value) = summary.first(key).filter(|value| *value != "-") {
                 let berth = collapse(&machine.capability(&format!("cpu/{field}")));
-                machine.same(field, collapse(value), berth);
+                machine.compare_values(field, collapse(value), berth);
             }
         }
     }
@@ -86,9 +94,13 @@ fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machi
         _ => zones,
     };
     let ids = format_cpu_list(&zones.keys().copied().collect());
-    machine.same("zone ids", ids, format_cpu_list(&machine.zone_ids()));
+    machine.compare_values("zone ids", ids, format_cpu_list(&machine.zone_ids()));
     for (id, cpus) in zones {
-        machine.same(&format!("zone {id} cpus"), format_cpu_list(cpus), machine.zone(*id, "cpus"));
+        machine.compare_values(
+            &format!("zone {id} cpus"),
+            format_cpu_list(cpus),
+            machine.zone(*id, "cpus"),
+        );
     }
 }
 
@@ -96,8 +108,8 @@ fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machi
 struct Summary<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Summary<'a> {
-    fn new(said: &'a str) -> Self {
-        let lines = said.lines().take_while(|line| !line.starts_with('#'));
+    fn new(output: &'a str) -> Self {
+        let lines = output.lines().take_while(|line| !line.starts_with('#'));
         let pairs = lines.filter_map(|line| line.split_once(':'));
         Self(pairs.map(|(key, value)| (key.trim(), value.trim())).collect())
     }

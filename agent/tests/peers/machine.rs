@@ -115,7 +115,12 @@ impl Machine {
     }
 
     /// Records a mismatch unless both values are equal.
-    pub(crate) fn same(&mut self, field: &str, tool: impl ToString, berth: impl ToString) {
+    pub(crate) fn compare_values(
+        &mut self,
+        field: &str,
+        tool: impl ToString,
+        berth: impl ToString,
+    ) {
         let (tool, berth) = (tool.to_string(), berth.to_string());
         if tool != berth {
             self.mismatch(format!("{field}: tool said {tool:?}, berth said {berth:?}"));

@@ -10,7 +10,7 @@ use crate::units::{Cpus, format_cpu_list, parse_bytes};
 const MEMORY_TOLERANCE: u64 = 1 << 20;
 
 pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
-    machine.same("offline", "", machine.capability("cpu/offline"));
+    machine.compare_values("offline", "", machine.capability("cpu/offline"));
     // `capacity:` is also a field of `metadata.managedFields`, but with deeper indentation.
     let capacity = yaml.lines().skip_while(|line| *line != "  capacity:").skip(1);
     for line in capacity.take_while(|line| line.starts_with("    ")) {
@@ -18,18 +18,22 @@ pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
         let value = value.trim_matches('"');
         if resource == "cpu" {
             let all = value.parse().map(|count: u32| format_cpu_list(&(0..count).collect()));
-            machine.same("threads", value, machine.capability("cpu/threads"));
-            machine.same("online", all.unwrap_or_default(), machine.capability("cpu/online"));
+            machine.compare_values("threads", value, machine.capability("cpu/threads"));
+            machine.compare_values(
+                "online",
+                all.unwrap_or_default(),
+                machine.capability("cpu/online"),
+            );
         } else if resource == "memory" {
             let total = machine.capability("memory/total");
             let difference = parse_bytes(value)
                 .zip(parse_bytes(&total))
                 .map(|((node, _), (berth, _))| node.abs_diff(berth));
             if difference.is_none_or(|bytes| bytes > MEMORY_TOLERANCE) {
-                machine.same("memory total", value, total);
+                machine.compare_values("memory total", value, total);
             }
         } else if let Some(size) = resource.strip_prefix("hugepages-") {
-            machine.same(resource, in_bytes(value), hugepages(machine, size));
+            machine.compare_values(resource, in_bytes(value), hugepages(machine, size));
         }
     }
 }
@@ -41,20 +45,32 @@ pub(crate) fn compare_machine_info(machine: &mut Machine) {
         return;
     }
     let info: Value = serde_json::from_str(&read(&file)).expect("cAdvisor writes JSON");
-    machine.same("vendor", text(info.get("vendor_id")), machine.capability("cpu/vendor"));
-    machine.same("sockets", text(info.get("num_sockets")), machine.capability("cpu/sockets"));
-    machine.same("threads", text(info.get("num_cores")), machine.capability("cpu/threads"));
+    machine.compare_values("vendor", text(info.get("vendor_id")), machine.capability("cpu/vendor"));
+    machine.compare_values(
+        "sockets",
+        text(info.get("num_sockets")),
+        machine.capability("cpu/sockets"),
+    );
+    machine.compare_values(
+        "threads",
+        text(info.get("num_cores")),
+        machine.capability("cpu/threads"),
+    );
 
     let nodes = list(&info, "topology");
     let cores: usize = nodes.iter().map(|node| list(node, "cores").len()).sum();
-    machine.same("cores", cores, machine.capability("cpu/cores"));
+    machine.compare_values("cores", cores, machine.capability("cpu/cores"));
     for node in nodes {
         let id = node["node_id"].as_u64().and_then(|id| id.try_into().ok()).expect("a node id");
         let threads = list(node, "cores").iter().flat_map(|core| list(core, "thread_ids"));
         let cpus: Cpus = threads.filter_map(|cpu| cpu.as_u64()?.try_into().ok()).collect();
-        machine.same(&format!("zone {id} cpus"), format_cpu_list(&cpus), machine.zone(id, "cpus"));
+        machine.compare_values(
+            &format!("zone {id} cpus"),
+            format_cpu_list(&cpus),
+            machine.zone(id, "cpus"),
+        );
         let (memory, berth) = (text(node.get("memory")), in_bytes(&machine.zone(id, "memory")));
-        machine.same(&format!("zone {id} memory"), memory, berth);
+        machine.compare_values(&format!("zone {id} memory"), memory, berth);
     }
 }
 

@@ -57,8 +57,8 @@ impl Requests {
         self.0.iter().map(|((verb, resource), count)| (verb.as_str(), resource.as_str(), *count))
     }
 
-    fn sum(&self, is_one: impl Fn(&str, &str) -> bool) -> u32 {
-        self.kinds().filter(|(verb, what, _)| is_one(verb, what)).map(|(_, _, count)| count).sum()
+    fn sum(&self, matches: impl Fn(&str, &str) -> bool) -> u32 {
+        self.kinds().filter(|(verb, what, _)| matches(verb, what)).map(|(_, _, count)| count).sum()
     }
 }
 
@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_read_is_said() {
-        let cut = LOG.get(..LOG.len() - 5).unwrap();
-        assert!(Requests::count(cut, |_| true).is_err());
+    fn unparsable_line_is_an_error() {
+        let truncated = LOG.get(..LOG.len() - 5).unwrap();
+        assert!(Requests::count(truncated, |_| true).is_err());
     }
 }

@@ -18,15 +18,15 @@ use anyhow::{Context, Result, ensure};
 use berth_tests::running::Running;
 use tree::Tree;
 
-use crate::memory::Taken;
+use crate::memory::Usage;
 
 /// Number of agents that run as the same user. The kernel gives each user 128 inotify instances
 /// (`fs.inotify.max_user_instances`) and an agent uses one instance, so the benchmark spreads the agents over several
 /// users. In production, one agent runs on a host.
-const AGENTS_OF_A_USER: usize = 60;
-const FIRST_USER: u32 = 60_600;
+const AGENTS_PER_USER: usize = 60;
+const FIRST_UID: u32 = 60_600;
 /// Time between the starts of two agents.
-const PAUSE: Duration = Duration::from_millis(50);
+const START_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Agents that run until the value is dropped.
 #[derive(Debug)]
@@ -42,44 +42,45 @@ impl Fleet {
     pub(super) fn prepare(agent: &Path, kubeconfig: &Path, names: Vec<String>) -> Result<Self> {
         ensure!(nix::unistd::geteuid().is_root(), "only root can run agents as several users");
         let folder = tempfile::tempdir()?;
-        let at = folder.path();
-        fs::set_permissions(at, Permissions::from_mode(0o755))?;
+        let root = folder.path();
+        fs::set_permissions(root, Permissions::from_mode(0o755))?;
         // Copies the binary, because other users have no access to the build directory.
-        fs::copy(agent, at.join("berth-agent")).with_context(|| agent.display().to_string())?;
-        fs::set_permissions(at.join("berth-agent"), Permissions::from_mode(0o755))?;
+        fs::copy(agent, root.join("berth-agent")).with_context(|| agent.display().to_string())?;
+        fs::set_permissions(root.join("berth-agent"), Permissions::from_mode(0o755))?;
         let template = host::rack1_a();
         for (number, name) in names.iter().enumerate() {
             let user = user(number)?;
-            let own = at.join(user.to_string());
-            if !own.exists() {
-                fs::copy(kubeconfig, &own).with_context(|| own.display().to_string())?;
-                chown(&own, Some(user), Some(user))?;
+            let user_kubeconfig = root.join(user.to_string());
+            if !user_kubeconfig.exists() {
+                fs::copy(kubeconfig, &user_kubeconfig)
+                    .with_context(|| user_kubeconfig.display().to_string())?;
+                chown(&user_kubeconfig, Some(user), Some(user))?;
                 // The kubeconfig contains the token.
-                fs::set_permissions(&own, Permissions::from_mode(0o600))?;
+                fs::set_permissions(&user_kubeconfig, Permissions::from_mode(0o600))?;
             }
-            copy(template.path(), &at.join(name), user)?;
+            copy(template.path(), &root.join(name), user)?;
         }
         Ok(Self { running: Vec::new(), names, folder })
     }
 
     /// Starts all agents, with a pause after each start.
     pub(super) fn start(&mut self) -> Result<()> {
-        let at = self.folder.path();
+        let root = self.folder.path();
         for (number, name) in self.names.iter().enumerate() {
             let begin = Instant::now();
             let user = user(number)?;
             let mut command = Command::new("setpriv");
             command.args(["--pdeathsig", "KILL", "--clear-groups"]);
             command.args([format!("--reuid={user}"), format!("--regid={user}")]);
-            command.arg(at.join("berth-agent")).arg("run");
+            command.arg(root.join("berth-agent")).arg("run");
             command.arg(format!("--node-name={name}"));
-            command.arg(format!("--kubeconfig={}", at.join(user.to_string()).display()));
-            command.arg(format!("--root={}", at.join(name).display()));
-            command.arg(format!("--listen=unix:{}", at.join(name).join("agent.sock").display()));
-            let log = File::create(self.log(name))?;
+            command.arg(format!("--kubeconfig={}", root.join(user.to_string()).display()));
+            command.arg(format!("--root={}", root.join(name).display()));
+            command.arg(format!("--listen=unix:{}", root.join(name).join("agent.sock").display()));
+            let log = File::create(self.log_path(name))?;
             command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             self.running.push(Running::spawn(command)?);
-            std::thread::sleep(PAUSE.saturating_sub(begin.elapsed()));
+            std::thread::sleep(START_INTERVAL.saturating_sub(begin.elapsed()));
         }
         Ok(())
     }
@@ -89,37 +90,37 @@ impl Fleet {
     }
 
     /// Returns the memory and CPU time of each agent.
-    pub(super) fn taken(&self) -> Result<Vec<Taken>> {
+    pub(super) fn usage(&self) -> Result<Vec<Usage>> {
         let each = self.running.iter().zip(&self.names);
         each.map(|(one, name)| {
-            Taken::by(one.process.id()).with_context(|| {
-                format!("the agent of {name} is gone; it said: {}", self.said(name))
+            Usage::of_process(one.process.id()).with_context(|| {
+                format!("the agent of {name} is gone; it said: {}", self.log_tail(name))
             })
         })
         .collect()
     }
 
     /// Returns the content of a file of a simulated host.
-    pub(super) fn file(&self, name: &str, path: &str) -> Result<String> {
+    pub(super) fn read_file(&self, name: &str, path: &str) -> Result<String> {
         let path = self.folder.path().join(name).join(path);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok(text.trim().to_owned())
     }
 
     /// Returns the last five log lines of an agent.
-    pub(super) fn said(&self, name: &str) -> String {
-        let log = fs::read_to_string(self.log(name)).unwrap_or_default();
+    pub(super) fn log_tail(&self, name: &str) -> String {
+        let log = fs::read_to_string(self.log_path(name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
     }
 
-    fn log(&self, name: &str) -> PathBuf {
+    fn log_path(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.log"))
     }
 }
 
 fn user(number: usize) -> Result<u32> {
-    Ok(FIRST_USER + u32::try_from(number / AGENTS_OF_A_USER)?)
+    Ok(FIRST_UID + u32::try_from(number / AGENTS_PER_USER)?)
 }
 
 /// Copies a directory tree. Files that an agent changes are copied and belong to the user. All other files are hard
@@ -135,7 +136,7 @@ fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
             copy(&from, &to, user)?;
         } else if kind.is_symlink() {
             symlink(fs::read_link(&from)?, &to)?;
-        } else if is_changed(&from) {
+        } else if may_change(&from) {
             fs::copy(&from, &to)?;
             chown(&to, Some(user), Some(user))?;
         } else {
@@ -146,6 +147,6 @@ fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
 }
 
 /// Returns true if the specs of this benchmark can change the file. The specs change KSM and huge pages only.
-fn is_changed(path: &Path) -> bool {
+fn may_change(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "ksm" || part.as_os_str() == "hugepages")
 }

@@ -20,15 +20,15 @@ use serde_json::{Value, json};
 
 use audit::Requests;
 use fleet::Fleet;
-use peers::Peers;
+use peers::PeerUsage;
 use server::Sizes;
 use watch::Watch;
 
-use crate::memory::Taken;
+use crate::memory::Usage;
 use crate::output::Output;
 
 /// User name of the agents at the API server.
-const AGENTS: &str = "system:serviceaccount:berth-system:berth-agent";
+const AGENTS_USER: &str = "system:serviceaccount:berth-system:berth-agent";
 /// Time between the first status of the last agent and the quiet phase.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Time limit until all agents have published a status or answered a spec. An agent whose start failed retries after
@@ -62,15 +62,15 @@ struct Measured {
     version: Version,
     /// Usage of the API server and etcd at three times: with Nodes only, at the end of the quiet phase, and at the
     /// end of the benchmark.
-    servers: [Vec<Taken>; 3],
+    server_usage: [Vec<Usage>; 3],
     quiet: Quiet,
     /// Usage of the agents at the end of the benchmark.
-    at_the_end: Vec<Taken>,
+    final_usage: Vec<Usage>,
     sizes: Sizes,
-    one: Vec<One>,
-    all: Vec<All>,
+    single_applies: Vec<SingleApply>,
+    fleet_applies: Vec<FleetApply>,
     /// Peak resident MiB of `kubectl`.
-    peaks: Vec<f64>,
+    kubectl_peaks_mib: Vec<f64>,
 }
 
 /// Requests and usage while nothing changed.
@@ -79,16 +79,16 @@ struct Quiet {
     seconds: f64,
     agents: Requests,
     peers: Requests,
-    peers_took: Peers,
+    peer_usage: PeerUsage,
     /// Usage of the agents at the end of the phase.
-    taken: Vec<Taken>,
+    usage: Vec<Usage>,
     /// CPU time of all agents during the phase.
     cpu_seconds: f64,
 }
 
 /// Times for a spec applied to one InfraNode, in milliseconds since the start of `kubectl apply`.
 #[derive(Debug, Clone, Copy)]
-struct One {
+struct SingleApply {
     kubectl: f64,
     ready: f64,
     /// Time between the changed spec and the status that answers the spec, as a watch receives both. `None` if the
@@ -98,10 +98,10 @@ struct One {
 
 /// Times for a spec applied to all InfraNodes at once, in milliseconds since the first request.
 #[derive(Debug)]
-struct All {
-    asked: f64,
-    last: f64,
-    /// Time of each agent, measured as in [`One`].
+struct FleetApply {
+    requests_sent: f64,
+    last_ready: f64,
+    /// Time of each agent, measured as in [`SingleApply`].
     agents: Vec<f64>,
 }
 
@@ -109,7 +109,7 @@ struct All {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let measured = measure(args)?;
     let host = crate::report::host()?;
-    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
+    args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
 fn measure(args: &Args) -> Result<Measured> {
@@ -120,53 +120,59 @@ fn measure(args: &Args) -> Result<Measured> {
     server::make_nodes(&plane, fleet.names())?;
     server::make_nodes(&plane, &peers::names())?;
     peers::warm_up(&plane)?;
-    let before = servers(&plane)?;
-    let mut watch = Watch::begin(&plane)?;
+    let before = server_usage(&plane)?;
+    let mut watch = Watch::start(&plane)?;
     fleet.start()?;
-    watch.answers(fleet.names(), TIMEOUT).map_err(|late| late.with_log(|name| fleet.said(name)))?;
+    watch
+        .wait_until_ready(fleet.names(), TIMEOUT)
+        .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
     std::thread::sleep(SETTLE);
-    let quiet = quiet(&plane, &fleet, args.minutes)?;
-    let idle = servers(&plane)?;
+    let quiet = measure_quiet_phase(&plane, &fleet, args.minutes)?;
+    let idle = server_usage(&plane)?;
     let sizes = server::sizes(&plane, fleet.names())?;
-    let mut asked = 0;
-    let one = one(&plane, &mut watch, &fleet, args.rounds, &mut asked)?;
-    let all = all(&plane, &mut watch, &fleet, &mut asked)?;
+    let mut spec_count = 0;
+    let single_applies =
+        measure_single_applies(&plane, &mut watch, &fleet, args.rounds, &mut spec_count)?;
+    let fleet_applies = measure_fleet_applies(&plane, &mut watch, &fleet, &mut spec_count)?;
     Ok(Measured {
         version: plane.version(),
-        servers: [before, idle, servers(&plane)?],
+        server_usage: [before, idle, server_usage(&plane)?],
         quiet,
-        at_the_end: fleet.taken()?,
+        final_usage: fleet.usage()?,
         sizes,
-        one,
-        all,
-        peaks: peers::peaks(&plane)?,
+        single_applies,
+        fleet_applies,
+        kubectl_peaks_mib: peers::kubectl_peaks_mib(&plane)?,
     })
 }
 
-fn servers(plane: &ControlPlane) -> Result<Vec<Taken>> {
+fn server_usage(plane: &ControlPlane) -> Result<Vec<Usage>> {
     let (server, etcd) = plane.server_process_ids();
-    Ok(vec![Taken::by(server.context("kube-apiserver is gone")?)?, Taken::by(etcd)?])
+    Ok(vec![
+        Usage::of_process(server.context("kube-apiserver is gone")?)?,
+        Usage::of_process(etcd)?,
+    ])
 }
 
-fn quiet(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<Quiet> {
+fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<Quiet> {
     let log_begin = audit_log(plane)?.len();
-    let cpu = |taken: &[Taken]| taken.iter().map(|one| one.cpu_seconds).sum::<f64>();
-    let before = cpu(&fleet.taken()?);
+    let cpu = |taken: &[Usage]| taken.iter().map(|one| one.cpu_seconds).sum::<f64>();
+    let before = cpu(&fleet.usage()?);
     let begin = Instant::now();
-    let peers_took = peers::run(plane, minutes)?;
+    let peer_usage = peers::run(plane, minutes)?;
     let seconds = begin.elapsed().as_secs_f64();
     let log = audit_log(plane)?;
-    let taken = fleet.taken()?;
+    let usage = fleet.usage()?;
     let log = log.get(log_begin..).context("the audit log was rotated")?;
     // The last line can be incomplete.
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     Ok(Quiet {
         seconds,
-        agents: Requests::count(log, |user| user == AGENTS)?,
-        peers: Requests::count(log, |user| user.starts_with(peers::USER))?,
-        peers_took,
-        cpu_seconds: cpu(&taken) - before,
-        taken,
+        agents: Requests::count(log, |user| user == AGENTS_USER)?,
+        peers: Requests::count(log, |user| user.starts_with(peers::USER_PREFIX))?,
+        peer_usage,
+        cpu_seconds: cpu(&usage) - before,
+        usage,
     })
 }
 
@@ -177,9 +183,9 @@ fn audit_log(plane: &ControlPlane) -> Result<String> {
 }
 
 /// Returns a spec with values that no earlier spec had, and the files with the values that the agent must write.
-fn spec(asked: &mut u32) -> (Value, [(&'static str, u32); 2]) {
-    *asked += 1;
-    let (millis, pages) = (100 + *asked, 4096 + *asked);
+fn spec(spec_count: &mut u32) -> (Value, [(&'static str, u32); 2]) {
+    *spec_count += 1;
+    let (millis, pages) = (100 + *spec_count, 4096 + *spec_count);
     let spec = json!({
         "ksm": {"mode": "On", "sleepMillis": millis},
         "hugepages": [{"size": "2Mi", "zone": 1, "count": pages}],
@@ -188,13 +194,13 @@ fn spec(asked: &mut u32) -> (Value, [(&'static str, u32); 2]) {
     (spec, [("sys/kernel/mm/ksm/sleep_millisecs", millis), (pool, pages)])
 }
 
-fn must_be_done(fleet: &Fleet, names: &[String], files: &[(&str, u32)]) -> Result<()> {
+fn ensure_applied(fleet: &Fleet, names: &[String], files: &[(&str, u32)]) -> Result<()> {
     for name in names {
         for (path, value) in files {
-            let there = fleet.file(name, path)?;
+            let actual = fleet.read_file(name, path)?;
             ensure!(
-                there == value.to_string(),
-                "{name} says Ready, and {path} is {there}, not {value}"
+                actual == value.to_string(),
+                "{name} says Ready, and {path} is {actual}, not {value}"
             );
         }
     }
@@ -205,19 +211,19 @@ fn millis(begin: Instant, end: Instant) -> f64 {
     end.saturating_duration_since(begin).as_secs_f64() * 1e3
 }
 
-fn one(
+fn measure_single_applies(
     plane: &ControlPlane,
     watch: &mut Watch<'_>,
     fleet: &Fleet,
     rounds: u32,
-    asked: &mut u32,
-) -> Result<Vec<One>> {
+    spec_count: &mut u32,
+) -> Result<Vec<SingleApply>> {
     let names = fleet.names().get(..1).unwrap_or_default();
     let mut measured = Vec::new();
     for _ in 0..rounds {
         // Waits until the agents are idle again.
         std::thread::sleep(Duration::from_secs(1));
-        let (spec, files) = spec(asked);
+        let (spec, files) = spec(spec_count);
         let object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
             "metadata": {"name": names.first()}, "spec": spec,
@@ -225,41 +231,45 @@ fn one(
         let begin = Instant::now();
         plane.apply(&object.to_string())?;
         let kubectl = millis(begin, Instant::now());
-        let answers =
-            watch.answers(names, TIMEOUT).map_err(|late| late.with_log(|name| fleet.said(name)))?;
-        must_be_done(fleet, names, &files)?;
-        measured.extend(answers.iter().map(|answer| One {
+        let ready_times = watch
+            .wait_until_ready(names, TIMEOUT)
+            .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
+        ensure_applied(fleet, names, &files)?;
+        measured.extend(ready_times.iter().map(|answer| SingleApply {
             kubectl,
-            ready: millis(begin, answer.answered),
-            agent: answer.asked.map(|asked| millis(asked, answer.answered)),
+            ready: millis(begin, answer.became_ready),
+            agent: answer.spec_changed.map(|asked| millis(asked, answer.became_ready)),
         }));
     }
     Ok(measured)
 }
 
-fn all(
+fn measure_fleet_applies(
     plane: &ControlPlane,
     watch: &mut Watch<'_>,
     fleet: &Fleet,
-    asked: &mut u32,
-) -> Result<Vec<All>> {
+    spec_count: &mut u32,
+) -> Result<Vec<FleetApply>> {
     let mut measured = Vec::new();
     for _ in 0..ALL_ROUNDS {
         std::thread::sleep(Duration::from_secs(5));
-        let (spec, files) = spec(asked);
+        let (spec, files) = spec(spec_count);
         let begin = Instant::now();
-        server::ask_all(plane, fleet.names(), &spec)?;
-        let asked = millis(begin, Instant::now());
-        let answers = watch
-            .answers(fleet.names(), TIMEOUT)
-            .map_err(|late| late.with_log(|name| fleet.said(name)))?;
-        must_be_done(fleet, fleet.names(), &files)?;
-        measured.push(All {
-            asked,
-            last: answers.iter().map(|one| millis(begin, one.answered)).fold(0.0, f64::max),
-            agents: answers
+        server::patch_all_specs(plane, fleet.names(), &spec)?;
+        let requests_sent = millis(begin, Instant::now());
+        let ready_times = watch
+            .wait_until_ready(fleet.names(), TIMEOUT)
+            .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
+        ensure_applied(fleet, fleet.names(), &files)?;
+        measured.push(FleetApply {
+            requests_sent,
+            last_ready: ready_times
                 .iter()
-                .filter_map(|one| Some(millis(one.asked?, one.answered)))
+                .map(|one| millis(begin, one.became_ready))
+                .fold(0.0, f64::max),
+            agents: ready_times
+                .iter()
+                .filter_map(|one| Some(millis(one.spec_changed?, one.became_ready)))
                 .collect(),
         });
     }

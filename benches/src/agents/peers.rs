@@ -15,7 +15,7 @@ pub(super) const PEERS: u8 = 20;
 /// Time between two rounds of a loop.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Prefix of the user names of the loops.
-pub(super) const USER: &str = "system:node:rack1-";
+pub(super) const USER_PREFIX: &str = "system:node:rack1-";
 /// Number of runs that measure the peak memory.
 const RUNS: u32 = 5;
 
@@ -31,7 +31,7 @@ pub(super) fn warm_up(plane: &ControlPlane) -> Result<()> {
 
 /// Times and CPU time of the loops.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(super) struct PeerUsage {
     /// Milliseconds of each round: `label` and `annotate` together.
     pub(super) millis: Vec<f64>,
     /// CPU time of all loops.
@@ -55,7 +55,7 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
             path: plane.assets().join("kubectl").into_os_string(),
             args,
             env: Vec::new(),
-            missing: "it comes with the control plane",
+            missing_hint: "it comes with the control plane",
         }
     };
     // The labels stay the same, because the hosts of the agents do not change either.
@@ -68,7 +68,7 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
 
 /// Runs the loops for the given number of minutes and returns after the last minute. The rounds of the loops are
 /// spread over each minute.
-pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<Peers> {
+pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage> {
     let loops: Vec<[Program; 2]> =
         (0..PEERS).map(|number| programs(plane, number)).collect::<Result<_>>()?;
     let cpu = children_cpu()?;
@@ -89,7 +89,7 @@ pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<Peers> {
         anyhow::Ok(millis)
     })?;
     std::thread::sleep((begin + PERIOD * minutes).saturating_duration_since(Instant::now()));
-    Ok(Peers { millis, cpu_seconds: children_cpu()? - cpu })
+    Ok(PeerUsage { millis, cpu_seconds: children_cpu()? - cpu })
 }
 
 /// Returns the milliseconds of each round.
@@ -105,7 +105,7 @@ fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f6
 }
 
 /// Returns the peak resident memory of `kubectl` for each run, in MiB.
-pub(super) fn peaks(plane: &ControlPlane) -> Result<Vec<f64>> {
+pub(super) fn kubectl_peaks_mib(plane: &ControlPlane) -> Result<Vec<f64>> {
     let [label, _] = programs(plane, 0)?;
     (0..RUNS).map(|_| label.peak_mib()).collect()
 }

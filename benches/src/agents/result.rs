@@ -3,8 +3,8 @@
 use jiff::civil::Date;
 
 use super::peers::PEERS;
-use super::{All, Args, Measured, One};
-use crate::memory::Taken;
+use super::{Args, FleetApply, Measured, SingleApply};
+use crate::memory::Usage;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
@@ -15,7 +15,7 @@ const RENEWAL: f64 = 30.0;
 const SLACK: f64 = 1.2;
 
 /// Returns the result with all tables and goals.
-pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
     let (count, version, agent) = (args.agents, &measured.version, args.agent.display());
     let agents = f64::from(count);
     let conditions = vec![
@@ -46,7 +46,10 @@ pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> Be
                 "From a spec to Ready",
                 "Ready: the condition is True, and the condition and the status have the new generation, as seen by a `kubectl get \
                  --watch`. The spec sets KSM and the huge pages of a NUMA zone. The benchmark then checks the files of the host.",
-                vec![one(&measured.one), all(count, &measured.all)],
+                vec![
+                    single_apply_table(&measured.single_applies),
+                    fleet_apply_table(count, &measured.fleet_applies),
+                ],
             ),
         ],
         goals: goals(measured, agents),
@@ -54,8 +57,8 @@ pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> Be
     }
 }
 
-fn of_each(taken: &[Taken], part: impl Fn(&Taken) -> f64) -> Vec<f64> {
-    taken.iter().map(part).collect()
+fn usage_values(usage: &[Usage], part: impl Fn(&Usage) -> f64) -> Vec<f64> {
+    usage.iter().map(part).collect()
 }
 
 /// Returns the requests and the usage while nothing changes.
@@ -65,7 +68,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
     let per_node = |requests: u32, nodes: f64| f64::from(requests) / nodes / minutes;
     let cpu = |seconds: f64, nodes: f64| seconds * 1e3 / nodes / minutes;
     let (ours, theirs) = (&quiet.agents, &quiet.peers);
-    let idle = of_each(&quiet.taken, |taken| taken.resident);
+    let idle = usage_values(&quiet.usage, |taken| taken.resident);
     let mut sides = Table::new(&["what"], &["berth-agent", "`kubectl` every minute", "ratio"]);
     for (what, ours, theirs) in [
         (
@@ -81,12 +84,12 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
         (
             "CPU ms per minute and node",
             cpu(quiet.cpu_seconds, agents),
-            cpu(quiet.peers_took.cpu_seconds, peers),
+            cpu(quiet.peer_usage.cpu_seconds, peers),
         ),
         (
             "resident MiB: agent, always (median); `kubectl`, while it runs (median of the peaks)",
             median(&idle),
-            median(&measured.peaks),
+            median(&measured.kubectl_peaks_mib),
         ),
     ] {
         let numbers = [ours, theirs, ours / theirs].map(|number| format!("{number:.2}"));
@@ -94,10 +97,10 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
     }
     let mut kinds =
         Table::new(&["requests of", "verb", "resource"], &["number", "per minute and node"]);
-    for (whose, requests, nodes) in [("agents", ours, agents), ("loops", theirs, peers)] {
+    for (client, requests, nodes) in [("agents", ours, agents), ("loops", theirs, peers)] {
         for (verb, resource, count) in requests.kinds() {
             kinds.push([
-                whose.to_owned(),
+                client.to_owned(),
                 verb.to_owned(),
                 resource.to_owned(),
                 count.to_string(),
@@ -105,7 +108,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
             ]);
         }
     }
-    let rounds = &quiet.peers_took.millis;
+    let rounds = &quiet.peer_usage.millis;
     let text = format!(
         "{:.0} s, agents and loops in the same minutes. A round of a loop takes {:.0} ms (median of {}; 90th percentile {:.0} ms).",
         quiet.seconds,
@@ -119,11 +122,11 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
 fn memory(measured: &Measured) -> Table {
     let mut table = Table::new(&["MiB"], &["median", "max"]);
     for (when, taken) in
-        [("after the quiet phase", &measured.quiet.taken), ("at the end", &measured.at_the_end)]
+        [("after the quiet phase", &measured.quiet.usage), ("at the end", &measured.final_usage)]
     {
         for (what, values) in [
-            ("resident", of_each(taken, |one| one.resident)),
-            ("anonymous", of_each(taken, |one| one.anonymous)),
+            ("resident", usage_values(taken, |one| one.resident)),
+            ("anonymous", usage_values(taken, |one| one.anonymous)),
         ] {
             table.push([
                 format!("one agent {when}, {what}"),
@@ -140,7 +143,7 @@ fn servers(measured: &Measured, agents: f64) -> Table {
     let columns =
         [before.as_str(), "after the quiet phase", "at the end", "per agent until the quiet phase"];
     let mut table = Table::new(&["MiB resident"], &columns);
-    let [before, quiet, end] = &measured.servers;
+    let [before, quiet, end] = &measured.server_usage;
     for (((name, before), quiet), end) in
         ["kube-apiserver", "etcd"].iter().zip(before).zip(quiet).zip(end)
     {
@@ -161,9 +164,9 @@ fn sizes(measured: &Measured) -> Table {
     let mut table = Table::new(&["bytes of JSON"], &["min", "median", "max"]);
     for (what, values) in [
         ("InfraNode", &sizes.infra_node),
-        ("InfraNode without `managedFields`", &sizes.without_managed),
-        ("the agent's part of its Node: labels, conditions, resources", &sizes.of_node),
-        ("the agent's entry in the Node's `managedFields`", &sizes.managed_of_node),
+        ("InfraNode without `managedFields`", &sizes.infra_node_without_managed_fields),
+        ("the agent's part of its Node: labels, conditions, resources", &sizes.node_agent_part),
+        ("the agent's entry in the Node's `managedFields`", &sizes.node_managed_fields),
     ] {
         let numbers = [0, 50, 100].map(|at| format!("{:.0}", percentile(values, at)));
         table.push([what.to_owned()].into_iter().chain(numbers));
@@ -171,11 +174,12 @@ fn sizes(measured: &Measured) -> Table {
     table
 }
 
-fn one(rounds: &[One]) -> Table {
+fn single_apply_table(rounds: &[SingleApply]) -> Table {
     let title = format!("`kubectl apply --server-side` for one agent, {} times", rounds.len());
     let mut table = Table::new(&[&title], &["median ms", "90th percentile ms"]);
-    let values =
-        |part: fn(&One) -> Option<f64>| -> Vec<f64> { rounds.iter().filter_map(part).collect() };
+    let values = |part: fn(&SingleApply) -> Option<f64>| -> Vec<f64> {
+        rounds.iter().filter_map(part).collect()
+    };
     for (what, values) in [
         ("from the start of `kubectl` to Ready", values(|one| Some(one.ready))),
         ("`kubectl` itself", values(|one| Some(one.kubectl))),
@@ -190,7 +194,7 @@ fn one(rounds: &[One]) -> Table {
     table
 }
 
-fn all(agents: u32, rounds: &[All]) -> Table {
+fn fleet_apply_table(agents: u32, rounds: &[FleetApply]) -> Table {
     let mut table = Table::new(
         &[&format!("round with a new spec for all {agents} agents at once")],
         &[
@@ -204,8 +208,8 @@ fn all(agents: u32, rounds: &[All]) -> Table {
     for (round, number) in rounds.iter().zip(1..) {
         table.push([
             format!("{number}"),
-            format!("{:.0}", round.asked),
-            format!("{:.0}", round.last),
+            format!("{:.0}", round.requests_sent),
+            format!("{:.0}", round.last_ready),
             format!("{:.0}", median(&round.agents)),
             format!("{:.0}", percentile(&round.agents, 90)),
             round.agents.len().to_string(),
@@ -219,8 +223,8 @@ fn goals(measured: &Measured, agents: f64) -> Vec<Goal> {
     let per_second = f64::from(quiet.agents.writes()) / quiet.seconds;
     let writes_goal = agents / RENEWAL * SLACK;
     let other = quiet.agents.total() - quiet.agents.renewals() - quiet.agents.watches();
-    let taken = quiet.taken.iter().chain(&measured.at_the_end);
-    let most = percentile(&taken.map(|one| one.resident).collect::<Vec<_>>(), 100);
+    let usage = quiet.usage.iter().chain(&measured.final_usage);
+    let peak = percentile(&usage.map(|one| one.resident).collect::<Vec<_>>(), 100);
     vec![
         Goal::new(
             format!("at most {writes_goal:.2} writes per second while nothing changes"),
@@ -234,8 +238,8 @@ fn goals(measured: &Measured, agents: f64) -> Vec<Goal> {
         ),
         Goal::new(
             format!("at most {MEMORY_GOAL:.0} MiB resident for each agent until the end"),
-            most <= MEMORY_GOAL,
-            format!("{most:.1} MiB"),
+            peak <= MEMORY_GOAL,
+            format!("{peak:.1} MiB"),
         ),
     ]
 }
@@ -248,40 +252,44 @@ mod tests {
 
     use super::super::Quiet;
     use super::super::audit::Requests;
-    use super::super::peers::Peers;
+    use super::super::peers::PeerUsage;
     use super::super::server::Sizes;
     use super::*;
-    use crate::output::parsed;
+    use crate::output::parse_args;
     use crate::render::document;
 
     /// Returns the result for an agent that renews the Lease twice in one minute and sends the additional requests
-    /// `more`.
-    fn report(resident: f64, more: &str) -> BenchResult {
-        let args = parsed(&["--agent=berth-agent", "--agents=1"]);
+    /// `extra_requests`.
+    fn report(resident: f64, extra_requests: &str) -> BenchResult {
+        let args = parse_args(&["--agent=berth-agent", "--agents=1"]);
         let renewal =
             r#"{"verb":"patch","user":{"username":"a"},"objectRef":{"resource":"leases"}}"#;
-        let log = [renewal, renewal, more].join("\n");
-        let taken = vec![Taken { resident, anonymous: 2.0, most: resident, cpu_seconds: 0.0 }];
+        let log = [renewal, renewal, extra_requests].join("\n");
+        let usage =
+            vec![Usage { resident, anonymous: 2.0, peak_resident: resident, cpu_seconds: 0.0 }];
         let measured = Measured {
             version: Version(1, 36),
-            servers: [1.0, 2.0, 3.0].map(|resident| {
-                vec![Taken { resident, anonymous: 0.0, most: resident, cpu_seconds: 0.0 }; 2]
+            server_usage: [1.0, 2.0, 3.0].map(|resident| {
+                vec![
+                    Usage { resident, anonymous: 0.0, peak_resident: resident, cpu_seconds: 0.0 };
+                    2
+                ]
             }),
             quiet: Quiet {
                 seconds: Duration::from_secs(60).as_secs_f64(),
                 agents: Requests::count(&log, |user| user == "a").unwrap(),
                 peers: Requests::count(&log, |user| user == "a").unwrap(),
-                peers_took: Peers { millis: vec![1.0], cpu_seconds: 1.0 },
-                taken: taken.clone(),
+                peer_usage: PeerUsage { millis: vec![1.0], cpu_seconds: 1.0 },
+                usage: usage.clone(),
                 cpu_seconds: 0.1,
             },
-            at_the_end: taken,
+            final_usage: usage,
             sizes: Sizes::default(),
-            one: Vec::new(),
-            all: Vec::new(),
-            peaks: vec![20.0],
+            single_applies: Vec::new(),
+            fleet_applies: Vec::new(),
+            kubectl_peaks_mib: vec![20.0],
         };
-        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        build(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]

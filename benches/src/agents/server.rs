@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label};
-use berth_tests::cluster::{ADMIN, ControlPlane, Parts, registered};
+use berth_tests::cluster::{ADMIN, ControlPlane, Parts, registered_node};
 use serde_json::{Value, json};
 
 /// Number of parallel requests.
@@ -22,29 +22,29 @@ pub(super) fn start() -> Result<ControlPlane> {
 
 /// Creates Nodes as a kubelet registers a Node.
 pub(super) fn make_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
-    let node = |name: &String| ("/api/v1/nodes".to_owned(), registered(name));
+    let node = |name: &String| ("/api/v1/nodes".to_owned(), registered_node(name));
     let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
-    requests(plane, "POST", "application/json", &nodes)
+    send_requests(plane, "POST", "application/json", &nodes)
 }
 
 /// Writes the same spec to each InfraNode.
-pub(super) fn ask_all(plane: &ControlPlane, names: &[String], spec: &Value) -> Result<()> {
+pub(super) fn patch_all_specs(plane: &ControlPlane, names: &[String], spec: &Value) -> Result<()> {
     let patch = |name: &String| {
         (format!("/apis/berth.dev/v1alpha1/infranodes/{name}"), json!({"spec": spec}))
     };
     let patches: Vec<(String, Value)> = names.iter().map(patch).collect();
-    requests(plane, "PATCH", "application/merge-patch+json", &patches)
+    send_requests(plane, "PATCH", "application/merge-patch+json", &patches)
 }
 
 /// Sends many requests as administrator with curl. kubectl would send five requests a second (`QPS` of client-go).
-fn requests(
+fn send_requests(
     plane: &ControlPlane,
     method: &str,
     content: &str,
     requests: &[(String, Value)],
 ) -> Result<()> {
     let authority = plane.folder().join("ca.crt");
-    let one = |(path, body): &(String, Value)| {
+    let request_config = |(path, body): &(String, Value)| {
         // A JSON string has the same syntax as a string in a curl configuration file.
         format!(
             "url = \"https://127.0.0.1:{}{path}\"\nrequest = {method}\ncacert = \"{}\"\n\
@@ -55,20 +55,20 @@ fn requests(
             Value::String(body.to_string()),
         )
     };
-    let config = requests.iter().map(one).collect::<Vec<_>>().join("next\n");
+    let config = requests.iter().map(request_config).collect::<Vec<_>>().join("next\n");
     let file = plane.folder().join("curl.config");
     fs::write(&file, config).with_context(|| file.display().to_string())?;
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--parallel", "--parallel-max", CONNECTIONS]);
-    let done = curl.arg("--config").arg(&file).output().context("curl (package curl)")?;
-    let codes = String::from_utf8_lossy(&done.stdout);
-    let good = codes.lines().filter(|code| code.starts_with('2')).count();
+    let output = curl.arg("--config").arg(&file).output().context("curl (package curl)")?;
+    let codes = String::from_utf8_lossy(&output.stdout);
+    let succeeded = codes.lines().filter(|code| code.starts_with('2')).count();
     ensure!(
-        good == requests.len(),
-        "{method}: the API server took {good} of {} requests; answers: {}; curl: {}",
+        succeeded == requests.len(),
+        "{method}: the API server took {succeeded} of {} requests; answers: {}; curl: {}",
         requests.len(),
         codes.lines().filter(|code| !code.starts_with('2')).collect::<Vec<_>>().join(" "),
-        String::from_utf8_lossy(&done.stderr).trim()
+        String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())
 }
@@ -77,11 +77,11 @@ fn requests(
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     pub(super) infra_node: Vec<f64>,
-    pub(super) without_managed: Vec<f64>,
+    pub(super) infra_node_without_managed_fields: Vec<f64>,
     /// Parts that the agent adds to a Node, without the agent's entry of `managedFields`.
-    pub(super) of_node: Vec<f64>,
+    pub(super) node_agent_part: Vec<f64>,
     /// The agent's entry of `managedFields` on a Node.
-    pub(super) managed_of_node: Vec<f64>,
+    pub(super) node_managed_fields: Vec<f64>,
 }
 
 /// Measures all InfraNodes and the Nodes with the given names.
@@ -96,23 +96,23 @@ pub(super) fn sizes(plane: &ControlPlane, names: &[String]) -> Result<Sizes> {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("managedFields");
         }
-        sizes.without_managed.push(bytes(&object));
+        sizes.infra_node_without_managed_fields.push(bytes(&object));
     }
     for node in list("/api/v1/nodes")? {
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         if !names.iter().any(|one| one == name) {
             continue;
         }
-        let part = part_of(&node);
+        let part = agent_part(&node);
         ensure!(part["labels"] != json!({}), "Node {name} has no label of its agent");
-        sizes.of_node.push(bytes(&part));
-        sizes.managed_of_node.push(bytes(&managed(&node)));
+        sizes.node_agent_part.push(bytes(&part));
+        sizes.node_managed_fields.push(bytes(&agent_managed_fields(&node)));
     }
     ensure!(
-        sizes.infra_node.len() == names.len() && sizes.of_node.len() == names.len(),
+        sizes.infra_node.len() == names.len() && sizes.node_agent_part.len() == names.len(),
         "{} InfraNodes and {} Nodes of {}",
         sizes.infra_node.len(),
-        sizes.of_node.len(),
+        sizes.node_agent_part.len(),
         names.len()
     );
     Ok(sizes)
@@ -123,7 +123,7 @@ fn bytes(value: &Value) -> f64 {
 }
 
 /// Returns the labels, conditions and resources that the agent wrote.
-fn part_of(node: &Value) -> Value {
+fn agent_part(node: &Value) -> Value {
     let ours = |part: &Value| -> Value {
         let fields = part.as_object().into_iter().flatten();
         let ours =
@@ -148,7 +148,7 @@ fn part_of(node: &Value) -> Value {
 }
 
 /// Returns the agent's entry of `managedFields`.
-fn managed(node: &Value) -> Value {
+fn agent_managed_fields(node: &Value) -> Value {
     let entries = node["metadata"]["managedFields"].as_array().into_iter().flatten();
     entries.filter(|entry| entry["manager"] == AGENT).cloned().collect()
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_agent_wrote_counts() {
+    fn only_fields_of_the_agent_are_measured() {
         let node = json!({
             "metadata": {
                 "labels": {"kubernetes.io/os": "linux", "host.berth.dev/smt": "true"},
@@ -171,7 +171,7 @@ mod tests {
             },
         });
         assert_eq!(
-            part_of(&node),
+            agent_part(&node),
             json!({
                 "labels": {"host.berth.dev/smt": "true"},
                 "conditions": [{"type": "berth.dev/HostTuned"}],
@@ -179,6 +179,6 @@ mod tests {
                 "allocatable": {"berth.dev/pinnable-cpus": "92"},
             })
         );
-        assert_eq!(managed(&node), json!([{"manager": "berth-agent"}]));
+        assert_eq!(agent_managed_fields(&node), json!([{"manager": "berth-agent"}]));
     }
 }

@@ -14,20 +14,20 @@ use anyhow::{Context, Result, anyhow, bail};
 use berth_tests::cluster::ControlPlane;
 use berth_tests::running::Running;
 
-/// Output columns that [`Sight`] is parsed from.
+/// Output columns that [`ObservedState`] is parsed from.
 const COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
     R:.status.conditions[?(@.type==\"Ready\")].status,A:.status.conditions[?(@.type==\"Ready\")].observedGeneration";
 
 /// State of an InfraNode in one line of the watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Sight {
+struct ObservedState {
     name: String,
     generation: u64,
     /// True if the InfraNode is Ready and the status is about this generation.
-    is_answered: bool,
+    is_ready: bool,
 }
 
-impl FromStr for Sight {
+impl FromStr for ObservedState {
     type Err = anyhow::Error;
 
     fn from_str(line: &str) -> Result<Self> {
@@ -38,42 +38,42 @@ impl FromStr for Sight {
         Ok(Self {
             name: (*name).to_owned(),
             generation: generation.parse().with_context(|| format!("generation: {line}"))?,
-            is_answered: *ready == "True" && observed == generation && answered == generation,
+            is_ready: *ready == "True" && observed == generation && answered == generation,
         })
     }
 }
 
 /// Time of the changed spec and time of the status that answers the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ReadyTimes {
     /// `None` if the watch restarted before the spec changed.
-    pub(super) asked: Option<Instant>,
-    pub(super) answered: Instant,
+    pub(super) spec_changed: Option<Instant>,
+    pub(super) became_ready: Instant,
 }
 
 /// Answers by name, with the answered generation.
 #[derive(Debug, Default)]
-struct Answers {
-    answered: BTreeMap<String, u64>,
-    asked: BTreeMap<String, Instant>,
-    new: BTreeMap<String, Answer>,
+struct ReadyTracker {
+    ready_generations: BTreeMap<String, u64>,
+    spec_changes: BTreeMap<String, Instant>,
+    completed: BTreeMap<String, ReadyTimes>,
     /// Names that a restarted watch has not listed yet. The list of a restarted watch does not give the time of a
     /// spec change.
     unlisted: BTreeSet<String>,
 }
 
-impl Answers {
-    fn take(&mut self, at: Instant, sight: Sight) {
-        let is_list = self.unlisted.remove(&sight.name);
-        if self.answered.get(&sight.name).is_some_and(|last| sight.generation <= *last) {
+impl ReadyTracker {
+    fn record(&mut self, time: Instant, state: ObservedState) {
+        let is_list = self.unlisted.remove(&state.name);
+        if self.ready_generations.get(&state.name).is_some_and(|last| state.generation <= *last) {
             return;
         }
-        if sight.is_answered {
-            let asked = self.asked.remove(&sight.name);
-            self.answered.insert(sight.name.clone(), sight.generation);
-            self.new.insert(sight.name, Answer { asked, answered: at });
+        if state.is_ready {
+            let spec_changed = self.spec_changes.remove(&state.name);
+            self.ready_generations.insert(state.name.clone(), state.generation);
+            self.completed.insert(state.name, ReadyTimes { spec_changed, became_ready: time });
         } else if !is_list {
-            self.asked.entry(sight.name).or_insert(at);
+            self.spec_changes.entry(state.name).or_insert(time);
         }
     }
 }
@@ -83,12 +83,12 @@ impl Answers {
 pub(super) struct Watch<'a> {
     plane: &'a ControlPlane,
     lines: Receiver<(Instant, String)>,
-    answers: Answers,
+    tracker: ReadyTracker,
     _kubectl: Running,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn begin(plane: &'a ControlPlane) -> Result<Self> {
+    pub(super) fn start(plane: &'a ControlPlane) -> Result<Self> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(plane.assets().join("kubectl"));
         command.arg("--kubeconfig").arg(plane.kubeconfig());
@@ -105,61 +105,62 @@ impl<'a> Watch<'a> {
                 }
             }
         });
-        Ok(Self { plane, lines, answers: Answers::default(), _kubectl: kubectl })
+        Ok(Self { plane, lines, tracker: ReadyTracker::default(), _kubectl: kubectl })
     }
 
     /// Waits until each of the InfraNodes has answered its newest generation since the last call.
     ///
     /// # Errors
     /// Fails if an InfraNode does not answer within the timeout.
-    pub(super) fn answers(
+    pub(super) fn wait_until_ready(
         &mut self,
         names: &[String],
         timeout: Duration,
-    ) -> Result<Vec<Answer>, Late> {
-        let end = Instant::now() + timeout;
-        while self.answers.new.len() < names.len() {
-            let why = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok((at, line)) => match line.parse() {
-                    Ok(sight) => {
-                        self.answers.take(at, sight);
-                        continue;
-                    }
-                    Err(error) => error,
-                },
-                Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", timeout.as_secs()),
-                Err(RecvTimeoutError::Disconnected) => match self.begin_anew() {
-                    Ok(()) => continue,
-                    Err(error) => error,
-                },
-            };
-            let missing = names.iter().filter(|name| !self.answers.new.contains_key(*name));
-            return Err(Late { missing: missing.cloned().collect(), why });
+    ) -> Result<Vec<ReadyTimes>, NotReady> {
+        let deadline = Instant::now() + timeout;
+        while self.tracker.completed.len() < names.len() {
+            let cause =
+                match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok((at, line)) => match line.parse() {
+                        Ok(state) => {
+                            self.tracker.record(at, state);
+                            continue;
+                        }
+                        Err(error) => error,
+                    },
+                    Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", timeout.as_secs()),
+                    Err(RecvTimeoutError::Disconnected) => match self.restart() {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    },
+                };
+            let missing = names.iter().filter(|name| !self.tracker.completed.contains_key(*name));
+            return Err(NotReady { missing: missing.cloned().collect(), cause });
         }
-        Ok(std::mem::take(&mut self.answers.new).into_values().collect())
+        Ok(std::mem::take(&mut self.tracker.completed).into_values().collect())
     }
 
-    fn begin_anew(&mut self) -> Result<()> {
-        let mut answers = std::mem::take(&mut self.answers);
-        answers.unlisted = answers.answered.keys().cloned().collect();
-        *self = Self { answers, ..Self::begin(self.plane)? };
+    fn restart(&mut self) -> Result<()> {
+        let mut tracker = std::mem::take(&mut self.tracker);
+        tracker.unlisted = tracker.ready_generations.keys().cloned().collect();
+        *self = Self { tracker, ..Self::start(self.plane)? };
         Ok(())
     }
 }
 
 /// Error of a wait: the InfraNodes that did not answer.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct NotReady {
     missing: Vec<String>,
-    why: anyhow::Error,
+    cause: anyhow::Error,
 }
 
-impl Late {
+impl NotReady {
     /// Adds the log of the first missing agent to the error.
     pub(super) fn with_log(self, log: impl Fn(&str) -> String) -> anyhow::Error {
         let first = self.missing.first().map(String::as_str).unwrap_or_default();
         let count = self.missing.len();
-        self.why.context(format!(
+        self.cause.context(format!(
             "{count} InfraNodes do not become Ready, among them {first}, whose agent says: {}",
             log(first)
         ))
@@ -171,21 +172,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_whether_the_newest_generation_is_answered() {
-        let is_answered = |line: &str| line.parse::<Sight>().unwrap().is_answered;
-        assert!(is_answered("node-1   3   3   True   3"));
-        assert!(!is_answered("node-1   3   2   True   2"));
-        assert!(!is_answered("node-1   3   3   True   2"));
-        assert!(!is_answered("node-1   3   3   False   3"));
-        assert!(!is_answered("node-1   1   <none>   <none>   <none>"));
-        assert!("Error from server".parse::<Sight>().is_err());
+    fn ready_requires_status_and_condition_of_the_newest_generation() {
+        let is_ready = |line: &str| line.parse::<ObservedState>().unwrap().is_ready;
+        assert!(is_ready("node-1   3   3   True   3"));
+        assert!(!is_ready("node-1   3   2   True   2"));
+        assert!(!is_ready("node-1   3   3   True   2"));
+        assert!(!is_ready("node-1   3   3   False   3"));
+        assert!(!is_ready("node-1   1   <none>   <none>   <none>"));
+        assert!("Error from server".parse::<ObservedState>().is_err());
     }
 
     #[test]
-    fn an_answer_counts_once_and_from_the_question() {
+    fn each_generation_is_recorded_once_with_its_spec_change() {
         let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let mut answers = Answers::default();
+        let time = |seconds| begin + Duration::from_secs(seconds);
+        let mut tracker = ReadyTracker::default();
         for (seconds, line) in [
             (1, "a 1 <none> <none> <none>"),
             (2, "a 1 1 True 1"),
@@ -193,21 +194,33 @@ mod tests {
             (5, "b 2 1 True 1"),
             (6, "b 2 2 False 2"),
         ] {
-            answers.take(at(seconds), line.parse().unwrap());
+            tracker.record(time(seconds), line.parse().unwrap());
         }
-        let first = std::mem::take(&mut answers.new);
+        let first = std::mem::take(&mut tracker.completed);
         assert_eq!(first.len(), 1);
-        assert_eq!(first.get("a"), Some(&Answer { asked: Some(at(1)), answered: at(2) }));
-        answers.take(at(9), "b 2 2 True 2".parse().unwrap());
-        answers.take(at(10), "a 1 1 True 1".parse().unwrap());
-        assert_eq!(answers.new.len(), 1);
-        answers.take(at(11), "c 4 4 True 4".parse().unwrap());
-        assert_eq!(answers.new.remove("c"), Some(Answer { asked: None, answered: at(11) }));
-        assert_eq!(answers.new.get("b"), Some(&Answer { asked: Some(at(5)), answered: at(9) }));
+        assert_eq!(
+            first.get("a"),
+            Some(&ReadyTimes { spec_changed: Some(time(1)), became_ready: time(2) })
+        );
+        tracker.record(time(9), "b 2 2 True 2".parse().unwrap());
+        tracker.record(time(10), "a 1 1 True 1".parse().unwrap());
+        assert_eq!(tracker.completed.len(), 1);
+        tracker.record(time(11), "c 4 4 True 4".parse().unwrap());
+        assert_eq!(
+            tracker.completed.remove("c"),
+            Some(ReadyTimes { spec_changed: None, became_ready: time(11) })
+        );
+        assert_eq!(
+            tracker.completed.get("b"),
+            Some(&ReadyTimes { spec_changed: Some(time(5)), became_ready: time(9) })
+        );
         // A restarted watch lists the current state.
-        answers.unlisted.insert("a".to_owned());
-        answers.take(at(12), "a 2 1 True 1".parse().unwrap());
-        answers.take(at(13), "a 2 2 True 2".parse().unwrap());
-        assert_eq!(answers.new.remove("a"), Some(Answer { asked: None, answered: at(13) }));
+        tracker.unlisted.insert("a".to_owned());
+        tracker.record(time(12), "a 2 1 True 1".parse().unwrap());
+        tracker.record(time(13), "a 2 2 True 2".parse().unwrap());
+        assert_eq!(
+            tracker.completed.remove("a"),
+            Some(ReadyTimes { spec_changed: None, became_ready: time(13) })
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::io::Write;
 use anyhow::Result;
 use jiff::civil::Date;
 
-use run::{Speed, speed};
+use run::{Speed, measure_speed};
 
 use crate::fleet::PINNABLE;
 use crate::output::Output;
@@ -23,11 +23,11 @@ use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
 /// Part of the CPUs that is allocated before the measurement starts.
-const FULL: f64 = 0.85;
+const FILL_LEVEL: f64 = 0.85;
 /// Goals: decisions per second for each number of hosts, and the 99th percentile of the decision time in
 /// microseconds.
 const GOALS: [(usize, f64); 2] = [(5_000, 100_000.0), (50_000, 50_000.0)];
-const SLOW_GOAL: f64 = 100.0;
+const P99_GOAL_MICROS: f64 = 100.0;
 /// Goals of a rebuild: seconds, and resident MiB.
 const REBUILD_GOAL: f64 = 1.0;
 const RESIDENT_GOAL: f64 = 300.0;
@@ -56,36 +56,36 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         writeln!(std::io::stdout().lock(), "{seconds} {hosts_seconds} {resident} {pods}")?;
         return Ok(true);
     }
-    let rebuilt = (0..3).map(|_| rebuilt()).collect::<Result<Vec<_>>>()?;
+    let rebuilt = (0..3).map(|_| rebuild_in_child_process()).collect::<Result<Vec<_>>>()?;
     let pairs = usize::try_from(args.pairs)?;
-    let speeds = GOALS.iter().map(|(hosts, _)| speed(*hosts, pairs));
+    let speeds = GOALS.iter().map(|(hosts, _)| measure_speed(*hosts, pairs));
     let speeds = speeds.collect::<Result<Vec<_>>>()?;
     args.output.publish(&result(args.output.date(), &report::host()?, &speeds, &rebuilt))
 }
 
 /// Runs a rebuild in a separate process, so that the resident memory contains nothing else.
-fn rebuilt() -> Result<rebuild::Cost> {
-    let this = Program {
+fn rebuild_in_child_process() -> Result<rebuild::Cost> {
+    let program = Program {
         label: "the rebuild".to_owned(),
         path: env::current_exe()?.into(),
         args: ["engine", "--rebuild"].map(OsString::from).to_vec(),
         env: vec![],
-        missing: "was it rebuilt during the run?",
+        missing_hint: "was it rebuilt during the run?",
     };
-    let said = this.stdout()?;
-    let numbers: Vec<f64> = said.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let output = program.stdout()?;
+    let numbers: Vec<f64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let [seconds, hosts_seconds, resident, _] = numbers[..] else {
-        anyhow::bail!("the rebuild said `{said}`")
+        anyhow::bail!("the rebuild said `{output}`")
     };
-    let pods = said.split_whitespace().next_back().unwrap_or_default().parse()?;
+    let pods = output.split_whitespace().next_back().unwrap_or_default().parse()?;
     Ok(rebuild::Cost { pods, seconds, hosts_seconds, resident })
 }
 
 fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -> BenchResult {
-    let of = |what: fn(&rebuild::Cost) -> f64| {
+    let median_of = |what: fn(&rebuild::Cost) -> f64| {
         percentile(&rebuilt.iter().map(what).collect::<Vec<_>>(), 50)
     };
-    let (seconds, resident) = (of(|cost| cost.seconds), of(|cost| cost.resident));
+    let (seconds, resident) = (median_of(|cost| cost.seconds), median_of(|cost| cost.resident));
     let mut goals = Vec::new();
     for (speed, (_, goal)) in speeds.iter().zip(GOALS) {
         let (hosts, rate, slow) = (speed.hosts, speed.rate(), percentile(&speed.decisions(), 99));
@@ -95,8 +95,10 @@ fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -
             format!("{rate:.0}"),
         ));
         goals.push(Goal::new(
-            format!("99th percentile of the decision time below {SLOW_GOAL} us with {hosts} hosts"),
-            slow < SLOW_GOAL,
+            format!(
+                "99th percentile of the decision time below {P99_GOAL_MICROS} us with {hosts} hosts"
+            ),
+            slow < P99_GOAL_MICROS,
             format!("{slow:.1} us"),
         ));
     }
@@ -115,7 +117,7 @@ fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -
          and typed Nodes and Pods to the engine, including {:.2} s for the hosts. {resident:.0} MiB are resident afterwards.",
         rebuilt.first().map_or(0, |cost| cost.pods),
         rebuilt.len(),
-        of(|cost| cost.hosts_seconds),
+        median_of(|cost| cost.hosts_seconds),
     );
     BenchResult {
         name: "engine".to_owned(),
@@ -228,10 +230,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_decision_is_by_the_rules_and_the_books_agree() {
+    fn decisions_obey_the_rules_and_allocations_agree() {
         // With few hosts, a pool can be full, and then a series of VMs of the same kind is unplaced.
-        let speed = speed(200, 400).unwrap();
-        assert!((speed.fullness - FULL).abs() < 0.03, "{}", speed.fullness);
+        let speed = measure_speed(200, 400).unwrap();
+        assert!((speed.fullness - FILL_LEVEL).abs() < 0.03, "{}", speed.fullness);
         assert_eq!(speed.place.len(), 400);
         assert!(!speed.remove.is_empty());
         assert!(!speed.peer.is_empty());

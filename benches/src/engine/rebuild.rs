@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use berth_api::{Class, InfraNode};
 use berth_kubevirt_render::launcher::ExistingPod;
-use berth_placement::engine::{Engine, Needs};
+use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
 use crate::fleet::infra_node;
-use crate::full::{self, Launcher, PAGE, VMS, allocations};
+use crate::full_fleet::{self, Launcher, PAGE, VMS, allocations};
 
 /// Cost of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -33,10 +33,10 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
     let (mut of_hosts, mut of_pods) = (Duration::ZERO, Duration::ZERO);
     let mut problems = Vec::new();
     for at in 0..hosts {
-        let name = full::name(at);
-        let (allocations, pods) = vms(at, &name)?;
+        let name = full_fleet::host_name(at);
+        let (allocations, pods) = allocations_and_pods(at, &name)?;
         let text = infra_node(&name, PAGE, &allocations).to_string();
-        let node: v1::Node = serde_json::from_value(full::node(at)).context("a node")?;
+        let node: v1::Node = serde_json::from_value(full_fleet::node(at)).context("a node")?;
         let begin = Instant::now();
         let infra: InfraNode = serde_json::from_str(&text).context("InfraNode")?;
         let facts = ReportedHost::read(&infra, Some(&node), &mut problems)
@@ -46,9 +46,11 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         let begin = Instant::now();
         for pod in &pods {
             let existing = ExistingPod::read(pod).map_err(|invalid| anyhow!("{invalid}"))?;
-            let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
-            let request = engine.request(&PodSpecParts::from_pod(pod, &existing.pod), needs)?;
-            engine.bound(&request, id).map_err(|reason| anyhow!("{reason}"))?;
+            let needs =
+                VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
+            let request =
+                engine.compile_request(&PodSpecParts::from_pod(pod, &existing.pod), needs)?;
+            engine.add_bound_pod(&request, id).map_err(|reason| anyhow!("{reason}"))?;
         }
         of_pods += begin.elapsed();
     }
@@ -56,7 +58,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         return Err(anyhow!("{problem}"));
     }
     Ok(Cost {
-        pods: engine.pods(),
+        pods: engine.pod_count(),
         seconds: (of_hosts + of_pods).as_secs_f64(),
         hosts_seconds: of_hosts.as_secs_f64(),
         resident: resident()?,
@@ -73,9 +75,9 @@ fn resident() -> Result<f64> {
 }
 
 /// Returns the allocations that the agent of a host reports, and the pods of these allocations.
-fn vms(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
+fn allocations_and_pods(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
     let all: Vec<(Launcher, String)> = (0..VMS.len())
-        .map(|at| Launcher::of(host, at))
+        .map(|at| Launcher::new(host, at))
         .map(|launcher| (launcher.clone(), launcher.instance))
         .collect();
     let pods = all.iter().map(|(launcher, uid)| {
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_object_makes_sense_and_is_counted() {
+    fn all_objects_are_valid_and_counted() {
         let cost = rebuild(3).unwrap();
         assert_eq!(cost.pods, 30);
         assert!(cost.seconds > cost.hosts_seconds && cost.resident > 1.0, "{cost:?}");

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::Class;
-use berth_placement::engine::{Engine, Needs};
+use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 use fastrand::Rng;
 
 use super::scan::Scan;
 use super::workload::{self, Chain, Deployment};
-use super::{FULL, GOALS, PEER_PAIRS};
+use super::{FILL_LEVEL, GOALS, PEER_PAIRS};
 use crate::fleet::{self, PINNABLE};
-use crate::full::PAGE;
+use crate::full_fleet::PAGE;
 
 /// Measured values for one number of hosts.
 #[derive(Debug, Default)]
@@ -62,52 +62,52 @@ impl Speed {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A VM of a `MachineDeployment` was placed on a host.
-    Came {
+    Placed {
         vm: u32,
-        of: u32,
+        deployment: u32,
         host: u32,
     },
     /// No host was found for a VM.
     Refused,
-    Went {
+    Removed {
         vm: u32,
     },
 }
 
 /// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
 /// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
-pub(super) fn speed(hosts: usize, pairs: usize) -> Result<Speed> {
-    let like = fleet::host("like", PAGE)?;
+pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
+    let template = fleet::host("like", PAGE)?;
     let mut engine = Engine::new();
     for at in 0..hosts {
-        engine.set_host(workload::host(at, &like), Class::Performance)?;
+        engine.set_host(workload::host(at, &template), Class::Performance)?;
     }
-    let wanted = hosts as f64 * f64::from(PINNABLE) * FULL;
+    let target_cpus = hosts as f64 * f64::from(PINNABLE) * FILL_LEVEL;
     let vms = u64::try_from(hosts)? * u64::from(PINNABLE) / 8;
     let deployments = workload::deployments(vms, &mut Rng::with_seed(3))?;
     let chain = Chain::new(deployments.len());
-    let (there, log) = (Vec::new(), Vec::new());
-    let mut bench = Bench { engine, chain, deployments, there, log, pinned: 0, next: 0 };
+    let (placed_vms, log) = (Vec::new(), Vec::new());
+    let mut bench = Bench { engine, chain, deployments, placed_vms, log, pinned: 0, next: 0 };
     let mut speed = Speed { hosts, ..Speed::default() };
-    let is_full = |bench: &Bench| bench.pinned as f64 >= wanted;
+    let is_full = |bench: &Bench| bench.pinned as f64 >= target_cpus;
     while !is_full(&bench) {
         bench.place(&mut Speed::default())?;
     }
     for pair in 0..pairs {
         bench.place(&mut speed)?;
-        let none = speed.unplaced;
-        ensure!(pair < 100 || none * 4 < pair, "{none} of {pair} VMs find no host");
+        let unplaced = speed.unplaced;
+        ensure!(pair < 100 || unplaced * 4 < pair, "{unplaced} of {pair} VMs find no host");
         // Removes one VM for each new VM on average, because placed and removed VMs have the same mean size.
         while is_full(&bench) {
             bench.remove(&mut speed);
         }
     }
-    speed.pods = bench.engine.pods();
+    speed.pods = bench.engine.pod_count();
     speed.checksum = checksum(&bench.log);
-    let mut scan = bench.judged(&like, hosts)?;
+    let mut scan = bench.replay_and_check(&template, hosts)?;
     speed.fullness = scan.fullness();
     bench.engine = Engine::new();
-    bench.peer(&mut scan, &mut speed, (PEER_PAIRS * GOALS[0].0 / hosts).max(50))?;
+    bench.measure_peer(&mut scan, &mut speed, (PEER_PAIRS * GOALS[0].0 / hosts).max(50))?;
     Ok(speed)
 }
 
@@ -117,7 +117,7 @@ struct Bench {
     chain: Chain,
     log: Vec<Event>,
     /// Placed VMs with the number of CPUs.
-    there: Vec<(u32, u32)>,
+    placed_vms: Vec<(u32, u32)>,
     /// Number of CPUs of all placed VMs.
     pinned: u64,
     next: u32,
@@ -126,14 +126,15 @@ struct Bench {
 impl Bench {
     /// Places the next VM.
     fn place(&mut self, speed: &mut Speed) -> Result<()> {
-        let (vm, of) = self.another();
+        let (vm, of) = self.next_vm();
         let deployment = &self.deployments[of];
         let pod = deployment.pod(uid(vm));
         let parts = deployment.parts(&pod);
         let class = Class::Performance;
-        let needs = Needs { is_vm: true, is_pinned: true, class, ..Needs::default() };
+        let needs =
+            VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
         let begin = Instant::now();
-        let request = self.engine.request(&parts, needs)?;
+        let request = self.engine.compile_request(&parts, needs)?;
         let middle = Instant::now();
         let host = self.engine.place(&request, None);
         let end = Instant::now();
@@ -145,67 +146,70 @@ impl Bench {
             return Ok(());
         };
         let (of, host) = (u32::try_from(of)?, u32::try_from(host)?);
-        self.log.push(Event::Came { vm, of, host });
+        self.log.push(Event::Placed { vm, deployment: of, host });
         let cpus = deployment.size.cpus;
-        self.there.push((vm, cpus));
+        self.placed_vms.push((vm, cpus));
         self.pinned += u64::from(cpus);
         Ok(())
     }
 
     /// Removes a random VM.
     fn remove(&mut self, speed: &mut Speed) {
-        let (vm, cpus) = self.there.swap_remove(self.chain.one_of(self.there.len()));
+        let (vm, cpus) =
+            self.placed_vms.swap_remove(self.chain.random_index(self.placed_vms.len()));
         self.pinned -= u64::from(cpus);
         let uid = uid(vm);
         let begin = Instant::now();
         self.engine.remove(&uid);
         speed.remove.push(begin.elapsed().as_secs_f64() * 1e6);
-        self.log.push(Event::Went { vm });
+        self.log.push(Event::Removed { vm });
     }
 
     /// Returns the next VM and the index of the `MachineDeployment`.
-    fn another(&mut self) -> (u32, usize) {
+    fn next_vm(&mut self) -> (u32, usize) {
         self.next += 1;
         (self.next, self.chain.next())
     }
 
     /// Replays the log on an empty peer. Returns an error if a decision violates a rule, if the kubelet admission
     /// refuses a VM, or if the allocations differ at the end.
-    fn judged(&self, like: &ReportedHost, hosts: usize) -> Result<Scan> {
+    fn replay_and_check(&self, template: &ReportedHost, hosts: usize) -> Result<Scan> {
         let mut scan = Scan::new();
         for at in 0..hosts {
-            scan.add_host(&workload::host(at, like))?;
+            scan.add_host(&workload::host(at, template))?;
         }
         for event in &self.log {
             match *event {
-                Event::Came { vm, of, host } => {
+                Event::Placed { vm, deployment: of, host } => {
                     let deployment = self.deployments.get(of as usize).context("no such VM")?;
                     let pod = deployment.pod(uid(vm));
-                    scan.put(deployment, &pod, host as usize).context("the engine's choice")?;
+                    scan.add_to_host(deployment, &pod, host as usize)
+                        .context("the engine's choice")?;
                 }
                 Event::Refused => {}
-                Event::Went { vm } => scan.remove(&uid(vm)),
+                Event::Removed { vm } => scan.remove(&uid(vm)),
             }
         }
-        scan.agrees(&self.engine)?;
+        scan.check_agreement(&self.engine)?;
         Ok(scan)
     }
 
     /// Measures the same pairs with the peer.
-    fn peer(&mut self, scan: &mut Scan, speed: &mut Speed, pairs: usize) -> Result<()> {
+    fn measure_peer(&mut self, scan: &mut Scan, speed: &mut Speed, pairs: usize) -> Result<()> {
         for _ in 0..pairs {
-            let (vm, of) = self.another();
+            let (vm, of) = self.next_vm();
             let deployment = &self.deployments[of];
             let pod = deployment.pod(uid(vm));
-            let gone = self.there.swap_remove(self.chain.one_of(self.there.len()));
-            let of_gone = uid(gone.0);
+            let removed =
+                self.placed_vms.swap_remove(self.chain.random_index(self.placed_vms.len()));
+            let removed_uid = uid(removed.0);
             let begin = Instant::now();
             let host = scan.place(deployment, &pod)?;
             if host.is_some() {
-                scan.remove(&of_gone);
+                scan.remove(&removed_uid);
             }
             speed.peer.push(begin.elapsed().as_secs_f64() * 1e6);
-            self.there.push(if host.is_some() { (vm, deployment.size.cpus) } else { gone });
+            self.placed_vms.push(if host.is_some() { (vm, deployment.size.cpus) } else { removed });
         }
         Ok(())
     }
@@ -218,9 +222,9 @@ fn uid(vm: u32) -> String {
 /// Returns the FNV-1a hash of the log.
 fn checksum(log: &[Event]) -> u64 {
     let words = log.iter().flat_map(|event| match *event {
-        Event::Came { vm, of, host } => [vm, of, host],
+        Event::Placed { vm, deployment: of, host } => [vm, of, host],
         Event::Refused => [0; 3],
-        Event::Went { vm } => [vm, u32::MAX, u32::MAX],
+        Event::Removed { vm } => [vm, u32::MAX, u32::MAX],
     });
     words.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -12,7 +12,7 @@ use berth_placement::rules::{Counts, HostId, PodId, Rules};
 
 use super::workload::Deployment;
 use crate::fleet::Size;
-use crate::full::PAGE;
+use crate::full_fleet::PAGE;
 
 /// Hosts and the pods on the hosts.
 #[derive(Debug)]
@@ -45,28 +45,31 @@ impl Scan {
         let id = self.counts.set_host(&facts.parts())?;
         let state = State::new(&facts.admission);
         let mut host = Host { id, state, zones: [Zone::default(); 2] };
-        host.look();
+        host.update_zones();
         self.hosts.push(host);
         Ok(())
     }
 
     /// Finds the best host for a VM and allocates the resources.
-    pub(super) fn place(&mut self, of: &Deployment, pod: &Pod) -> Result<Option<usize>> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
+    pub(super) fn place(&mut self, deployment: &Deployment, pod: &Pod) -> Result<Option<usize>> {
+        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.parts(pod))?);
         let filter = self.counts.filter_for(&rules);
         let preference_scores = filter.preference_scores();
         let mut possible: Vec<(i64, usize)> = Vec::new();
         for (at, host) in self.hosts.iter().enumerate() {
-            let Some(left) = host.left(of.size) else { continue };
+            let Some(free_score) = host.free_score(deployment.size) else { continue };
             if !filter.allows(host.id) {
                 continue;
             }
             let preference = filter.preference(host.id);
-            let mut points = left + preference.taints * 200;
-            if preference.most > 0 {
-                points += 400 * (preference.most - preference.met) / preference.most;
+            let mut points = free_score + preference.untolerated_taints * 200;
+            if preference.total_weight > 0 {
+                points += 400 * (preference.total_weight - preference.matching_weight)
+                    / preference.total_weight;
             }
-            if let Some(score) = preference_scores.as_ref().map(|scores| scores.at(host.id)) {
+            if let Some(score) =
+                preference_scores.as_ref().map(|scores| scores.score_for_host(host.id))
+            {
                 points += score.skew.unwrap_or(20) * 300 - score.affinity * 3;
             }
             possible.push((points, at));
@@ -74,7 +77,7 @@ impl Scan {
         possible.sort_unstable();
         for (_, at) in possible {
             if self.hosts[at].state.check(pod).is_ok() {
-                self.take(rules, pod, at)?;
+                self.allocate(rules, pod, at)?;
                 return Ok(Some(at));
             }
         }
@@ -83,39 +86,44 @@ impl Scan {
 
     /// Adds a VM to the host that the engine chose. Returns an error if the choice violates a rule or if the kubelet
     /// admission refuses the VM.
-    pub(super) fn put(&mut self, of: &Deployment, pod: &Pod, at: usize) -> Result<()> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
+    pub(super) fn add_to_host(
+        &mut self,
+        deployment: &Deployment,
+        pod: &Pod,
+        at: usize,
+    ) -> Result<()> {
+        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.parts(pod))?);
         let id = self.hosts.get(at).context("no such host")?.id;
         let filter = self.counts.filter_for(&rules);
         if let Some(reason) = filter.reasons(id).first() {
             anyhow::bail!("host {at}, pod {}: against a rule: {reason}", pod.uid);
         }
-        self.take(rules, pod, at)
+        self.allocate(rules, pod, at)
     }
 
-    fn take(&mut self, rules: Arc<Rules>, pod: &Pod, at: usize) -> Result<()> {
+    fn allocate(&mut self, rules: Arc<Rules>, pod: &Pod, at: usize) -> Result<()> {
         let host = &mut self.hosts[at];
         let refused = |refusal| anyhow::anyhow!("host {at}, pod {}: {refusal}", pod.uid);
         host.state.admit(pod).map(|_| ()).map_err(refused)?;
-        host.look();
-        let counted = self.counts.add(rules, host.id).context("no such host")?;
-        self.pods.insert(pod.uid.clone(), (at, counted));
+        host.update_zones();
+        let pod_id = self.counts.add(rules, host.id).context("no such host")?;
+        self.pods.insert(pod.uid.clone(), (at, pod_id));
         Ok(())
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
-        if let Some((at, counted)) = self.pods.remove(uid) {
-            self.counts.remove(counted);
+        if let Some((at, pod_id)) = self.pods.remove(uid) {
+            self.counts.remove(pod_id);
             let host = &mut self.hosts[at];
             host.state.remove(uid);
-            host.look();
+            host.update_zones();
         }
     }
 
     /// Checks that the engine has allocated the same CPUs and memory to the same pods.
-    pub(super) fn agrees(&self, with: &Engine) -> Result<()> {
+    pub(super) fn check_agreement(&self, engine: &Engine) -> Result<()> {
         for host in &self.hosts {
-            let other = with.state(host.id).context("no such host")?;
+            let other = engine.state(host.id).context("no such host")?;
             let same = host.state.free_cpus() == other.free_cpus()
                 && host.state.memory() == other.memory()
                 && host.state.pods() == other.pods();
@@ -123,9 +131,10 @@ impl Scan {
         }
         for (uid, (at, _)) in &self.pods {
             let host = &self.hosts[*at];
-            let of = |state: &State| Some(state.admission(uid)?.placements(state.host()));
-            let same = of(&host.state) == with.state(host.id).and_then(of);
-            ensure!(same && of(&host.state).is_some(), "pod {uid}: the books differ");
+            let placements_of =
+                |state: &State| Some(state.admission(uid)?.placements(state.host()));
+            let same = placements_of(&host.state) == engine.state(host.id).and_then(placements_of);
+            ensure!(same && placements_of(&host.state).is_some(), "pod {uid}: the books differ");
         }
         Ok(())
     }
@@ -141,7 +150,7 @@ impl Scan {
 }
 
 impl Host {
-    fn look(&mut self) {
+    fn update_zones(&mut self) {
         for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
             *zone = Zone { cpus: seen.cpus, gib: seen.pages(PAGE).0 >> 30 };
         }
@@ -149,7 +158,7 @@ impl Host {
 
     /// Returns the score for the resources that would stay free in the first zone with enough room. A lower score is
     /// better.
-    fn left(&self, size: Size) -> Option<i64> {
+    fn free_score(&self, size: Size) -> Option<i64> {
         let zone = self.zones.iter().find(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)?;
         let cpus = i64::from(zone.cpus - size.cpus) * 1024 / 46;
         let gib = i64::try_from(zone.gib - size.gib).unwrap_or(i64::MAX).saturating_mul(1024) / 192;

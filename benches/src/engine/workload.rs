@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::fleet::{self, Size};
-use crate::full::{self, PAGE, host_labels, taints};
+use crate::full_fleet::{self, PAGE, host_labels, taints};
 
 /// Probability that the next VM has the same shape as the previous VM (91 to 98 % at Azure).
-const STAYS: f64 = 0.91;
+const SAME_DEPLOYMENT_PROBABILITY: f64 = 0.91;
 /// Number of VMs of a MachineDeployment, and number of MachineDeployments of a tenant.
-const VMS: u64 = 25;
-const DEPLOYMENTS: usize = 10;
+const VMS_PER_DEPLOYMENT: u64 = 25;
+const DEPLOYMENTS_PER_TENANT: usize = 10;
 
 /// CPUs, GiB, and the percentage of VMs with this size.
 const SIZES: [(u32, u64, u32); 8] = [
@@ -67,9 +67,9 @@ impl Deployment {
 }
 
 /// Returns a host. The hosts are in two pools and ten failure domains, and some hosts are tainted.
-pub(super) fn host(at: usize, like: &ReportedHost) -> ReportedHost {
-    let mut facts = like.clone();
-    facts.name = full::name(at);
+pub(super) fn host(at: usize, template: &ReportedHost) -> ReportedHost {
+    let mut facts = template.clone();
+    facts.name = full_fleet::host_name(at);
     facts.labels.extend(host_labels(at, &facts.name));
     facts.taints = taints(at);
     facts
@@ -77,7 +77,7 @@ pub(super) fn host(at: usize, like: &ReportedHost) -> ReportedHost {
 
 /// Returns the MachineDeployments for the given number of VMs.
 pub(super) fn deployments(vms: u64, rng: &mut Rng) -> Result<Vec<Deployment>> {
-    let count = usize::try_from(vms / VMS)?.max(200);
+    let count = usize::try_from(vms / VMS_PER_DEPLOYMENT)?.max(200);
     (0..count).map(|at| deployment(at, rng)).collect()
 }
 
@@ -124,7 +124,7 @@ fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {
     let toleration = json!({"key": "dedicated", "operator": "Equal", "value": "large"});
     Ok(Deployment {
         size: Size { cpus, gib, has_sidecar: kind == 4 },
-        namespace: format!("cluster-{}", at / DEPLOYMENTS),
+        namespace: format!("cluster-{}", at / DEPLOYMENTS_PER_TENANT),
         labels,
         node_selector: (kind == 1).then(|| BTreeMap::from([("pool".to_owned(), "p0".to_owned())])),
         affinity: (!affinity.is_empty()).then(|| typed(affinity.into())).transpose()?,
@@ -139,11 +139,11 @@ fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
 
 fn size(rng: &mut Rng) -> (u32, u64) {
     let all: u32 = SIZES.iter().map(|size| size.2).sum();
-    let mut left = rng.u32(..all);
+    let mut remaining = rng.u32(..all);
     let found = SIZES.iter().find(|(_, _, part)| {
-        let is_it = left < *part;
-        left = left.saturating_sub(*part);
-        is_it
+        let is_match = remaining < *part;
+        remaining = remaining.saturating_sub(*part);
+        is_match
     });
     found.map_or((2, 4), |(cpus, gib, _)| (*cpus, *gib))
 }
@@ -153,23 +153,23 @@ fn size(rng: &mut Rng) -> (u32, u64) {
 pub(super) struct Chain {
     rng: Rng,
     now: usize,
-    of: usize,
+    deployment_count: usize,
 }
 
 impl Chain {
     pub(super) fn new(deployments: usize) -> Self {
-        Self { rng: Rng::with_seed(4), now: 0, of: deployments }
+        Self { rng: Rng::with_seed(4), now: 0, deployment_count: deployments }
     }
 
     pub(super) fn next(&mut self) -> usize {
-        if self.rng.f64() >= STAYS {
-            self.now = self.rng.usize(..self.of);
+        if self.rng.f64() >= SAME_DEPLOYMENT_PROBABILITY {
+            self.now = self.rng.usize(..self.deployment_count);
         }
         self.now
     }
 
     /// Returns a random index below `count`, for the VM to remove.
-    pub(super) fn one_of(&mut self, count: usize) -> usize {
+    pub(super) fn random_index(&mut self, count: usize) -> usize {
         self.rng.usize(..count)
     }
 }

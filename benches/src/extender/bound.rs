@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 
 use super::process::Extender;
-use super::world::make_namespaces;
-use crate::cluster::{Cluster, New, collection};
-use crate::full::Launcher;
+use super::setup::make_namespaces;
+use crate::cluster::{Cluster, NewObject, collection_path};
+use crate::full_fleet::Launcher;
 
 const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
@@ -28,19 +28,19 @@ const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     pub(super) extender: Vec<f64>,
-    pub(super) alone: Vec<f64>,
+    pub(super) without_extender: Vec<f64>,
 }
 
 /// The control plane, the client and the controller under test.
 #[derive(Debug)]
-pub(super) struct Bed<'a> {
+pub(super) struct Testbed<'a> {
     pub(super) plane: &'a mut ControlPlane,
     pub(super) cluster: &'a Cluster,
     pub(super) controller: &'a Path,
     pub(super) pods: usize,
 }
 
-impl Bed<'_> {
+impl Testbed<'_> {
     /// Measures pairs of runs. Every second pair starts with the run without the extender.
     pub(super) fn measure(&mut self, pairs: usize) -> Result<Rates> {
         make_namespaces(self.cluster, &[NAMESPACE.to_owned()])?;
@@ -50,7 +50,8 @@ impl Bed<'_> {
             for with_extender in [is_first, !is_first] {
                 let name = format!("pair-{pair}");
                 let rate = self.run(with_extender.then_some(name.as_str()));
-                let rates = if with_extender { &mut rates.extender } else { &mut rates.alone };
+                let rates =
+                    if with_extender { &mut rates.extender } else { &mut rates.without_extender };
                 rates.push(rate.with_context(|| format!("pair {pair}"))?);
             }
         }
@@ -59,19 +60,20 @@ impl Bed<'_> {
 
     /// Measures one run. All pods exist before the scheduler starts, so that the scheduler does not wait for pods.
     fn run(&mut self, extender: Option<&str>) -> Result<f64> {
-        let path = collection("v1", NAMESPACE, "pods");
-        let pods: Vec<New> = (0..self.pods).map(|at| New::at(&path, &launcher(at).pod())).collect();
+        let path = collection_path("v1", NAMESPACE, "pods");
+        let pods: Vec<NewObject> =
+            (0..self.pods).map(|at| NewObject::new(&path, &launcher(at).pod())).collect();
         self.cluster.create(&pods)?;
         let lease = format!("{}/{}", LEASE.0, LEASE.1);
         let start = |name: &str| -> Result<Extender> {
             let mut extender = Extender::start(self.controller, self.plane, name, &lease)?;
-            extender.await_lists(self.plane)?;
+            extender.wait_for_lists(self.plane)?;
             Ok(extender)
         };
         let extender = extender.map(start).transpose()?;
         // Releases the Lease as a scheduler does at a regular exit.
-        let free = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
-        let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", free];
+        let release_patch = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
+        let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", release_patch];
         self.plane.kubectl(&patch)?;
         let file =
             self.plane.scheduler_configuration(extender.as_ref().map(|extender| extender.port))?;
@@ -82,15 +84,15 @@ impl Bed<'_> {
             format!("kube-scheduler says: {}", self.plane.log("kube-scheduler"))
         })?;
         if let Some(extender) = extender {
-            extender.end()?;
+            extender.terminate()?;
         }
         self.cluster.delete_all(&path)?;
-        self.cluster.until("pods are deleted", TIMEOUT, |cluster| {
-            let left = cluster.count(&path)?;
-            Ok(if left == 0 {
+        self.cluster.wait_until("pods are deleted", TIMEOUT, |cluster| {
+            let remaining = cluster.count(&path)?;
+            Ok(if remaining == 0 {
                 ControlFlow::Break(())
             } else {
-                ControlFlow::Continue(format!("{left} left"))
+                ControlFlow::Continue(format!("{remaining} left"))
             })
         })?;
         Ok(rate)
@@ -98,7 +100,7 @@ impl Bed<'_> {
 
     /// Returns the pods bound per second, from the first binding to the last binding.
     fn rate(&self) -> Result<f64> {
-        let (first, last) = self.cluster.wait(async {
+        let (first, last) = self.cluster.block_on(async {
             let bound = bindings(self.cluster, self.pods);
             tokio::time::timeout(TIMEOUT, bound).await.context("not all pods are bound")?
         })?;

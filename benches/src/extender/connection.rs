@@ -10,15 +10,15 @@ use serde::Deserialize;
 /// Time limit for one answer. The extender can delay an answer, but not for this long.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit until a server listens.
-const BEGIN: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Connection that sends one request at a time.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    sent: Vec<u8>,
-    got: Vec<u8>,
+    request: Vec<u8>,
+    response: Vec<u8>,
 }
 
 /// Answer of an extender to `filter`.
@@ -32,49 +32,49 @@ pub(super) struct Answer {
 
 impl Connection {
     /// Connects to a port of this machine. Retries until a server listens.
-    pub(super) fn to(port: u16) -> Result<Self> {
+    pub(super) fn connect(port: u16) -> Result<Self> {
         let begin = Instant::now();
         let stream = loop {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(stream) => break stream,
                 Err(error) => {
-                    ensure!(begin.elapsed() < BEGIN, "127.0.0.1:{port}: {error}");
-                    std::thread::sleep(PAUSE);
+                    ensure!(begin.elapsed() < CONNECT_TIMEOUT, "127.0.0.1:{port}: {error}");
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
             }
         };
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Self { stream, sent: Vec::new(), got: Vec::new() })
+        Ok(Self { stream, request: Vec::new(), response: Vec::new() })
     }
 
     /// Sends a `filter` request and reads the whole answer. The time runs from before the first byte of the request
     /// until after the last byte of the answer.
     pub(super) fn filter(&mut self, body: &[u8]) -> Result<(Duration, Answer)> {
-        self.sent.clear();
+        self.request.clear();
         write!(
-            self.sent,
+            self.request,
             "POST /filter HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         )?;
-        self.sent.extend_from_slice(body);
-        self.got.clear();
+        self.request.extend_from_slice(body);
+        self.response.clear();
         let begin = Instant::now();
-        self.stream.write_all(&self.sent)?;
+        self.stream.write_all(&self.request)?;
         let head = self.read()?;
-        let took = begin.elapsed();
-        let body = self.got.get(head..).unwrap_or_default();
+        let elapsed = begin.elapsed();
+        let body = self.response.get(head..).unwrap_or_default();
         let answer = serde_json::from_slice(body);
-        Ok((took, answer.with_context(|| String::from_utf8_lossy(body).into_owned())?))
+        Ok((elapsed, answer.with_context(|| String::from_utf8_lossy(body).into_owned())?))
     }
 
     /// Reads a whole answer and returns the offset of the body.
     fn read(&mut self) -> Result<usize> {
         let mut part = [0; 1 << 16];
-        let mut whole: Option<(usize, usize)> = None;
+        let mut body_range: Option<(usize, usize)> = None;
         loop {
-            if let Some((head, length)) = whole
-                && self.got.len() >= head + length
+            if let Some((head, length)) = body_range
+                && self.response.len() >= head + length
             {
                 return Ok(head);
             }
@@ -82,19 +82,21 @@ impl Connection {
             if count == 0 {
                 bail!("the extender has closed the connection");
             }
-            self.got.extend_from_slice(part.get(..count).unwrap_or_default());
-            if whole.is_none() {
-                whole = head(&self.got)?;
+            self.response.extend_from_slice(part.get(..count).unwrap_or_default());
+            if body_range.is_none() {
+                body_range = parse_head(&self.response)?;
             }
         }
     }
 }
 
 /// Returns the offset and the length of the body, or `None` if the head is not complete.
-fn head(got: &[u8]) -> Result<Option<(usize, usize)>> {
+fn parse_head(response: &[u8]) -> Result<Option<(usize, usize)>> {
     const END: &[u8] = b"\r\n\r\n";
-    let Some(end) = got.windows(END.len()).position(|four| four == END) else { return Ok(None) };
-    let text = String::from_utf8_lossy(got.get(..end).unwrap_or_default()).to_lowercase();
+    let Some(end) = response.windows(END.len()).position(|four| four == END) else {
+        return Ok(None);
+    };
+    let text = String::from_utf8_lossy(response.get(..end).unwrap_or_default()).to_lowercase();
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
     ensure!(first.contains(" 200 "), "the extender answers {first}");
@@ -108,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_as_long_as_its_head_says() {
+    fn content_length_determines_the_body() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\nx: y\r\n\r\n{}";
-        assert_eq!(head(text).unwrap(), Some((text.len() - 2, 12)));
-        assert_eq!(head(&text[..30]).unwrap(), None);
-        assert!(head(b"HTTP/1.1 404 Not Found\r\n\r\n").is_err());
-        assert!(head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+        assert_eq!(parse_head(text).unwrap(), Some((text.len() - 2, 12)));
+        assert_eq!(parse_head(&text[..30]).unwrap(), None);
+        assert!(parse_head(b"HTTP/1.1 404 Not Found\r\n\r\n").is_err());
+        assert!(parse_head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
 }

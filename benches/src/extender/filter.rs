@@ -5,15 +5,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::connection::{Answer, Connection};
-use crate::full::{self, Launcher, VMS};
+use crate::full_fleet::{self, Launcher, VMS};
 
 /// Number of calls of each kind before the measurement.
-const WARM: usize = 50;
+const WARM_UP_CALLS: usize = 50;
 /// Size of the VMs. A VM is either pinned with huge pages, or has neither.
 const CPUS: u32 = 4;
 const GIB: u64 = 14;
 /// Number of VMs of a MachineDeployment. The first VM of the next MachineDeployment has new rules.
-const DEPLOYMENT: usize = 25;
+const VMS_PER_DEPLOYMENT: usize = 25;
 
 /// Milliseconds of each call.
 #[derive(Debug, Default)]
@@ -28,14 +28,14 @@ pub(super) struct Times {
 
 /// Data for a `filter` request in which all hosts are still candidates.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct FilterRequest {
     names: String,
     hosts: usize,
 }
 
-impl Question {
-    pub(super) fn of(hosts: usize) -> Self {
-        let names: Vec<String> = (0..hosts).map(full::name).collect();
+impl FilterRequest {
+    pub(super) fn new(hosts: usize) -> Self {
+        let names: Vec<String> = (0..hosts).map(full_fleet::host_name).collect();
         Self { names: json!(names).to_string(), hosts }
     }
 
@@ -48,7 +48,7 @@ impl Question {
             instance: format!("instance-{kind}-{number}"),
             cpus: CPUS,
             gib: if is_pinned { GIB } else { 0 },
-            deployment: Some(format!("{kind}-{}", number / DEPLOYMENT)),
+            deployment: Some(format!("{kind}-{}", number / VMS_PER_DEPLOYMENT)),
         };
         let mut pod = launcher.pod();
         pod["metadata"]["uid"] = format!("uid-{kind}-{number}").into();
@@ -60,42 +60,43 @@ impl Question {
 
 /// Calls `filter` for each kind in turn, so that other load on the machine affects all kinds equally.
 pub(super) fn measure(
-    extender: u16,
-    peer: u16,
-    question: &Question,
+    extender_port: u16,
+    peer_port: u16,
+    request: &FilterRequest,
     requests: usize,
 ) -> Result<Times> {
     // Half of the free CPUs of the hosts. All VMs must have room at once, because the pods are not bound.
     ensure!(
-        requests + WARM <= question.hosts * 2,
+        requests + WARM_UP_CALLS <= request.hosts * 2,
         "{requests} requests are too many for {} hosts with {} VMs each",
-        question.hosts,
+        request.hosts,
         VMS.len()
     );
-    let (mut ours, mut theirs) = (Connection::to(extender)?, Connection::to(peer)?);
+    let (mut ours, mut theirs) =
+        (Connection::connect(extender_port)?, Connection::connect(peer_port)?);
     let mut times = Times::default();
-    for number in 0..WARM + requests {
-        let (pinned, plain) = (question.body(number, true), question.body(number, false));
+    for number in 0..WARM_UP_CALLS + requests {
+        let (pinned, plain) = (request.body(number, true), request.body(number, false));
         times.bytes = pinned.len();
-        let of_pinned = one(&mut ours, &pinned, 1)?;
-        let of_plain = one(&mut ours, &plain, 1)?;
-        let of_peer = one(&mut theirs, &pinned, question.hosts)?;
-        if number >= WARM {
-            times.pinned.push(of_pinned);
-            times.plain.push(of_plain);
-            times.peer.push(of_peer);
+        let pinned_millis = timed_call(&mut ours, &pinned, 1)?;
+        let plain_millis = timed_call(&mut ours, &plain, 1)?;
+        let peer_millis = timed_call(&mut theirs, &pinned, request.hosts)?;
+        if number >= WARM_UP_CALLS {
+            times.pinned.push(pinned_millis);
+            times.plain.push(plain_millis);
+            times.peer.push(peer_millis);
         }
     }
     Ok(times)
 }
 
 /// Returns the milliseconds of one call. The answer must contain the given number of hosts.
-fn one(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
+fn timed_call(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
     let (took, answer) = connection.filter(body)?;
     let Answer { node_names, error } = answer;
     ensure!(error.is_empty(), "filter: {error}");
-    let named = node_names.context("filter: no NodeNames")?.len();
-    ensure!(named == hosts, "filter: {named} hosts are named, not {hosts}");
+    let host_count = node_names.context("filter: no NodeNames")?.len();
+    ensure!(host_count == hosts, "filter: {host_count} hosts are named, not {hosts}");
     Ok(took.as_secs_f64() * 1e3)
 }
 
@@ -106,11 +107,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_what_the_extender_reads() {
-        let question = Question::of(3);
-        let body = question.body(7, false);
-        let read = wire::filter(&body).unwrap();
-        assert_eq!(read.names, ["host-00000", "host-00001", "host-00002"]);
+    fn extender_parses_the_request() {
+        let request = FilterRequest::new(3);
+        let body = request.body(7, false);
+        let read = wire::parse_filter_args(&body).unwrap();
+        assert_eq!(read.node_names, ["host-00000", "host-00001", "host-00002"]);
         assert_eq!(read.pod.metadata.name.as_deref(), Some("virt-launcher-plain-7"));
     }
 }

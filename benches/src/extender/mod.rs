@@ -7,27 +7,27 @@ mod filter;
 mod peer;
 mod process;
 mod result;
+mod setup;
 mod start;
-mod world;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::cluster::Version;
 
-use bound::{Bed, Rates};
-use filter::{Question, Times};
+use bound::{Rates, Testbed};
+use filter::{FilterRequest, Times};
 pub(crate) use peer::{AcceptAllArgs, accept_all};
 use process::Peer;
 use start::Start;
 
 use crate::cluster::Cluster;
-use crate::memory::Taken;
+use crate::memory::Usage;
 use crate::output::Output;
-use crate::program::must_be_there;
+use crate::program::ensure_controller_exists;
 
 /// Number of parallel requests while the benchmark creates objects.
-const AT_ONCE: usize = 32;
+const CONCURRENCY: usize = 32;
 
 /// Measures the scheduler extender of the controller.
 #[derive(Debug, clap::Args)]
@@ -64,45 +64,46 @@ struct Measured {
     starts: Vec<Start>,
     times: Times,
     /// Usage of the controller of the last start, after all calls.
-    taken: Taken,
+    usage: Usage,
 }
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    must_be_there(&args.controller)?;
+    ensure_controller_exists(&args.controller)?;
     let measured = measure(args)?;
     let host = crate::report::host()?;
-    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
+    args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
 fn measure(args: &Args) -> Result<Measured> {
     let hosts = usize::try_from(args.hosts)?;
-    let mut plane = world::start()?;
-    let cluster = Cluster::of(&plane.kubeconfig(), AT_ONCE)?;
-    world::make_hosts(&cluster, hosts)?;
+    let mut plane = setup::start()?;
+    let cluster = Cluster::new(&plane.kubeconfig(), CONCURRENCY)?;
+    setup::make_hosts(&cluster, hosts)?;
     let pods = usize::try_from(args.pods)?;
-    let mut bed = Bed { plane: &mut plane, cluster: &cluster, controller: &args.controller, pods };
-    let rates = bed.measure(usize::try_from(args.pairs)?)?;
+    let mut testbed =
+        Testbed { plane: &mut plane, cluster: &cluster, controller: &args.controller, pods };
+    let rates = testbed.measure(usize::try_from(args.pairs)?)?;
 
-    let pods = world::fill(&cluster, hosts)?;
-    let question = Question::of(hosts);
+    let pods = setup::create_vms(&cluster, hosts)?;
+    let request = FilterRequest::new(hosts);
     let mut starts = Vec::new();
     let mut last = None;
     for number in 0..usize::try_from(args.starts)? {
         if let Some(before) = last.take() {
-            process::Extender::end(before)?;
+            process::Extender::terminate(before)?;
         }
         // The numbers of these pods are above the numbers of all later calls.
         let (start, extender) =
-            start::measure(&args.controller, &plane, &question, 1_000_000 + number)?;
+            start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
         starts.push(start);
         last = Some(extender);
     }
     let extender = last.context("no start")?;
     let peer = Peer::start()?;
     let requests = usize::try_from(args.requests)?;
-    let times = filter::measure(extender.port, peer.port, &question, requests)?;
-    let taken = extender.taken()?;
-    extender.end()?;
-    Ok(Measured { version: plane.version(), rates, pods, starts, times, taken })
+    let times = filter::measure(extender.port, peer.port, &request, requests)?;
+    let usage = extender.usage()?;
+    extender.terminate()?;
+    Ok(Measured { version: plane.version(), rates, pods, starts, times, usage })
 }

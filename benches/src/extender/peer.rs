@@ -5,24 +5,24 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
 use berth_extender::wire;
-use berth_runtime::exchange::{JsonText, exchange};
-use berth_runtime::serve::{self, Listen};
+use berth_runtime::local_server::{JsonText, serve_json};
+use berth_runtime::serve::{self, ListenAddress};
 use serde_json::json;
 
 /// Limit for the bytes of a request body, the same as in the controller.
-const MOST: usize = 8 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Arguments of the peer: the listen address.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AcceptAllArgs {
     #[arg(long)]
-    listen: Listen,
+    listen: ListenAddress,
 }
 
 async fn filter(body: Bytes) -> JsonText {
-    let answer = match wire::filter(&body) {
+    let answer = match wire::parse_filter_args(&body) {
         Ok(read) => {
-            json!({"Nodes": null, "NodeNames": read.names, "FailedNodes": {}, "Error": ""})
+            json!({"Nodes": null, "NodeNames": read.node_names, "FailedNodes": {}, "Error": ""})
         }
         Err(error) => json!({"Error": error.to_string()}),
     };
@@ -37,7 +37,7 @@ pub(crate) fn accept_all(args: &AcceptAllArgs) -> Result<()> {
     runtime.block_on(async {
         let server = serve::bind(&args.listen).await;
         let server = server.with_context(|| format!("--listen {}", args.listen))?;
-        exchange(server, MOST, Router::new().route("/filter", post(filter))).await;
+        serve_json(server, MAX_BODY_BYTES, Router::new().route("/filter", post(filter))).await;
         Ok(())
     })
 }

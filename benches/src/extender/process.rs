@@ -11,11 +11,11 @@ use berth_tests::controller::Controller;
 use berth_tests::running::Running;
 
 use crate::counts::samples;
-use crate::memory::Taken;
+use crate::memory::Usage;
 
 /// Time limit until hosts and pods are listed.
 const TIMEOUT: Duration = Duration::from_secs(300);
-const PAUSE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
 
 /// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
@@ -44,19 +44,19 @@ impl Extender {
     }
 
     /// Waits until the controller has listed hosts and pods.
-    pub(super) fn await_lists(&mut self, plane: &ControlPlane) -> Result<()> {
+    pub(super) fn wait_for_lists(&mut self, plane: &ControlPlane) -> Result<()> {
         let begin = Instant::now();
-        while self.number(LISTED, "").is_none_or(|at| at <= 0.0) {
-            self.must_run(plane)?;
-            let said = plane.log(&self.name);
-            ensure!(begin.elapsed() < TIMEOUT, "the extender does not list pods; it says: {said}");
-            std::thread::sleep(PAUSE * 5);
+        while self.metric(LISTED, "").is_none_or(|at| at <= 0.0) {
+            self.ensure_running(plane)?;
+            let log = plane.log(&self.name);
+            ensure!(begin.elapsed() < TIMEOUT, "the extender does not list pods; it says: {log}");
+            std::thread::sleep(POLL_INTERVAL * 5);
         }
         Ok(())
     }
 
     /// Fails if the process has ended.
-    pub(super) fn must_run(&mut self, plane: &ControlPlane) -> Result<()> {
+    pub(super) fn ensure_running(&mut self, plane: &ControlPlane) -> Result<()> {
         match self.controller.running.process.try_wait()? {
             Some(status) => bail!("berth-controller run: {status}: {}", plane.log(&self.name)),
             None => Ok(()),
@@ -64,29 +64,31 @@ impl Extender {
     }
 
     /// Returns the Unix time at which the lists were complete.
-    pub(super) fn listed(&self) -> Result<f64> {
-        self.number(LISTED, "").with_context(|| format!("the extender has no metric {LISTED}"))
+    pub(super) fn listed_at(&self) -> Result<f64> {
+        self.metric(LISTED, "").with_context(|| format!("the extender has no metric {LISTED}"))
     }
 
     /// Returns the seconds that the controller used to count the objects of a kind in the last list.
-    pub(super) fn counting(&self, kind: &str) -> Result<f64> {
+    pub(super) fn counting_seconds(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
-        self.number(name, kind).with_context(|| format!("the extender has no {name} of {kind}"))
+        self.metric(name, kind).with_context(|| format!("the extender has no {name} of {kind}"))
     }
 
-    fn number(&self, name: &str, kind: &str) -> Option<f64> {
-        let (_, text) = self.controller.page("/metrics")?;
-        let is_it = |label: Option<&str>| label.unwrap_or_default() == kind;
-        samples(&text, name).find(|sample| is_it(sample.label("kind"))).map(|sample| sample.value)
+    fn metric(&self, name: &str, kind: &str) -> Option<f64> {
+        let (_, text) = self.controller.http_get("/metrics")?;
+        let matches_kind = |label: Option<&str>| label.unwrap_or_default() == kind;
+        samples(&text, name)
+            .find(|sample| matches_kind(sample.label("kind")))
+            .map(|sample| sample.value)
     }
 
     /// Returns memory and CPU time.
-    pub(super) fn taken(&self) -> Result<Taken> {
-        Taken::by(self.controller.running.process.id())
+    pub(super) fn usage(&self) -> Result<Usage> {
+        Usage::of_process(self.controller.running.process.id())
     }
 
     /// Sends SIGTERM and waits until the process has ended.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(super) fn terminate(mut self) -> Result<()> {
         self.controller.terminate()
     }
 }

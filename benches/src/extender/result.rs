@@ -16,7 +16,7 @@ const MEMORY_GOAL: f64 = 500.0;
 const BOUND_GOAL: f64 = 1.1;
 
 /// Returns the result with all tables and goals.
-pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
     let (hosts, version) = (args.hosts, &measured.version);
     let controller = args.controller.file_name().unwrap_or_default().display();
     let conditions = vec![
@@ -52,8 +52,8 @@ fn flags(args: &Args) -> String {
         ("pairs", args.pairs, 5),
         ("pods", args.pods, 1_000),
     ];
-    let said = all.iter().filter(|(_, value, usual)| value != usual);
-    said.map(|(name, value, _)| format!(" --{name} {value}")).collect()
+    let changed = all.iter().filter(|(_, value, usual)| value != usual);
+    changed.map(|(name, value, _)| format!(" --{name} {value}")).collect()
 }
 
 fn filter(args: &Args, measured: &Measured) -> Section {
@@ -74,9 +74,9 @@ fn filter(args: &Args, measured: &Measured) -> Section {
         ("VMs with shared CPUs", &times.plain),
         ("peer", &times.peer),
     ] {
-        let [middle, slow, most] = [50, 99, 100].map(|at| percentile(own, at));
+        let [middle, slow, max] = [50, 99, 100].map(|at| percentile(own, at));
         let ratio = middle / median(&times.peer);
-        let numbers = [middle, slow, most, ratio].map(|number| format!("{number:.2}"));
+        let numbers = [middle, slow, max, ratio].map(|number| format!("{number:.2}"));
         table.push([name.to_owned()].into_iter().chain(numbers));
     }
     Section::new("`filter`", text, vec![table])
@@ -90,7 +90,7 @@ fn cold_start(args: &Args, measured: &Measured) -> Section {
          lists` is the sum of both times and of the time from the end of the last list to the first decision. The rest is the time \
          of the API server and of decoding its responses.\n\n\
          After all calls of `filter`, {:.0} MiB are resident, with a peak of {:.0} MiB.",
-        args.hosts, measured.taken.resident, measured.taken.most,
+        args.hosts, measured.usage.resident, measured.usage.peak_resident,
     );
     let mut table = Table::new(
         &[],
@@ -111,10 +111,10 @@ fn cold_start(args: &Args, measured: &Measured) -> Section {
             format!("{:.1}", start.total),
             format!("{:.2}", start.hosts),
             format!("{:.2}", start.pods),
-            format!("{:.3}", start.last),
+            format!("{:.3}", start.list_to_decision),
             format!("{:.2}", start.after_lists()),
-            format!("{:.1}", start.taken.cpu_seconds),
-            format!("{:.0}", start.taken.most),
+            format!("{:.1}", start.usage.cpu_seconds),
+            format!("{:.0}", start.usage.peak_resident),
         ]);
     }
     Section::new("Cold start", text, vec![table])
@@ -133,11 +133,11 @@ fn bound(args: &Args, measured: &Measured) -> Section {
         table.push([name, format!("{ours:.1}"), format!("{theirs:.1}"), format!("{ratio:.2}")]);
     };
     let rates = &measured.rates;
-    for (at, (ours, theirs)) in rates.extender.iter().zip(&rates.alone).enumerate() {
+    for (at, (ours, theirs)) in rates.extender.iter().zip(&rates.without_extender).enumerate() {
         row((at + 1).to_string(), *ours, *theirs, ours / theirs);
     }
-    let [ours, theirs] = [&rates.extender, &rates.alone].map(|all| median(all));
-    row("median".to_owned(), ours, theirs, median_ratio(&rates.extender, &rates.alone));
+    let [ours, theirs] = [&rates.extender, &rates.without_extender].map(|all| median(all));
+    row("median".to_owned(), ours, theirs, median_ratio(&rates.extender, &rates.without_extender));
     Section::new("Pods bound", text, vec![table])
 }
 
@@ -145,9 +145,9 @@ fn goals(measured: &Measured) -> Vec<Goal> {
     let times = &measured.times;
     let slow = percentile(&times.pinned, 99).max(percentile(&times.plain, 99));
     let after: Vec<f64> = measured.starts.iter().map(super::Start::after_lists).collect();
-    let resident = measured.starts.iter().map(|start| start.taken.most);
-    let most = resident.chain([measured.taken.most]).fold(0.0, f64::max);
-    let ratio = median_ratio(&measured.rates.extender, &measured.rates.alone);
+    let resident = measured.starts.iter().map(|start| start.usage.peak_resident);
+    let peak = resident.chain([measured.usage.peak_resident]).fold(0.0, f64::max);
+    let ratio = median_ratio(&measured.rates.extender, &measured.rates.without_extender);
     vec![
         Goal::new(
             format!("99th percentile of `filter` below {FILTER_GOAL:.0} ms for both kinds of VMs"),
@@ -163,8 +163,8 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         ),
         Goal::new(
             format!("less than {MEMORY_GOAL:.0} MiB resident at any time"),
-            most < MEMORY_GOAL,
-            format!("{most:.0} MiB"),
+            peak < MEMORY_GOAL,
+            format!("{peak:.0} MiB"),
         ),
         Goal::new(
             format!("at least {BOUND_GOAL:.1} times the pods per second of kube-scheduler alone"),
@@ -182,22 +182,27 @@ mod tests {
     use super::super::filter::Times;
     use super::super::start::Start;
     use super::*;
-    use crate::memory::Taken;
-    use crate::output::parsed;
+    use crate::memory::Usage;
+    use crate::output::parse_args;
     use crate::render::document;
 
-    fn report(slow: f64, hosts: f64, most: f64, ours: f64) -> BenchResult {
-        let args = parsed(&["--controller=/x/berth-controller", "--pairs=1"]);
-        let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 3.0 };
+    fn report(slow: f64, hosts: f64, peak_mib: f64, ours: f64) -> BenchResult {
+        let args = parse_args(&["--controller=/x/berth-controller", "--pairs=1"]);
+        let usage = Usage {
+            resident: peak_mib,
+            anonymous: peak_mib,
+            peak_resident: peak_mib,
+            cpu_seconds: 3.0,
+        };
         let measured = Measured {
             version: Version(1, 20),
-            rates: Rates { extender: vec![ours], alone: vec![50.0] },
+            rates: Rates { extender: vec![ours], without_extender: vec![50.0] },
             pods: (50_000, 2_345),
-            starts: vec![Start { total: 9.0, hosts, pods: 0.5, last: 0.001, taken }],
+            starts: vec![Start { total: 9.0, hosts, pods: 0.5, list_to_decision: 0.001, usage }],
             times: Times { pinned: vec![slow], plain: vec![0.5], peer: vec![0.25], bytes: 70_000 },
-            taken,
+            usage,
         };
-        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        build(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]
@@ -208,13 +213,13 @@ mod tests {
         assert!(text.contains("| VMs with shared CPUs | 0.50 | 0.50 | 0.50 | 2.00 |"), "{text}");
         assert!(text.contains("| median | 60.0 | 50.0 | 1.20 |"), "{text}");
         assert!(text.contains("berth-controller --pairs 1`"), "{text}");
-        for (slow, hosts, most, ours, at, value) in [
+        for (slow, hosts, peak_mib, ours, at, value) in [
             (2.0, 0.5, 400.0, 60.0, 0, "2.00 ms"),
             (1.0, 1.6, 400.0, 60.0, 1, "2.10 s"),
             (1.0, 0.5, 501.0, 60.0, 2, "501 MiB"),
             (1.0, 0.5, 400.0, 54.0, 3, "1.08"),
         ] {
-            let result = report(slow, hosts, most, ours);
+            let result = report(slow, hosts, peak_mib, ours);
             let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
             assert_eq!(missed, [&result.goals[at]]);
             assert_eq!(missed[0].value, value);

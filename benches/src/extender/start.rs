@@ -8,9 +8,9 @@ use berth_tests::cluster::ControlPlane;
 use jiff::Timestamp;
 
 use super::connection::{Answer, Connection};
-use super::filter::Question;
+use super::filter::FilterRequest;
 use super::process::Extender;
-use crate::memory::Taken;
+use crate::memory::Usage;
 
 /// Time limit until the first decision. The API server uses most of this time.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -25,16 +25,16 @@ pub(super) struct Start {
     /// Time to count the pods: each page when the page arrived, and all pods at the end.
     pub(super) pods: f64,
     /// Time from the end of the last list to the first decision.
-    pub(super) last: f64,
+    pub(super) list_to_decision: f64,
     /// CPU time and memory at the first decision.
-    pub(super) taken: Taken,
+    pub(super) usage: Usage,
 }
 
 impl Start {
     /// Returns the time from the arrival of the lists to the first decision. Two of the summands include the end of
     /// counting.
     pub(super) fn after_lists(&self) -> f64 {
-        self.hosts + self.pods + self.last
+        self.hosts + self.pods + self.list_to_decision
     }
 }
 
@@ -42,32 +42,32 @@ impl Start {
 pub(super) fn measure(
     program: &Path,
     plane: &ControlPlane,
-    question: &Question,
+    request: &FilterRequest,
     number: usize,
 ) -> Result<(Start, Extender)> {
-    let body = question.body(number, true);
+    let body = request.body(number, true);
     let begin = Instant::now();
     let mut extender = Extender::start(program, plane, &format!("start-{number}"), "")?;
-    let mut connection = Connection::to(extender.port)?;
+    let mut connection = Connection::connect(extender.port)?;
     loop {
         let (_, Answer { node_names, error }) = connection.filter(&body)?;
         if error.is_empty() {
-            let named = node_names.context("filter: no NodeNames")?.len();
-            ensure!(named == 1, "the first decision names {named} hosts");
+            let host_count = node_names.context("filter: no NodeNames")?.len();
+            ensure!(host_count == 1, "the first decision names {host_count} hosts");
             break;
         }
         // The extender delays an answer for some seconds.
-        extender.must_run(plane)?;
+        extender.ensure_running(plane)?;
         ensure!(begin.elapsed() < TIMEOUT, "no decision: {error}");
     }
     let (total, now) = (begin.elapsed().as_secs_f64(), Timestamp::now());
-    let taken = extender.taken()?;
+    let usage = extender.usage()?;
     let start = Start {
         total,
-        hosts: extender.counting("hosts")?,
-        pods: extender.counting("pods")?,
-        last: now.as_duration().as_secs_f64() - extender.listed()?,
-        taken,
+        hosts: extender.counting_seconds("hosts")?,
+        pods: extender.counting_seconds("pods")?,
+        list_to_decision: now.as_duration().as_secs_f64() - extender.listed_at()?,
+        usage,
     };
     Ok((start, extender))
 }

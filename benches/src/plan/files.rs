@@ -18,9 +18,9 @@ pub(super) struct Sizes {
 }
 
 /// Number of VMs of a tenant. The VMs of a tenant are spread over hosts.
-const TENANT: u32 = 50;
+const VMS_PER_TENANT: u32 = 50;
 /// One of this many VMs is larger than any zone.
-const WIDE: u32 = 500;
+const WIDE_VM_INTERVAL: u32 = 500;
 
 /// Writes the same fleet as YAML documents and as JSON lists.
 pub(super) fn write(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<Sizes> {
@@ -37,13 +37,14 @@ pub(super) fn write(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<Si
             text += "---\n";
             text += &serde_saphyr::to_string(object)?;
         }
-        sizes.yaml += put(&yaml.join(format!("{name}.yaml")), text.as_bytes())?;
-        sizes.json += put(&json.join(format!("{name}.json")), &serde_json::to_vec(&objects)?)?;
+        sizes.yaml += write_file(&yaml.join(format!("{name}.yaml")), text.as_bytes())?;
+        sizes.json +=
+            write_file(&json.join(format!("{name}.json")), &serde_json::to_vec(&objects)?)?;
     }
     Ok(sizes)
 }
 
-fn put(path: &Path, bytes: &[u8]) -> Result<usize> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<usize> {
     let file = fs::File::create(path).with_context(|| path.display().to_string());
     file?.write_all(bytes).with_context(|| path.display().to_string())?;
     Ok(bytes.len())
@@ -63,14 +64,18 @@ fn host(at: u32) -> Value {
 }
 
 fn machine(at: u32) -> Value {
-    let cpus = if at % WIDE == WIDE - 1 { 64 } else { [2, 2, 4, 4, 8][at as usize % 5] };
-    let (tenant, name) = (at / TENANT, format!("vm-{at}"));
+    let cpus = if at % WIDE_VM_INTERVAL == WIDE_VM_INTERVAL - 1 {
+        64
+    } else {
+        [2, 2, 4, 4, 8][at as usize % 5]
+    };
+    let (tenant, name) = (at / VMS_PER_TENANT, format!("vm-{at}"));
     let is_shared = at.is_multiple_of(10);
     let mut memory = json!({"guest": format!("{cpus}Gi")});
     if !is_shared {
         memory["hugepages"] = json!({"pageSize": "1Gi"});
     }
-    let group = format!("md-{}", at % TENANT / 25);
+    let group = format!("md-{}", at % VMS_PER_TENANT / 25);
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"name": name, "namespace": format!("cluster-{tenant}")},

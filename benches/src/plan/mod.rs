@@ -47,8 +47,8 @@ pub(crate) struct Args {
 struct Times {
     yaml: Vec<f64>,
     json: Vec<f64>,
-    plain_yaml: Vec<f64>,
-    plain_json: Vec<f64>,
+    parse_yaml: Vec<f64>,
+    parse_json: Vec<f64>,
 }
 
 /// Runs the benchmark and publishes the result. Returns true if the goal is met.
@@ -56,30 +56,33 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let (yaml, json) = (folder.path().join("yaml"), folder.path().join("json"));
     let sizes = files::write(&yaml, &json, args.hosts, args.vms)?;
-    let said = answer(&args.controller, &yaml)?;
-    ensure!(said == answer(&args.controller, &json)?, "YAML and JSON are not planned the same");
-    let placed = said["placed"].as_array().map_or(0, Vec::len);
-    let unplaced = said["unplaced"].as_array().map_or(0, Vec::len);
+    let plan = plan_as_json(&args.controller, &yaml)?;
+    ensure!(
+        plan == plan_as_json(&args.controller, &json)?,
+        "YAML and JSON are not planned the same"
+    );
+    let placed = plan["placed"].as_array().map_or(0, Vec::len);
+    let unplaced = plan["unplaced"].as_array().map_or(0, Vec::len);
     ensure!(placed + unplaced == usize::try_from(args.vms)?, "not every VM was planned");
 
     let mut times = Times::default();
     for round in 0..=args.rounds {
-        let now = [
-            planned(&args.controller, &yaml)?,
-            planned(&args.controller, &json)?,
-            plain(&yaml, |text| {
+        let seconds = [
+            time_plan(&args.controller, &yaml)?,
+            time_plan(&args.controller, &json)?,
+            time_parse(&yaml, |text| {
                 let documents = text.split("---\n").filter(|document| !document.is_empty());
                 documents.map(|one| Ok(serde_saphyr::from_str(one)?)).collect()
             })?,
-            plain(&json, |text| Ok(serde_json::from_str(text)?))?,
+            time_parse(&json, |text| Ok(serde_json::from_str(text)?))?,
         ];
         if round == 0 {
             continue;
         }
-        times.yaml.push(now[0]);
-        times.json.push(now[1]);
-        times.plain_yaml.push(now[2]);
-        times.plain_json.push(now[3]);
+        times.yaml.push(seconds[0]);
+        times.json.push(seconds[1]);
+        times.parse_yaml.push(seconds[2]);
+        times.parse_json.push(seconds[3]);
     }
 
     let (hosts, vms, seconds) = (args.hosts, args.vms, median(&times.yaml));
@@ -118,12 +121,12 @@ fn table(times: &Times) -> Table {
     for (what, values, plan) in [
         ("plan, YAML", &times.yaml, &times.yaml),
         ("plan, JSON", &times.json, &times.json),
-        ("only read, serde-saphyr", &times.plain_yaml, &times.yaml),
-        ("only read, serde_json", &times.plain_json, &times.json),
+        ("only read, serde-saphyr", &times.parse_yaml, &times.yaml),
+        ("only read, serde_json", &times.parse_json, &times.json),
     ] {
-        let [least, middle, most] = [0, 50, 100].map(|at| percentile(values, at));
+        let [min, middle, max] = [0, 50, 100].map(|at| percentile(values, at));
         let ratio = median(plan) / middle;
-        let numbers = [middle, least, most, ratio].map(|number| format!("{number:.2}"));
+        let numbers = [middle, min, max, ratio].map(|number| format!("{number:.2}"));
         table.push([what.to_owned()].into_iter().chain(numbers));
     }
     table
@@ -136,7 +139,7 @@ fn command(controller: &Path, folder: &Path) -> Command {
 }
 
 /// Returns the output of the plan. An exit status for unplaced VMs is a valid answer too.
-fn answer(controller: &Path, folder: &Path) -> Result<Value> {
+fn plan_as_json(controller: &Path, folder: &Path) -> Result<Value> {
     let output = command(controller, folder).args(["-o", "json"]).output();
     let output = output.with_context(|| {
         format!(
@@ -152,7 +155,7 @@ fn answer(controller: &Path, folder: &Path) -> Result<Value> {
 }
 
 /// Returns the seconds from spawn to exit.
-fn planned(controller: &Path, folder: &Path) -> Result<f64> {
+fn time_plan(controller: &Path, folder: &Path) -> Result<f64> {
     let mut command = command(controller, folder);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let begin = Instant::now();
@@ -163,7 +166,7 @@ fn planned(controller: &Path, folder: &Path) -> Result<f64> {
 }
 
 /// Returns the seconds to read all files of a directory.
-fn plain(folder: &Path, read: impl Fn(&str) -> Result<Vec<Value>>) -> Result<f64> {
+fn time_parse(folder: &Path, read: impl Fn(&str) -> Result<Vec<Value>>) -> Result<f64> {
     let begin = Instant::now();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

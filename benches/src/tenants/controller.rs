@@ -8,7 +8,7 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::controller;
 
 use crate::counts::samples;
-use crate::memory::Taken;
+use crate::memory::Usage;
 
 /// Time limit until the controller has acquired the lease.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -19,15 +19,15 @@ pub(super) struct Controller(controller::Controller);
 
 /// Number of requests from the metrics of the controller.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub(super) struct Sent {
+pub(super) struct SentRequests {
     pub(super) all: f64,
     /// Requests that change objects, without lease renewals. A renewal uses PUT, and no other request uses PUT while
     /// nothing changes.
     pub(super) changes: f64,
 }
 
-impl Sent {
-    fn of(metrics: &str) -> Self {
+impl SentRequests {
+    fn from_metrics(metrics: &str) -> Self {
         let mut sent = Self::default();
         for sample in samples(metrics, "berth_controller_requests_total") {
             sent.all += sample.value;
@@ -52,7 +52,7 @@ impl Controller {
         name: &str,
     ) -> Result<Self> {
         let resync = format!("--resync={}", resync.as_secs());
-        let mut this = Self(controller::Controller::start_program(
+        let mut controller = Self(controller::Controller::start_program(
             program,
             plane,
             name,
@@ -60,34 +60,36 @@ impl Controller {
             &[resync.as_str()],
         )?);
         let begin = Instant::now();
-        while this.number("berth_controller_leader").unwrap_or_default() < 1.0 {
-            if let Some(status) = this.0.running.process.try_wait()? {
+        while controller.metric("berth_controller_leader").unwrap_or_default() < 1.0 {
+            if let Some(status) = controller.0.running.process.try_wait()? {
                 bail!("{} run: {status}: {}", program.display(), plane.log(name));
             }
             ensure!(begin.elapsed() < TIMEOUT, "the controller does not lead: {}", plane.log(name));
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(this)
+        Ok(controller)
     }
 
-    fn number(&self, name: &str) -> Result<f64> {
-        let (_, text) = self.0.page("/metrics").context("the controller answers no /metrics")?;
+    fn metric(&self, name: &str) -> Result<f64> {
+        let (_, text) =
+            self.0.http_get("/metrics").context("the controller answers no /metrics")?;
         Ok(samples(&text, name).map(|sample| sample.value).sum())
     }
 
     /// Returns the number of requests that the controller has sent.
-    pub(super) fn sent(&self) -> Result<Sent> {
-        let (_, text) = self.0.page("/metrics").context("the controller answers no /metrics")?;
-        Ok(Sent::of(&text))
+    pub(super) fn sent_requests(&self) -> Result<SentRequests> {
+        let (_, text) =
+            self.0.http_get("/metrics").context("the controller answers no /metrics")?;
+        Ok(SentRequests::from_metrics(&text))
     }
 
     /// Returns memory and CPU time.
-    pub(super) fn taken(&self) -> Result<Taken> {
-        Taken::by(self.0.running.process.id())
+    pub(super) fn usage(&self) -> Result<Usage> {
+        Usage::of_process(self.0.running.process.id())
     }
 
     /// Sends SIGTERM and waits until the process has ended.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(super) fn terminate(mut self) -> Result<()> {
         self.0.terminate()
     }
 }
@@ -97,11 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_no_change() {
+    fn lease_renewals_are_not_changes() {
         let text = "berth_controller_requests_total{method=\"GET\"} 5\n\
             berth_controller_requests_total{method=\"PUT\"} 3\nberth_controller_requests_total{method=\"PATCH\"} 2\n";
-        let sent = Sent::of(text);
-        assert_eq!(sent, Sent { all: 10.0, changes: 2.0 });
-        assert_eq!(sent.since(Sent { all: 4.0, changes: 2.0 }), Sent { all: 6.0, changes: 0.0 });
+        let sent = SentRequests::from_metrics(text);
+        assert_eq!(sent, SentRequests { all: 10.0, changes: 2.0 });
+        assert_eq!(
+            sent.since(SentRequests { all: 4.0, changes: 2.0 }),
+            SentRequests { all: 6.0, changes: 0.0 }
+        );
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::world::NETWORK;
-use crate::cluster::New;
+use super::setup::NETWORK;
+use crate::cluster::NewObject;
 
 const GROUP: &str = "/apis/cluster.k8s.io/v1alpha1";
 
@@ -12,35 +12,38 @@ fn name(number: u32) -> String {
 }
 
 /// Returns tenants, each with a VLAN.
-pub(super) fn tenants(count: u32) -> Vec<New> {
+pub(super) fn tenants(count: u32) -> Vec<NewObject> {
     let tenant = |number: u32| {
         let object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name(number)},
             "spec": {"network": {"name": NETWORK}, "userDataSecretRef": {"name": "user-data"}},
         });
-        New::at("/apis/berth.dev/v1alpha1/tenantclusters", &object)
+        NewObject::new("/apis/berth.dev/v1alpha1/tenantclusters", &object)
     };
     (1..=count).map(tenant).collect()
 }
 
 /// Returns the Secrets with user data that the tenants reference.
-pub(super) fn user_data(count: u32) -> Vec<New> {
+pub(super) fn user_data(count: u32) -> Vec<NewObject> {
     let secret = |number: u32| {
         let namespace = format!("cluster-{}", name(number));
         let object = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": namespace},
             "stringData": {"userdata": "#cloud-config\nhostname: machine\npackages: [curl]\n"},
         });
-        New::at(format!("/api/v1/namespaces/{namespace}/secrets"), &object)
+        NewObject::new(format!("/api/v1/namespaces/{namespace}/secrets"), &object)
     };
     (1..=count).map(secret).collect()
 }
 
 /// Returns a MachineDeployment for each tenant.
-pub(super) fn deployments(count: u32, replicas: u32) -> Vec<New> {
+pub(super) fn deployments(count: u32, replicas: u32) -> Vec<NewObject> {
     let new = |number: u32| {
         let object = deployment(number, replicas);
-        New::at(format!("{GROUP}/namespaces/cluster-{}/machinedeployments", name(number)), &object)
+        NewObject::new(
+            format!("{GROUP}/namespaces/cluster-{}/machinedeployments", name(number)),
+            &object,
+        )
     };
     (1..=count).map(new).collect()
 }

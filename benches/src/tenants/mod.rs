@@ -7,7 +7,7 @@ mod machines;
 mod peer;
 mod render;
 mod result;
-mod world;
+mod setup;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -18,25 +18,25 @@ use berth_tests::cluster::{ControlPlane, Version};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::counts::Counts;
-use controller::{Controller, Sent};
-use peer::Made;
+use crate::counts::RequestCounts;
+use controller::{Controller, SentRequests};
+use peer::CreatedObjects;
 use render::Rendered;
 
-use crate::memory::Taken;
+use crate::memory::Usage;
 use crate::output::Output;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 /// The controller is idle if it sends at most this many requests in this time. Lease renewals and restarted watches
 /// cause these requests.
-const CALM: (f64, Duration) = (6.0, Duration::from_secs(8));
+const IDLE_THRESHOLD: (f64, Duration) = (6.0, Duration::from_secs(8));
 /// Length of a phase in which nothing changes.
-const QUIET: Duration = Duration::from_secs(60);
+const QUIET_TIME: Duration = Duration::from_secs(60);
 /// Resync interval of the second start. Three resyncs run in a minute.
 const RESYNC: Duration = Duration::from_secs(20);
 /// Resync interval of the first start. The interval is longer than the benchmark.
-const NEVER: Duration = Duration::from_secs(86_400);
+const NO_RESYNC: Duration = Duration::from_secs(86_400);
 
 /// Measures the controller with many tenants and machines.
 #[derive(Debug, clap::Args)]
@@ -71,15 +71,15 @@ struct Measured {
     tenants: Tenants,
     /// Seconds from the first MachineDeployment until all machines and their Secrets exist.
     machines: f64,
-    of_tenants: Phase,
-    of_machines: Phase,
+    tenants_phase: Phase,
+    machines_phase: Phase,
     quiet: Phase,
     /// Phase after a restart of the controller.
-    again: Phase,
+    restart_phase: Phase,
     /// A minute after the restart, with resyncs.
     resync: Phase,
     /// Number of objects that the controller has created, for tenants and for machines.
-    made: (u64, u64),
+    created_objects: (u64, u64),
     /// Seconds of the plain client, for tenants and for machines.
     peer: (f64, f64),
     rendered: Rendered,
@@ -89,7 +89,7 @@ struct Measured {
 #[derive(Debug, Default)]
 struct Tenants {
     /// All TenantClusters are created.
-    asked: f64,
+    created: f64,
     /// All tenants have a VLAN and the dependent objects.
     objects: f64,
     /// All hosts have the networks of all tenants.
@@ -101,75 +101,75 @@ struct Tenants {
 struct Phase {
     seconds: f64,
     /// Requests from the metrics of the controller.
-    sent: Sent,
+    sent: SentRequests,
     /// Requests from the metrics of the API server, without the requests of the benchmark. The number includes
     /// requests that the API server sends to itself.
-    requests: Counts,
+    requests: RequestCounts,
     cpu_seconds: f64,
-    taken: Taken,
+    usage: Usage,
 }
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    crate::program::must_be_there(&args.controller)?;
+    crate::program::ensure_controller_exists(&args.controller)?;
     let measured = measure(args)?;
     let host = crate::report::host()?;
-    args.output.publish(&result::of(args, args.output.date(), &host, &measured))
+    args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
 /// The control plane, the client and the controller under test.
-struct Bed<'a> {
+struct Testbed<'a> {
     plane: &'a ControlPlane,
     cluster: &'a Cluster,
     controller: Controller,
 }
 
 /// Values of all counters at a point in time.
-struct Mark {
+struct Snapshot {
     begin: Instant,
-    sent: Sent,
-    server: Counts,
-    own: Counts,
+    sent: SentRequests,
+    server: RequestCounts,
+    client_requests: RequestCounts,
     cpu_seconds: f64,
 }
 
-impl Bed<'_> {
-    fn mark(&self) -> Result<Mark> {
-        Ok(Mark {
+impl Testbed<'_> {
+    fn snapshot(&self) -> Result<Snapshot> {
+        Ok(Snapshot {
             begin: Instant::now(),
-            sent: self.controller.sent()?,
+            sent: self.controller.sent_requests()?,
             server: self.server()?,
-            own: self.cluster.own(),
-            cpu_seconds: self.controller.taken()?.cpu_seconds,
+            client_requests: self.cluster.sent_requests(),
+            cpu_seconds: self.controller.usage()?.cpu_seconds,
         })
     }
 
-    fn server(&self) -> Result<Counts> {
-        Ok(Counts::of_server(&self.plane.kubectl(&["get", "--raw", "/metrics"])?))
+    fn server(&self) -> Result<RequestCounts> {
+        Ok(RequestCounts::from_server_metrics(&self.plane.kubectl(&["get", "--raw", "/metrics"])?))
     }
 
-    fn since(&self, mark: &Mark) -> Result<Phase> {
-        let taken = self.controller.taken()?;
+    fn since(&self, snapshot: &Snapshot) -> Result<Phase> {
+        let usage = self.controller.usage()?;
         // Reads the counters in this order, so that no request of the benchmark is counted for the controller.
         let server = self.server()?;
-        let own = self.cluster.own();
+        let client_requests = self.cluster.sent_requests();
         Ok(Phase {
-            seconds: mark.begin.elapsed().as_secs_f64(),
-            sent: self.controller.sent()?.since(mark.sent),
-            requests: server.since(&mark.server, &own, &mark.own),
-            cpu_seconds: taken.cpu_seconds - mark.cpu_seconds,
-            taken,
+            seconds: snapshot.begin.elapsed().as_secs_f64(),
+            sent: self.controller.sent_requests()?.since(snapshot.sent),
+            requests: server.since(&snapshot.server, &client_requests, &snapshot.client_requests),
+            cpu_seconds: usage.cpu_seconds - snapshot.cpu_seconds,
+            usage,
         })
     }
 
     /// Waits until the controller is idle. The waiting time is not counted.
-    fn calm(&self, mark: &Mark) -> Result<Phase> {
+    fn wait_until_idle(&self, snapshot: &Snapshot) -> Result<Phase> {
         let begin = Instant::now();
-        let mut phase = self.since(mark)?;
+        let mut phase = self.since(snapshot)?;
         loop {
-            std::thread::sleep(CALM.1);
-            let next = self.since(mark)?;
-            if next.sent.since(phase.sent).all <= CALM.0 {
+            std::thread::sleep(IDLE_THRESHOLD.1);
+            let next = self.since(snapshot)?;
+            if next.sent.since(phase.sent).all <= IDLE_THRESHOLD.0 {
                 return Ok(phase);
             }
             anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not come to rest");
@@ -180,35 +180,42 @@ impl Bed<'_> {
 
 fn measure(args: &Args) -> Result<Measured> {
     let at_once = usize::try_from(args.at_once)?;
-    let plane = world::start()?;
-    let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
-    world::make_hosts(&cluster, args.hosts)?;
-    let controller = Controller::start(&args.controller, &plane, NEVER, "first")?;
-    world::await_hosts(&cluster, args.hosts)?;
-    let bed = Bed { plane: &plane, cluster: &cluster, controller };
-    let mark = bed.mark()?;
+    let plane = setup::start()?;
+    let cluster = Cluster::new(&plane.kubeconfig(), at_once)?;
+    setup::make_hosts(&cluster, args.hosts)?;
+    let controller = Controller::start(&args.controller, &plane, NO_RESYNC, "first")?;
+    setup::wait_for_hosts(&cluster, args.hosts)?;
+    let testbed = Testbed { plane: &plane, cluster: &cluster, controller };
+    let snapshot = testbed.snapshot()?;
     let tenants = make_tenants(&cluster, args.tenants)?;
-    let of_tenants = bed.calm(&mark)?;
+    let tenants_phase = testbed.wait_until_idle(&snapshot)?;
     cluster.create(&machines::user_data(args.tenants))?;
-    let mark = bed.mark()?;
+    let snapshot = testbed.snapshot()?;
     let machines = make_machines(&cluster, args)?;
-    let of_machines = bed.calm(&mark)?;
-    let mark = bed.mark()?;
-    std::thread::sleep(QUIET);
-    let quiet = bed.since(&mark)?;
-    bed.controller.end()?;
+    let machines_phase = testbed.wait_until_idle(&snapshot)?;
+    let snapshot = testbed.snapshot()?;
+    std::thread::sleep(QUIET_TIME);
+    let quiet = testbed.since(&snapshot)?;
+    testbed.controller.terminate()?;
 
-    let (server, own, begin) = (bed_counts(&plane)?, cluster.own(), Instant::now());
+    let (server, client_requests, begin) =
+        (server_requests(&plane)?, cluster.sent_requests(), Instant::now());
     let controller = Controller::start(&args.controller, &plane, RESYNC, "second")?;
-    let bed = Bed { plane: &plane, cluster: &cluster, controller };
-    let mark = Mark { begin, sent: Sent::default(), server, own, cpu_seconds: 0.0 };
-    let again = bed.calm(&mark)?;
-    let mark = bed.mark()?;
-    std::thread::sleep(QUIET);
-    let resync = bed.since(&mark)?;
-    bed.controller.end()?;
+    let testbed = Testbed { plane: &plane, cluster: &cluster, controller };
+    let snapshot = Snapshot {
+        begin,
+        sent: SentRequests::default(),
+        server,
+        client_requests,
+        cpu_seconds: 0.0,
+    };
+    let restart_phase = testbed.wait_until_idle(&snapshot)?;
+    let snapshot = testbed.snapshot()?;
+    std::thread::sleep(QUIET_TIME);
+    let resync = testbed.since(&snapshot)?;
+    testbed.controller.terminate()?;
 
-    let made = Made::of(&cluster)?;
+    let created_objects = CreatedObjects::list(&cluster)?;
     let rendered = render::measure(&args.controller, &plane, args.runs)?;
     let version = plane.version();
     drop(cluster);
@@ -217,48 +224,49 @@ fn measure(args: &Args) -> Result<Measured> {
         version,
         tenants,
         machines,
-        of_tenants,
-        of_machines,
+        tenants_phase,
+        machines_phase,
         quiet,
-        again,
+        restart_phase,
         resync,
-        made: made.sizes(),
-        peer: made.again(at_once, args.tenants, args.replicas)?,
+        created_objects: created_objects.counts(),
+        peer: created_objects.recreate(at_once, args.tenants, args.replicas)?,
         rendered,
     })
 }
 
-fn bed_counts(plane: &ControlPlane) -> Result<Counts> {
-    Ok(Counts::of_server(&plane.kubectl(&["get", "--raw", "/metrics"])?))
+fn server_requests(plane: &ControlPlane) -> Result<RequestCounts> {
+    Ok(RequestCounts::from_server_metrics(&plane.kubectl(&["get", "--raw", "/metrics"])?))
 }
 
 /// Returns true if all given conditions of a tenant are True.
-fn says(tenant: &Value, conditions: &[&str]) -> bool {
+fn are_conditions_true(tenant: &Value, conditions: &[&str]) -> bool {
     let all = tenant["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_so =
+    let is_true =
         |name: &&str| all.iter().any(|one| one["type"] == **name && one["status"] == "True");
-    conditions.iter().all(is_so)
+    conditions.iter().all(is_true)
 }
 
 fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
     let begin = Instant::now();
-    let asked = cluster.create(&machines::tenants(count))?.as_secs_f64();
+    let created = cluster.create(&machines::tenants(count))?.as_secs_f64();
     let wanted = usize::try_from(count)?;
-    let until = |parts: &[&str]| {
-        cluster.until(&parts.join(", "), TIMEOUT, |cluster| {
-            let all = cluster.cached("/apis/berth.dev/v1alpha1/tenantclusters")?;
-            let is_so = |one: &&Value| one["status"]["vlan"].is_u64() && says(one, parts);
-            let so = all.iter().filter(is_so).count();
-            Ok(if so == wanted {
+    let wait_for_conditions = |parts: &[&str]| {
+        cluster.wait_until(&parts.join(", "), TIMEOUT, |cluster| {
+            let all = cluster.list_from_cache("/apis/berth.dev/v1alpha1/tenantclusters")?;
+            let is_ready =
+                |one: &&Value| one["status"]["vlan"].is_u64() && are_conditions_true(one, parts);
+            let ready_count = all.iter().filter(is_ready).count();
+            Ok(if ready_count == wanted {
                 ControlFlow::Break(())
             } else {
-                ControlFlow::Continue(format!("{so} of {wanted} tenants"))
+                ControlFlow::Continue(format!("{ready_count} of {wanted} tenants"))
             })
         })?;
         anyhow::Ok(begin.elapsed().as_secs_f64())
     };
-    let objects = until(&["NetworkReady", "PoliciesReady", "ObjectsReady"])?;
-    Ok(Tenants { asked, objects, hosts: until(&["HostsReady"])? })
+    let objects = wait_for_conditions(&["NetworkReady", "PoliciesReady", "ObjectsReady"])?;
+    Ok(Tenants { created, objects, hosts: wait_for_conditions(&["HostsReady"])? })
 }
 
 fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
@@ -267,11 +275,11 @@ fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
     let before = cluster.count(SECRETS)?;
     let begin = Instant::now();
     cluster.create(&machines::deployments(args.tenants, args.replicas))?;
-    cluster.until("all machines", TIMEOUT, |cluster| {
+    cluster.wait_until("all machines", TIMEOUT, |cluster| {
         let vms = cluster.count("/apis/kubevirt.io/v1/virtualmachines")?;
         let secrets = cluster.count(SECRETS)?.saturating_sub(before);
-        let there = vms >= wanted && secrets >= wanted;
-        Ok(if there {
+        let is_complete = vms >= wanted && secrets >= wanted;
+        Ok(if is_complete {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(format!("{vms} VMs, {secrets} Secrets of {wanted}"))

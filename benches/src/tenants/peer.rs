@@ -3,19 +3,19 @@
 use anyhow::{Result, ensure};
 
 use super::machines;
-use super::world;
-use crate::cluster::{Cluster, New, collection, plain};
+use super::setup;
+use crate::cluster::{Cluster, NewObject, collection_path, strip_server_fields};
 
 /// Objects that the controller created in both phases, in a form that can be created again.
 #[derive(Debug, Default)]
-pub(super) struct Made {
-    namespaces: Vec<New>,
-    of_tenants: Vec<New>,
-    of_machines: Vec<New>,
+pub(super) struct CreatedObjects {
+    namespaces: Vec<NewObject>,
+    tenant_objects: Vec<NewObject>,
+    machine_objects: Vec<NewObject>,
 }
 
 /// API version, kind and plural of the objects of tenants.
-const OF_TENANTS: [(&str, &str, &str); 8] = [
+const TENANT_KINDS: [(&str, &str, &str); 8] = [
     ("berth.dev/v1alpha1", "VlanClaim", "vlanclaims"),
     ("v1", "ServiceAccount", "serviceaccounts"),
     ("rbac.authorization.k8s.io/v1", "Role", "roles"),
@@ -29,52 +29,60 @@ const OF_TENANTS: [(&str, &str, &str); 8] = [
     ),
     ("instancetype.kubevirt.io/v1beta1", "VirtualMachinePreference", "virtualmachinepreferences"),
 ];
-const VMS: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
-const SECRETS: (&str, &str, &str) = ("v1", "Secret", "secrets");
+const VM_KIND: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
+const SECRET_KIND: (&str, &str, &str) = ("v1", "Secret", "secrets");
 
-impl Made {
+impl CreatedObjects {
     /// Lists the objects that the controller created in a cluster.
-    pub(super) fn of(cluster: &Cluster) -> Result<Self> {
-        let all = |kinds: &[(&str, &str, &str)], labels: &str| -> Result<Vec<New>> {
+    pub(super) fn list(cluster: &Cluster) -> Result<Self> {
+        let all = |kinds: &[(&str, &str, &str)], labels: &str| -> Result<Vec<NewObject>> {
             let mut all = Vec::new();
             for (version, kind, plural) in kinds {
-                for object in cluster.all(&collection(version, "", plural), labels)? {
+                for object in cluster.list_all(&collection_path(version, "", plural), labels)? {
                     let namespace =
                         object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-                    let path = collection(version, &namespace, plural);
-                    all.push(New::at(path, &plain(object, (*version, *kind))));
+                    let path = collection_path(version, &namespace, plural);
+                    all.push(NewObject::new(path, &strip_server_fields(object, (*version, *kind))));
                 }
             }
             Ok(all)
         };
-        let ours = "app.kubernetes.io/managed-by=berth";
-        let mut of_machines = all(&[VMS], "md")?;
-        of_machines.extend(all(&[SECRETS], ours)?);
-        let made = Self {
-            namespaces: all(&[("v1", "Namespace", "namespaces")], ours)?,
-            of_tenants: all(&OF_TENANTS, ours)?,
-            of_machines,
+        let managed_by_berth = "app.kubernetes.io/managed-by=berth";
+        let mut machine_objects = all(&[VM_KIND], "md")?;
+        machine_objects.extend(all(&[SECRET_KIND], managed_by_berth)?);
+        let created = Self {
+            namespaces: all(&[("v1", "Namespace", "namespaces")], managed_by_berth)?,
+            tenant_objects: all(&TENANT_KINDS, managed_by_berth)?,
+            machine_objects,
         };
-        ensure!(!made.namespaces.is_empty(), "the controller has made no namespace");
-        Ok(made)
+        ensure!(!created.namespaces.is_empty(), "the controller has made no namespace");
+        Ok(created)
     }
 
     /// Returns the number of objects of tenants and of machines.
-    pub(super) fn sizes(&self) -> (u64, u64) {
-        ((self.namespaces.len() + self.of_tenants.len()) as u64, self.of_machines.len() as u64)
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (
+            (self.namespaces.len() + self.tenant_objects.len()) as u64,
+            self.machine_objects.len() as u64,
+        )
     }
 
     /// Creates all objects on a new API server, including the objects of the user. Returns the seconds for tenants
     /// and for machines.
-    pub(super) fn again(&self, at_once: usize, tenants: u32, replicas: u32) -> Result<(f64, f64)> {
-        let plane = world::start()?;
-        let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
-        let mut of_tenants = cluster.create(&machines::tenants(tenants))?;
-        of_tenants += cluster.create(&self.namespaces)?;
-        of_tenants += cluster.create(&self.of_tenants)?;
+    pub(super) fn recreate(
+        &self,
+        concurrency: usize,
+        tenants: u32,
+        replicas: u32,
+    ) -> Result<(f64, f64)> {
+        let plane = setup::start()?;
+        let cluster = Cluster::new(&plane.kubeconfig(), concurrency)?;
+        let mut tenants_elapsed = cluster.create(&machines::tenants(tenants))?;
+        tenants_elapsed += cluster.create(&self.namespaces)?;
+        tenants_elapsed += cluster.create(&self.tenant_objects)?;
         cluster.create(&machines::user_data(tenants))?;
-        let mut of_machines = cluster.create(&machines::deployments(tenants, replicas))?;
-        of_machines += cluster.create(&self.of_machines)?;
-        Ok((of_tenants.as_secs_f64(), of_machines.as_secs_f64()))
+        let mut machines_elapsed = cluster.create(&machines::deployments(tenants, replicas))?;
+        machines_elapsed += cluster.create(&self.machine_objects)?;
+        Ok((tenants_elapsed.as_secs_f64(), machines_elapsed.as_secs_f64()))
     }
 }

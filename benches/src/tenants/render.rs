@@ -9,7 +9,7 @@ use super::machines;
 use crate::program::Program;
 
 /// Number of runs before the measurement.
-const WARM: u32 = 5;
+const WARM_UP_RUNS: u32 = 5;
 
 /// Milliseconds of each run, in the order of the rows.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Res
         path: path.as_os_str().to_owned(),
         args: args.iter().map(Into::into).collect(),
         env: Vec::new(),
-        missing: "build it with `cargo build --profile dist -p berth-controller`",
+        missing_hint: "build it with `cargo build --profile dist -p berth-controller`",
     };
     let text = |path: &Path| path.display().to_string();
     let (file, folder) = (text(&file), text(folder.path()));
@@ -57,14 +57,14 @@ pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Res
             ],
         ),
     ];
-    let said = programs[0].stdout()?;
-    ensure!(said.contains("kind: VirtualMachine"), "render says: {said}");
+    let output = programs[0].stdout()?;
+    ensure!(output.contains("kind: VirtualMachine"), "render says: {output}");
     let mut rows: Vec<(String, Vec<f64>)> =
         programs.iter().map(|program| (program.label.clone(), Vec::new())).collect();
-    for run in 0..WARM.saturating_add(runs) {
+    for run in 0..WARM_UP_RUNS.saturating_add(runs) {
         for (program, (_, times)) in programs.iter().zip(&mut rows) {
             let millis = program.wall_ms()?;
-            if run >= WARM {
+            if run >= WARM_UP_RUNS {
                 times.push(millis);
             }
         }

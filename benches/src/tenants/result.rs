@@ -14,7 +14,7 @@ const MEMORY_GOAL: f64 = 200.0;
 const SHOWN: usize = 16;
 
 /// Returns the result with all tables and goals.
-pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
     let controller = args.controller.file_name().unwrap_or_default().display();
     let conditions = vec![
@@ -71,11 +71,11 @@ pub(super) fn of(args: &Args, date: Date, host: &str, measured: &Measured) -> Be
 fn creation(measured: &Measured) -> Table {
     let mut table = Table::new(&["seconds until"], &["berth-controller", "plain client", "ratio"]);
     let (tenants, machines) = measured.peer;
-    let at = &measured.tenants;
+    let times = &measured.tenants;
     for (what, ours, theirs) in [
-        ("all TenantClusters are created", at.asked, None),
-        ("all tenants have their VLAN and their objects", at.objects, Some(tenants)),
-        ("all tenants are on all hosts", at.hosts, None),
+        ("all TenantClusters are created", times.created, None),
+        ("all tenants have their VLAN and their objects", times.objects, Some(tenants)),
+        ("all tenants are on all hosts", times.hosts, None),
         ("all machines and their Secrets exist", measured.machines, Some(machines)),
     ] {
         let cell =
@@ -87,23 +87,24 @@ fn creation(measured: &Measured) -> Table {
 }
 
 fn objects(args: &Args, measured: &Measured) -> String {
-    let (of_tenants, of_machines) = measured.made;
-    let each = |phase: &Phase, made: u64| phase.sent.all / (made + u64::from(args.tenants)) as f64;
+    let (of_tenants, of_machines) = measured.created_objects;
+    let requests_per_object =
+        |phase: &Phase, made: u64| phase.sent.all / (made + u64::from(args.tenants)) as f64;
     format!(
         "Requests for each object: {:.2} for tenants ({of_tenants} objects created for {tenants} TenantClusters), {:.2} for machines \
          ({of_machines} objects for {tenants} MachineDeployments).",
-        each(&measured.of_tenants, of_tenants),
-        each(&measured.of_machines, of_machines),
+        requests_per_object(&measured.tenants_phase, of_tenants),
+        requests_per_object(&measured.machines_phase, of_machines),
         tenants = args.tenants,
     )
 }
 
-fn named(measured: &Measured) -> [(&'static str, &Phase); 5] {
+fn named_phases(measured: &Measured) -> [(&'static str, &Phase); 5] {
     [
-        ("tenants", &measured.of_tenants),
-        ("machines", &measured.of_machines),
+        ("tenants", &measured.tenants_phase),
+        ("machines", &measured.machines_phase),
         ("a quiet minute", &measured.quiet),
-        ("a second start", &measured.again),
+        ("a second start", &measured.restart_phase),
         ("a minute with three resyncs", &measured.resync),
     ]
 }
@@ -120,15 +121,15 @@ fn phases(measured: &Measured) -> Table {
             "peak so far",
         ],
     );
-    for (name, phase) in named(measured) {
+    for (name, phase) in named_phases(measured) {
         table.push([
             name.to_owned(),
             format!("{:.1}", phase.seconds),
             phase.sent.all.to_string(),
             phase.sent.changes.to_string(),
             format!("{:.2}", phase.cpu_seconds),
-            format!("{:.1}", phase.taken.resident),
-            format!("{:.1}", phase.taken.most),
+            format!("{:.1}", phase.usage.resident),
+            format!("{:.1}", phase.usage.peak_resident),
         ]);
     }
     table
@@ -136,7 +137,7 @@ fn phases(measured: &Measured) -> Table {
 
 fn kinds(measured: &Measured) -> Table {
     let mut table = Table::new(&["phase", "verb", "resource"], &["requests"]);
-    for (name, phase) in named(measured) {
+    for (name, phase) in named_phases(measured) {
         for (verb, resource, count) in phase.requests.kinds().into_iter().take(SHOWN) {
             table.push(
                 [name, verb, resource].map(str::to_owned).into_iter().chain([count.to_string()]),
@@ -155,9 +156,9 @@ fn rendered(measured: &Measured) -> Table {
     let columns = ["median", "99th percentile", "min", "ratio of `render`"];
     let mut table = Table::new(&["program"], &columns);
     for (name, times) in &measured.rendered.rows {
-        let [least, middle, most] = [0, 50, 99].map(|at| percentile(times, at));
+        let [min, middle, p99] = [0, 50, 99].map(|at| percentile(times, at));
         let ratio = render_median(measured) / middle;
-        let numbers = [middle, most, least, ratio].map(|number| format!("{number:.2}"));
+        let numbers = [middle, p99, min, ratio].map(|number| format!("{number:.2}"));
         table.push([name.clone()].into_iter().chain(numbers));
     }
     table
@@ -165,7 +166,10 @@ fn rendered(measured: &Measured) -> Table {
 
 fn goals(measured: &Measured) -> Vec<Goal> {
     let (quiet, resync) = (measured.quiet.sent, measured.resync.sent);
-    let most = named(measured).iter().map(|(_, phase)| phase.taken.most).fold(0.0, f64::max);
+    let peak = named_phases(measured)
+        .iter()
+        .map(|(_, phase)| phase.usage.peak_resident)
+        .fold(0.0, f64::max);
     let render = render_median(measured);
     vec![
         Goal::new(
@@ -180,8 +184,8 @@ fn goals(measured: &Measured) -> Vec<Goal> {
         ),
         Goal::new(
             format!("at most {MEMORY_GOAL:.0} MiB resident at any time"),
-            most <= MEMORY_GOAL,
-            format!("{most:.1} MiB"),
+            peak <= MEMORY_GOAL,
+            format!("{peak:.1} MiB"),
         ),
         Goal::new(
             format!("`render` of one MachineDeployment in less than {RENDER_GOAL:.0} ms"),
@@ -196,47 +200,52 @@ mod tests {
     use berth_tests::cluster::Version;
 
     use super::super::Tenants;
-    use super::super::controller::Sent;
+    use super::super::controller::SentRequests;
     use super::super::render::Rendered;
     use super::*;
-    use crate::counts::Counts;
-    use crate::memory::Taken;
-    use crate::output::parsed;
+    use crate::counts::RequestCounts;
+    use crate::memory::Usage;
+    use crate::output::parse_args;
     use crate::render::document;
 
-    fn phase(requests: &[(&str, &str, f64)], most: f64) -> Phase {
-        let mut counts = Counts::default();
+    fn phase(requests: &[(&str, &str, f64)], peak_mib: f64) -> Phase {
+        let mut counts = RequestCounts::default();
         for (verb, resource, count) in requests {
             counts.add(verb, resource, *count);
         }
-        let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 1.0 };
+        let usage = Usage {
+            resident: peak_mib,
+            anonymous: peak_mib,
+            peak_resident: peak_mib,
+            cpu_seconds: 1.0,
+        };
         let all: f64 = requests.iter().map(|(.., count)| count).sum();
         let changes = requests
             .iter()
             .filter(|(verb, ..)| *verb != "PUT" && *verb != "LIST" && *verb != "WATCH");
-        let sent = Sent { all, changes: changes.map(|(.., count)| count).sum() };
-        Phase { seconds: 60.0, sent, requests: counts, cpu_seconds: 1.0, taken }
+        let sent = SentRequests { all, changes: changes.map(|(.., count)| count).sum() };
+        Phase { seconds: 60.0, sent, requests: counts, cpu_seconds: 1.0, usage }
     }
 
-    fn report(most: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
-        let args = parsed(&["--controller=/x/berth-controller", "--tenants=2"]);
+    fn report(peak_mib: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
+        let args = parse_args(&["--controller=/x/berth-controller", "--tenants=2"]);
         let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
         let measured = Measured {
             version: Version(1, 20),
-            tenants: Tenants { asked: 1.0, objects: 4.0, hosts: 5.0 },
+            tenants: Tenants { created: 1.0, objects: 4.0, hosts: 5.0 },
             machines: 30.0,
-            of_tenants: phase(&[("POST", "namespaces", 10.0)], most),
-            of_machines: phase(&[("POST", "virtualmachines", 44.0)], most),
-            quiet: phase(&quiet, most),
-            again: phase(&[("LIST", "nodes", 1.0)], most),
-            resync: phase(resync, most),
-            made: (18, 40),
+            tenants_phase: phase(&[("POST", "namespaces", 10.0)], peak_mib),
+            machines_phase: phase(&[("POST", "virtualmachines", 44.0)], peak_mib),
+            quiet: phase(&quiet, peak_mib),
+            restart_phase: phase(&[("LIST", "nodes", 1.0)], peak_mib),
+            resync: phase(resync, peak_mib),
+            created_objects: (18, 40),
             peer: (2.0, 10.0),
             rendered: Rendered {
                 rows: vec![("ours".to_owned(), vec![4.0]), ("theirs".to_owned(), vec![80.0])],
             },
         };
-        of(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
+        build(&args, "2026-01-02".parse().unwrap(), "a machine", &measured)
     }
 
     #[test]
@@ -250,11 +259,11 @@ mod tests {
         );
         assert!(text.contains("0.50 for tenants") && text.contains("1.05 for machines"), "{text}");
         assert!(text.contains("| theirs | 80.00 | 80.00 | 80.00 | 0.05 |"), "{text}");
-        for (most, resync, at, value) in [
+        for (peak_mib, resync, at, value) in [
             (201.0, ("PUT", "leases", 16.0), 2, "201.0 MiB"),
             (100.0, ("PATCH", "secrets", 3.0), 1, "3 writes in 3 requests"),
         ] {
-            let result = report(most, &[resync]);
+            let result = report(peak_mib, &[resync]);
             let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
             assert_eq!(missed, [&result.goals[at]]);
             assert_eq!(missed[0].value, value);

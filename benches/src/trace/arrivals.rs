@@ -15,8 +15,8 @@ use crate::fleet::Size;
 const THREADS: u32 = 2;
 /// Units of the trace for one core, and GiB for each memory unit of the trace. 14 memory units for 100 core units
 /// equal the 3.5 GiB that Azure gave a vCPU at that time.
-const CORE: f64 = 100.0;
-const GIB: f64 = 0.25;
+const TRACE_UNITS_PER_CORE: f64 = 100.0;
+const GIB_PER_TRACE_UNIT: f64 = 0.25;
 
 /// A VM with start and end in days.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,19 +43,22 @@ pub(super) struct Trace {
 impl Vm {
     /// Creates a VM from the numbers of the trace. The VMs of every tenth tenant have a sidecar.
     pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
-        let whole = |number: f64, of: f64| {
+        let round_up = |number: f64, of: f64| {
             let units = (number / of).ceil().max(1.0);
             // No host has this much. For smaller numbers the conversion is exact.
             (units <= 65_536.0).then_some(units)
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]
-        let (cores, gib) = (whole(cores, CORE)? as u32, whole(ram, 1.0 / GIB)? as u64);
+        let (cores, gib) = (
+            round_up(cores, TRACE_UNITS_PER_CORE)? as u32,
+            round_up(ram, 1.0 / GIB_PER_TRACE_UNIT)? as u64,
+        );
         let has_sidecar = mix(tenant).is_multiple_of(10);
         Some(Self { tenant, size: Size { cpus: cores * THREADS, gib, has_sidecar }, start, end })
     }
 
     /// Returns the CPU days of the VM between day 0 and the last day.
-    fn work(&self, days: f64) -> f64 {
+    fn cpu_days(&self, days: f64) -> f64 {
         f64::from(self.size.cpus) * (self.end.min(days) - self.start.max(0.0)).max(0.0)
     }
 }
@@ -65,17 +68,17 @@ impl Trace {
     pub(super) fn new(name: String, mut vms: Vec<Vm>) -> Self {
         vms.sort_by(|a, b| a.start.total_cmp(&b.start));
         let days = vms.last().map_or(0.0, |vm| vm.start.ceil().max(1.0));
-        let all: f64 = vms.iter().map(|vm| vm.work(days)).sum();
+        let all: f64 = vms.iter().map(|vm| vm.cpu_days(days)).sum();
         let (vms, wide): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(|vm| vm.size.fits_a_zone());
         let wide_part =
-            wide.iter().map(|vm| vm.work(days)).sum::<f64>() / all.max(f64::MIN_POSITIVE);
+            wide.iter().map(|vm| vm.cpu_days(days)).sum::<f64>() / all.max(f64::MIN_POSITIVE);
         Self { name, vms, days, wide: wide.len(), wide_part }
     }
 
     /// Reads a CSV file with the columns `vmId,tenantId,cores,ram,vmTypeId,starttime,endtime`, with or without gzip.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let place = || path.display().to_string();
-        let file = File::open(path).with_context(place)?;
+        let display_path = || path.display().to_string();
+        let file = File::open(path).with_context(display_path)?;
         let is_gzip = path.extension().is_some_and(|ending| ending == "gz");
         let reader: Box<dyn BufRead> = if is_gzip {
             Box::new(BufReader::new(GzDecoder::new(file)))
@@ -85,24 +88,24 @@ impl Trace {
         let mut vms = Vec::new();
         let mut columns: Vec<String> = Vec::new();
         for (at, line) in reader.lines().enumerate() {
-            let line = line.with_context(place)?;
+            let line = line.with_context(display_path)?;
             let fields: Vec<&str> = line.split(',').map(str::trim).collect();
             if at == 0 {
                 columns = fields.into_iter().map(str::to_owned).collect();
                 continue;
             }
-            let vm = row(&columns, &fields)
-                .with_context(|| format!("{}: line {}", place(), at.saturating_add(1)))?;
+            let vm = parse_row(&columns, &fields)
+                .with_context(|| format!("{}: line {}", display_path(), at.saturating_add(1)))?;
             vms.push(vm);
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        ensure!(!vms.is_empty(), "{}: no VMs in it", place());
+        ensure!(!vms.is_empty(), "{}: no VMs in it", display_path());
         Ok(Self::new(name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned(), vms))
     }
 
     /// Returns the average number of CPUs that the VMs request at the same time.
     fn demand(&self) -> f64 {
-        self.vms.iter().map(|vm| vm.work(self.days)).sum::<f64>() / self.days
+        self.vms.iter().map(|vm| vm.cpu_days(self.days)).sum::<f64>() / self.days
     }
 
     /// Returns the VMs with some tenants omitted or repeated, so that the VMs request `cpus` on average.
@@ -118,17 +121,18 @@ impl Trace {
         let mut order: Vec<(u64, Vec<Vm>)> = tenants.into_iter().collect();
         order.sort_by_key(|(tenant, _)| mix(*tenant));
         let mut scaled = Vec::new();
-        let mut left = cpus * self.days;
+        let mut remaining = cpus * self.days;
         let mut round = 0;
-        while left > 0.0 && self.demand() > 0.0 {
+        while remaining > 0.0 && self.demand() > 0.0 {
             for (tenant, vms) in &order {
-                if left <= 0.0 {
+                if remaining <= 0.0 {
                     break;
                 }
-                let again = vms.iter().map(|vm| vm.again(round, mix(*tenant), self.days));
+                let copies = vms.iter().map(|vm| vm.shifted_copy(round, mix(*tenant), self.days));
                 let first = scaled.len();
-                scaled.extend(again);
-                left -= scaled.iter().skip(first).map(|vm| vm.work(self.days)).sum::<f64>();
+                scaled.extend(copies);
+                remaining -=
+                    scaled.iter().skip(first).map(|vm| vm.cpu_days(self.days)).sum::<f64>();
             }
             round += 1;
         }
@@ -140,7 +144,7 @@ impl Trace {
 impl Vm {
     /// Returns a copy of the VM for another tenant with a shifted start. The start of a VM that runs from the
     /// beginning is not shifted.
-    fn again(&self, round: u64, mixed: u64, days: f64) -> Self {
+    fn shifted_copy(&self, round: u64, mixed: u64, days: f64) -> Self {
         if round == 0 {
             return *self;
         }
@@ -148,13 +152,13 @@ impl Vm {
         if self.start < 0.0 {
             return Self { tenant, ..*self };
         }
-        let by = f64::from(u16::try_from(mix(mixed ^ round) >> 48).unwrap_or(0)) / 65_536.0;
-        let start = (self.start + by * days) % days;
+        let shift = f64::from(u16::try_from(mix(mixed ^ round) >> 48).unwrap_or(0)) / 65_536.0;
+        let start = (self.start + shift * days) % days;
         Self { tenant, start, end: self.end - self.start + start, ..*self }
     }
 }
 
-fn row(columns: &[String], fields: &[&str]) -> Result<Vm> {
+fn parse_row(columns: &[String], fields: &[&str]) -> Result<Vm> {
     let number = |name: &str| -> Result<f64> {
         let at = columns.iter().position(|column| column == name);
         let field = at.and_then(|at| fields.get(at)).with_context(|| format!("no {name}"))?;
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_row_says_where() {
+    fn invalid_row_is_reported_with_its_line() {
         let error = read(&format!("{HEAD}1,7,100,14,0,0,1\n2,7,many,14,0,0,1\n")).unwrap_err();
         let error = format!("{error:#}");
         assert!(error.contains("line 3") && error.contains("cores: `many`"), "{error}");
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_met_by_fewer_tenants_or_by_more() {
+    fn load_is_reached_by_omitting_or_repeating_tenants() {
         let rows: String = (0..1000)
             .map(|at| format!("{at},{},100,14,0,{},{}\n", at / 2, f64::from(at) / 100.0, at))
             .collect();
@@ -224,14 +228,14 @@ mod tests {
         for part in [0.5, 1.0, 2.5] {
             let wanted = trace.demand() * part;
             let scaled = trace.scaled(wanted);
-            let met = Trace { vms: scaled, ..trace.clone() };
+            let scaled_trace = Trace { vms: scaled, ..trace.clone() };
             assert!(
-                (met.demand() / wanted - 1.0).abs() < 0.02,
+                (scaled_trace.demand() / wanted - 1.0).abs() < 0.02,
                 "{part}: {}",
-                met.demand() / wanted
+                scaled_trace.demand() / wanted
             );
-            assert!(met.vms.is_sorted_by(|a, b| a.start <= b.start));
-            assert!(met.vms.iter().all(|vm| (0.0..trace.days).contains(&vm.start)));
+            assert!(scaled_trace.vms.is_sorted_by(|a, b| a.start <= b.start));
+            assert!(scaled_trace.vms.iter().all(|vm| (0.0..trace.days).contains(&vm.start)));
         }
     }
 }

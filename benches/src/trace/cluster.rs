@@ -48,7 +48,7 @@ pub(super) struct Zone {
 }
 
 impl Totals {
-    pub(super) fn of(amounts: &Resources, page: PageSize) -> Self {
+    pub(super) fn from_resources(amounts: &Resources, page: PageSize) -> Self {
         let pages = amounts.hugepages.get(&page).copied().unwrap_or_default();
         Self { cpu_millis: amounts.cpu_millis, memory: amounts.memory, pages }
     }
@@ -66,13 +66,13 @@ impl Cluster {
         let facts = fleet::host("host", page)?;
         let mut host = Host {
             state: State::new(&facts.admission),
-            allocatable: Totals::of(&facts.allocatable, page),
+            allocatable: Totals::from_resources(&facts.allocatable, page),
             requested: Totals::default(),
             pods_limit: usize::try_from(facts.pods_limit)?,
             zones: [Zone::default(); 2],
             changes: 0,
         };
-        host.look(page);
+        host.update_zones(page);
         Ok(Self { hosts: vec![host; hosts], page })
     }
 
@@ -82,9 +82,10 @@ impl Cluster {
         let host = self.hosts.get_mut(at).ok_or(None)?;
         let result = host.state.admit(pod).map(|_| ()).map_err(Some);
         if result.is_ok() {
-            host.requested.change(&Totals::of(&pod.requests(), page), u64::saturating_add);
+            host.requested
+                .change(&Totals::from_resources(&pod.requests(), page), u64::saturating_add);
         }
-        host.look(page);
+        host.update_zones(page);
         result
     }
 
@@ -93,8 +94,9 @@ impl Cluster {
         if let Some(host) = self.hosts.get_mut(at)
             && host.state.remove(&pod.uid)
         {
-            host.requested.change(&Totals::of(&pod.requests(), page), u64::saturating_sub);
-            host.look(page);
+            host.requested
+                .change(&Totals::from_resources(&pod.requests(), page), u64::saturating_sub);
+            host.update_zones(page);
         }
     }
 
@@ -120,11 +122,11 @@ impl Host {
 
     /// Returns true if a zone has enough CPUs and huge pages. Without such a zone, the full kubelet admission is not
     /// necessary.
-    pub(super) fn may_take(&self, size: fleet::Size) -> bool {
+    pub(super) fn has_zone_for(&self, size: fleet::Size) -> bool {
         self.zones.iter().any(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)
     }
 
-    fn look(&mut self, page: PageSize) {
+    fn update_zones(&mut self, page: PageSize) {
         self.changes += 1;
         for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
             let (gib, all_gib) = seen.pages(page);

@@ -66,14 +66,14 @@ struct Run {
 #[derive(Debug)]
 struct Replayed {
     trace: Trace,
-    /// Pinned CPUs as a part of all CPUs, at the highest load at which at most [`LOST`] of the VMs did not run.
-    full: Vec<f64>,
+    /// Pinned CPUs as a part of all CPUs, at the highest load at which at most [`MAX_LOST`] of the VMs did not run.
+    usable_part: Vec<f64>,
     runs: Vec<Run>,
 }
 
 /// Part of the VMs that can be lost while the load counts as accepted, and number of bisection steps to find the
 /// load.
-const LOST: f64 = 0.01;
+const MAX_LOST: f64 = 0.01;
 const STEPS: u32 = 7;
 
 /// Replays the traces, publishes the result and draws the plot. Returns true if all goals are met.
@@ -86,17 +86,20 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             let vms = trace.scaled(load * empty.pinnable());
             ensure!(!vms.is_empty(), "{}: requests nothing", trace.name);
             let outcomes = (0..NAMES.len()).map(|at| -> Result<Outcome> {
-                let (mut outcome, cluster) = one(at, &empty, &vms, trace.days)?;
+                let (mut outcome, cluster) = replay_policy(at, &empty, &vms, trace.days)?;
                 inflate(&mut outcome, cluster, &vms)?;
                 Ok(outcome)
             });
             let outcomes = outcomes.collect::<Result<_>>()?;
             runs.push(Run { load: *load, vms: vms.len(), outcomes });
         }
-        let full = (0..NAMES.len()).map(|at| full(at, &empty, &trace)).collect::<Result<_>>()?;
-        all.push(Replayed { trace, full, runs });
+        let usable_part = (0..NAMES.len())
+            .map(|at| measure_usable_part(at, &empty, &trace))
+            .collect::<Result<_>>()?;
+        all.push(Replayed { trace, usable_part, runs });
     }
-    let met = args.output.publish(&result::of(args, args.output.date(), &report::host()?, &all))?;
+    let met =
+        args.output.publish(&result::build(args, args.output.date(), &report::host()?, &all))?;
     // Plots the run with the middle load of the first trace.
     if let Some((trace, run)) =
         all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
@@ -107,21 +110,21 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(met)
 }
 
-fn one(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(Outcome, Cluster)> {
+fn replay_policy(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(Outcome, Cluster)> {
     let mut policy = policy(at, empty.hosts.len(), empty.page)?;
     let mut cluster = empty.clone();
     let outcome = replay(policy.as_mut(), &mut cluster, vms, days).with_context(|| NAMES[at])?;
     Ok((outcome, cluster))
 }
 
-/// Returns the part of the CPUs that a policy can use, see [`Replayed::full`].
-fn full(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
+/// Returns the part of the CPUs that a policy can use, see [`Replayed::usable_part`].
+fn measure_usable_part(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
     let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
     for _ in 0..STEPS {
         let load = f64::midpoint(low, high);
         let vms = trace.scaled(load * empty.pinnable());
-        let (outcome, _) = one(at, empty, &vms, trace.days)?;
-        if outcome.rejected() <= LOST {
+        let (outcome, _) = replay_policy(at, empty, &vms, trace.days)?;
+        if outcome.rejected() <= MAX_LOST {
             (low, packed) = (load, outcome.mean_packed);
         } else {
             high = load;

@@ -77,7 +77,7 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
         format!("M{}", points.collect::<Vec<_>>().join("L"))
     };
     if let Some(outcome) = run.outcomes.first() {
-        add(format_args!(r#"<path class="wanted" d="{}"/>"#, path(&outcome.wanted)));
+        add(format_args!(r#"<path class="wanted" d="{}"/>"#, path(&outcome.requested)));
     }
     let lines = NAMES.iter().zip(STYLES).zip(&run.outcomes);
     for ((_, (colour, dashes)), outcome) in lines.clone() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod::Pod;
-use berth_placement::engine::{Engine, Needs};
+use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::rules::{HostId, PodSpecParts};
 use fastrand::Rng;
 
@@ -26,7 +26,7 @@ pub(super) trait Policy {
     fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>>;
 
     /// Called when a VM has stopped or the kubelet has refused the VM.
-    fn gone(&mut self, _uid: &str) {}
+    fn removed(&mut self, _uid: &str) {}
 }
 
 /// Names of the compared policies.
@@ -45,9 +45,9 @@ pub(super) const BERTH: usize = 4;
 /// Returns the policy at an index of [`NAMES`].
 pub(super) fn policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
     Ok(match at {
-        0 => Box::new(Stock::new(Allocated::Most, false)),
-        DEFAULT => Box::new(Stock::new(Allocated::Least, false)),
-        2 => Box::new(Stock::new(Allocated::Least, true)),
+        0 => Box::new(KubeScheduler::new(Allocated::Most, false)),
+        DEFAULT => Box::new(KubeScheduler::new(Allocated::Least, false)),
+        2 => Box::new(KubeScheduler::new(Allocated::Least, true)),
         BEST_FIT => Box::new(BestFit::default()),
         _ => Box::new(Berth::new(hosts, page)?),
     })
@@ -63,7 +63,7 @@ enum Allocated {
 /// kube-scheduler: NodeResourcesFit filters by the totals of the Node and scores, and NodeResourcesBalancedAllocation
 /// scores with the same weight. `selectHost` chooses a random host among hosts with the same score. kube-scheduler
 /// checks a part of the hosts only, and each time starts where the previous check stopped (`numFeasibleNodesToFind`).
-struct Stock {
+struct KubeScheduler {
     allocated: Allocated,
     /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the
     /// current state of the kubelet.
@@ -73,7 +73,7 @@ struct Stock {
     rng: Rng,
 }
 
-impl Stock {
+impl KubeScheduler {
     fn new(allocated: Allocated, has_numa_filter: bool) -> Self {
         Self {
             allocated,
@@ -107,15 +107,15 @@ impl Stock {
 
 /// Returns the number of feasible hosts to find for `percentageOfNodesToScore` 0: 50 % minus one percent for each 125
 /// hosts, at least 5 %, and at least 100 hosts.
-fn enough(hosts: usize) -> usize {
+fn feasible_hosts_to_find(hosts: usize) -> usize {
     let percent = 50_usize.saturating_sub(hosts / 125).max(5);
     (hosts * percent / 100).max(100)
 }
 
-impl Policy for Stock {
+impl Policy for KubeScheduler {
     fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>> {
         let hosts = &cluster.hosts;
-        let wanted = Totals::of(&guest.pod.requests(), cluster.page);
+        let wanted = Totals::from_resources(&guest.pod.requests(), cluster.page);
         let (mut best, mut equals, mut found, mut looked) = (None, 0_u32, 0, 0);
         for at in (self.next..hosts.len()).chain(0..self.next) {
             looked += 1;
@@ -140,7 +140,7 @@ impl Policy for Stock {
                     equals = 1;
                 }
             }
-            if found >= enough(hosts.len()) {
+            if found >= feasible_hosts_to_find(hosts.len()) {
                 break;
             }
         }
@@ -152,33 +152,33 @@ impl Policy for Stock {
 /// Cached answers of the kubelets for each VM size. A change on the host invalidates the answer.
 #[derive(Debug, Default)]
 struct Kubelets {
-    said: HashMap<Size, Vec<(u64, Option<f64>)>>,
+    answers: HashMap<Size, Vec<(u64, Option<f64>)>>,
 }
 
 impl Kubelets {
     /// Returns the score for the free resources in the zone that the kubelet would choose, or `None` if the kubelet
     /// would refuse the VM.
     fn cost(&mut self, guest: &Guest, at: usize, host: &Host) -> Option<f64> {
-        let said = self.said.entry(guest.size).or_default();
-        if said.len() <= at {
-            said.resize(at + 1, (0, None));
+        let answers = self.answers.entry(guest.size).or_default();
+        if answers.len() <= at {
+            answers.resize(at + 1, (0, None));
         }
-        let (seen, cost) = &mut said[at];
+        let (seen, cost) = &mut answers[at];
         if *seen != host.changes {
             *seen = host.changes;
-            *cost = ask(guest, host);
+            *cost = kubelet_cost(guest, host);
         }
         *cost
     }
 }
 
-fn ask(guest: &Guest, host: &Host) -> Option<f64> {
-    if !host.may_take(guest.size) {
+fn kubelet_cost(guest: &Guest, host: &Host) -> Option<f64> {
+    if !host.has_zone_for(guest.size) {
         return None;
     }
     let placements = host.state.check(&guest.pod).ok()?.placements(host.state.host());
     let zone = *placements.first()?.affinity.as_ref()?.first()?;
-    Some(left(host.zones.get(usize::try_from(zone).ok()?)?, guest.size))
+    Some(free_score(host.zones.get(usize::try_from(zone).ok()?)?, guest.size))
 }
 
 /// Best fit with full information. The policy checks the kubelet admission of every host and chooses the host with
@@ -202,7 +202,7 @@ impl Policy for BestFit {
     }
 }
 
-fn left(zone: &Zone, size: Size) -> f64 {
+fn free_score(zone: &Zone, size: Size) -> f64 {
     let cpus = f64::from(zone.cpus.saturating_sub(size.cpus)) / f64::from(zone.all_cpus.max(1));
     let gib = zone.gib.saturating_sub(size.gib) as f64 / zone.all_gib.max(1) as f64;
     (cpus + gib) / 2.0 + (cpus - gib).abs() / 3.0
@@ -239,12 +239,13 @@ impl Policy for Berth {
             containers: &guest.pod,
         };
         let class = Class::Performance;
-        let needs = Needs { is_vm: true, is_pinned: true, class, ..Needs::default() };
-        let request = self.engine.request(&parts, needs).context("rules of a pod")?;
+        let needs =
+            VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
+        let request = self.engine.compile_request(&parts, needs).context("rules of a pod")?;
         Ok(self.engine.place(&request, None).map(HostId::index))
     }
 
-    fn gone(&mut self, uid: &str) {
+    fn removed(&mut self, uid: &str) {
         self.engine.remove(uid);
     }
 }

@@ -15,16 +15,16 @@ use crate::fleet::{Size, launcher};
 /// Upper limits of the size classes in CPUs, for the statistics of rejected VMs.
 pub(super) const CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
 /// Number of points of a curve per day.
-const POINTS: f64 = 12.0;
+const POINTS_PER_DAY: f64 = 12.0;
 
 /// Result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Pinned CPUs and requested CPUs as parts of all CPUs, from day 0, and the mean values.
     pub(super) packed: Vec<f64>,
-    pub(super) wanted: Vec<f64>,
+    pub(super) requested: Vec<f64>,
     pub(super) mean_packed: f64,
-    pub(super) mean_wanted: f64,
+    pub(super) mean_requested: f64,
     /// Average number of hosts without VMs, as a part of all hosts.
     pub(super) empty: f64,
     /// Number of all VMs and of VMs that did not run, by size class.
@@ -34,7 +34,7 @@ pub(super) struct Outcome {
     pub(super) refused: usize,
     /// Free CPUs as a part of all CPUs, while VMs with the sizes of the trace are added at the end: when the first VM
     /// finds no host, and when no VM finds a host.
-    pub(super) at_first_miss: f64,
+    pub(super) free_at_first_miss: f64,
     pub(super) stranded: f64,
     /// Nanoseconds of each decision.
     pub(super) nanos: Vec<f64>,
@@ -52,7 +52,7 @@ fn class(size: Size) -> usize {
 }
 
 /// End of a VM: a number that sorts like the time, and the index of the VM.
-type Leaving = Reverse<(u64, usize)>;
+type VmEnd = Reverse<(u64, usize)>;
 
 /// Replays `vms` on an empty cluster. `vms` is sorted by start, so VMs that run before day 0 come first.
 ///
@@ -65,33 +65,34 @@ pub(super) fn replay(
 ) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut clock = Clock::new(days);
-    let mut leaving: BinaryHeap<Leaving> = BinaryHeap::new();
+    let mut vm_ends: BinaryHeap<VmEnd> = BinaryHeap::new();
     let mut guests: Vec<Option<(usize, Guest)>> = vec![None; vms.len()];
-    let (mut pinned, mut wanted) = (0_u32, 0_u32);
+    let (mut pinned, mut requested) = (0_u32, 0_u32);
     let mut empty = cluster.hosts.len();
     let all = cluster.pinnable();
-    let leave = |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, Guest)>| {
-        let Some((host, guest)) = guest else { return (0, 0) };
-        cluster.remove(host, &guest.pod);
-        policy.gone(&guest.pod.uid);
-        (guest.size.cpus, usize::from(cluster.hosts[host].state.pods() == 0))
-    };
+    let remove_vm =
+        |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, Guest)>| {
+            let Some((host, guest)) = guest else { return (0, 0) };
+            cluster.remove(host, &guest.pod);
+            policy.removed(&guest.pod.uid);
+            (guest.size.cpus, usize::from(cluster.hosts[host].state.pods() == 0))
+        };
     for (at, vm) in vms.iter().enumerate() {
-        while let Some(Reverse((when, _))) = leaving.peek()
+        while let Some(Reverse((when, _))) = vm_ends.peek()
             && f64::from_bits(*when) <= vm.start.max(0.0)
         {
-            let Some(Reverse((when, gone))) = leaving.pop() else { break };
-            clock.until(
+            let Some(Reverse((when, gone))) = vm_ends.pop() else { break };
+            clock.advance(
                 f64::from_bits(when),
-                [pinned, wanted].map(|cpus| f64::from(cpus) / all),
+                [pinned, requested].map(|cpus| f64::from(cpus) / all),
                 empty,
             );
-            let (cpus, hosts) = leave(cluster, policy, guests[gone].take());
+            let (cpus, hosts) = remove_vm(cluster, policy, guests[gone].take());
             pinned -= cpus;
             empty += hosts;
-            wanted -= vms[gone].size.cpus;
+            requested -= vms[gone].size.cpus;
         }
-        clock.until(vm.start, [pinned, wanted].map(|cpus| f64::from(cpus) / all), empty);
+        clock.advance(vm.start, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
         let guest =
             Guest { pod: launcher(format!("vm-{at}"), vm.size, cluster.page), size: vm.size };
         let begin = Instant::now();
@@ -99,9 +100,9 @@ pub(super) fn replay(
         outcome.nanos.push(begin.elapsed().as_secs_f64() * 1e9);
         let class = class(vm.size);
         outcome.vms[class] += 1;
-        wanted += vm.size.cpus;
+        requested += vm.size.cpus;
         // The times are not negative, so the bits sort like the numbers.
-        leaving.push(Reverse((vm.end.max(0.0).to_bits(), at)));
+        vm_ends.push(Reverse((vm.end.max(0.0).to_bits(), at)));
         match chosen.map(|host| (host, cluster.admit(host, &guest.pod))) {
             Some((host, Ok(()))) => {
                 pinned += vm.size.cpus;
@@ -109,18 +110,18 @@ pub(super) fn replay(
                 guests[at] = Some((host, guest));
             }
             Some((_, Err(_))) => {
-                policy.gone(&guest.pod.uid);
+                policy.removed(&guest.pod.uid);
                 outcome.rejected[class] += 1;
                 outcome.refused += 1;
             }
             None => outcome.rejected[class] += 1,
         }
     }
-    clock.until(days, [pinned, wanted].map(|cpus| f64::from(cpus) / all), empty);
+    clock.advance(days, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
     let hosts = cluster.hosts.len() as f64;
-    [outcome.mean_packed, outcome.mean_wanted] = clock.areas.map(|area| area / days);
+    [outcome.mean_packed, outcome.mean_requested] = clock.areas.map(|area| area / days);
     outcome.empty = clock.empty / days / hosts;
-    [outcome.packed, outcome.wanted] = clock.points;
+    [outcome.packed, outcome.requested] = clock.points;
     Ok(outcome)
 }
 
@@ -138,16 +139,16 @@ impl Clock {
         Self { now: 0.0, days, areas: [0.0; 2], empty: 0.0, points: [Vec::new(), Vec::new()] }
     }
 
-    /// Advances the time to `then` and adds the values for the elapsed time.
-    fn until(&mut self, then: f64, values: [f64; 2], empty: usize) {
-        let then = then.clamp(self.now, self.days);
-        while (self.points[0].len() as f64) / POINTS < then {
+    /// Advances the time to `time` and adds the values for the elapsed time.
+    fn advance(&mut self, time: f64, values: [f64; 2], empty: usize) {
+        let time = time.clamp(self.now, self.days);
+        while (self.points[0].len() as f64) / POINTS_PER_DAY < time {
             self.points.iter_mut().zip(values).for_each(|(points, value)| points.push(value));
         }
-        let passed = then - self.now;
-        self.areas.iter_mut().zip(values).for_each(|(area, value)| *area += value * passed);
-        self.empty += empty as f64 * passed;
-        self.now = then;
+        let elapsed = time - self.now;
+        self.areas.iter_mut().zip(values).for_each(|(area, value)| *area += value * elapsed);
+        self.empty += empty as f64 * elapsed;
+        self.now = time;
     }
 }
 
@@ -176,7 +177,7 @@ pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -
         sizes.retain(|other| *other != size);
     }
     outcome.stranded = f64::from(cluster.free_cpus()) / all;
-    outcome.at_first_miss = first_miss.unwrap_or(outcome.stranded);
+    outcome.free_at_first_miss = first_miss.unwrap_or(outcome.stranded);
     Ok(())
 }
 
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_counted() {
+    fn usage_is_weighted_by_time() {
         let vms = [vm(46, -3.0, 0.5), vm(23 * 2, 0.0, 9.0), vm(46, 1.0, f64::INFINITY)];
         for at in [BEST_FIT, BERTH] {
             let outcome = run(at, &vms);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_refuses_is_lost_and_told() {
+    fn vms_that_the_kubelet_refuses_are_counted_as_rejected() {
         // The Node totals have room for ten more CPUs on a host with 40 used CPUs in each zone, but no zone has room.
         let vms = [
             vm(40, -1.0, 9.0),

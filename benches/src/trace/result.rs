@@ -4,7 +4,7 @@ use jiff::civil::Date;
 
 use super::policy::{BERTH, BEST_FIT, DEFAULT, NAMES};
 use super::replay::{CLASSES, Outcome};
-use super::{Args, LOST, Replayed, Run};
+use super::{Args, MAX_LOST, Replayed, Run};
 use crate::fleet::{PINNABLE, ZONE_CPUS, ZONE_GIB};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
@@ -25,13 +25,13 @@ const COLUMNS: &str = "Packed: pinned CPUs, time-weighted mean. Rejected: VMs th
      the kubelet.";
 
 /// Returns the result with the sections and goals of all traces.
-pub(super) fn of(args: &Args, date: Date, host: &str, all: &[Replayed]) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, all: &[Replayed]) -> BenchResult {
     let (mut sections, mut goals) = (vec![Section::untitled(COLUMNS, Vec::new())], Vec::new());
     for replayed in all {
         sections.push(summary(replayed));
         goals.extend(summary_goals(replayed));
         for run in &replayed.runs {
-            sections.push(load(&replayed.trace.name, run));
+            sections.push(load_section(&replayed.trace.name, run));
             goals.extend(load_goals(&replayed.trace.name, run));
         }
     }
@@ -84,8 +84,8 @@ fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
 
 /// Returns the usable part of the hosts, and the pinned CPUs at each load.
 fn summary(replayed: &Replayed) -> Section {
-    let Replayed { trace, full, runs } = replayed;
-    let lost = 100.0 * LOST;
+    let Replayed { trace, usable_part: full, runs } = replayed;
+    let lost = 100.0 * MAX_LOST;
     let text = format!(
         "{} VMs of the whole trace are larger than any NUMA zone ({:.1} % of the CPU time) and are left out for every policy. Full: \
          average pinned CPUs, as a part of all pinnable CPUs, at the highest load at which at most {lost} % of the VMs are lost.",
@@ -107,10 +107,10 @@ fn summary(replayed: &Replayed) -> Section {
 }
 
 fn summary_goals(replayed: &Replayed) -> [Goal; 2] {
-    let Replayed { trace, full, .. } = replayed;
+    let Replayed { trace, usable_part: full, .. } = replayed;
     let full = |at: usize| full.get(at).map_or(f64::NAN, |full| 100.0 * full);
     let (ahead, behind) = (full(BERTH) - full(DEFAULT), full(BEST_FIT) - full(BERTH));
-    let at = format!("trace {}, {} % of the VMs lost", trace.name, 100.0 * LOST);
+    let at = format!("trace {}, {} % of the VMs lost", trace.name, 100.0 * MAX_LOST);
     [
         Goal::new(
             format!("{at}: hosts at least {AHEAD_GOAL} points fuller than with the default policy"),
@@ -133,7 +133,7 @@ fn packed(run: &Run, at: usize) -> f64 {
 }
 
 /// Returns the results of a trace at one load.
-fn load(trace: &str, run: &Run) -> Section {
+fn load_section(trace: &str, run: &Run) -> Section {
     let classes = CLASSES.iter().map(|most| match *most {
         u32::MAX => "more".to_owned(),
         most => most.to_string(),
@@ -162,7 +162,7 @@ fn load(trace: &str, run: &Run) -> Section {
             by_class(outcome),
             outcome.refused.to_string(),
             format!("{:.1}", 100.0 * outcome.empty),
-            format!("{:.1}", 100.0 * outcome.at_first_miss),
+            format!("{:.1}", 100.0 * outcome.free_at_first_miss),
             format!("{:.1}", 100.0 * outcome.stranded),
             format!("{middle:.1}"),
             format!("{slow:.1}"),
@@ -171,7 +171,7 @@ fn load(trace: &str, run: &Run) -> Section {
     let text = format!(
         "{} VMs request {:.1} % of all CPUs on average. Berth is {:.1} points ahead of the default policy.",
         run.vms,
-        run.outcomes.first().map_or(f64::NAN, |one| 100.0 * one.mean_wanted),
+        run.outcomes.first().map_or(f64::NAN, |one| 100.0 * one.mean_requested),
         packed(run, BERTH) - packed(run, DEFAULT),
     );
     Section::new(&format!("Trace {trace}, nominal load {:.2}", run.load), text, vec![table])

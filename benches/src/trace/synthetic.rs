@@ -13,25 +13,25 @@ use super::arrivals::{Trace, Vm};
 /// Length of the trace in days.
 const DAYS: f64 = 14.0;
 /// VMs per hour, and relative amplitude of the daily change.
-const PER_HOUR: f64 = 134.0;
+const VMS_PER_HOUR: f64 = 134.0;
 const DAILY: f64 = 0.45;
 /// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
 /// can return the same type.
-const STAYS: f64 = 0.904;
+const SAME_TYPE_PROBABILITY: f64 = 0.904;
 /// Number of VMs that run from the beginning (16 % of the arriving VMs), and the part of these VMs that runs to the
 /// end.
-const AT_FIRST: usize = 7_200;
-const STAY_TO_THE_END: f64 = 0.57;
+const INITIAL_VMS: usize = 7_200;
+const INITIAL_VMS_THAT_NEVER_STOP: f64 = 0.57;
 /// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the part of VMs that never stop.
 const MEDIAN: f64 = 34.0;
 const SIGMA: f64 = 1.9;
-const FOREVER: f64 = 0.03;
+const NEVER_STOPS_PROBABILITY: f64 = 0.03;
 /// Part of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
 /// tenants have very many VMs.
-const ALONE: f64 = 0.89;
-const ONE_MORE: f64 = 0.52;
-const HUGE: f64 = 0.002;
-const MOST: u64 = 200;
+const SINGLE_VM_TENANTS: f64 = 0.89;
+const ANOTHER_VM_PROBABILITY: f64 = 0.52;
+const LARGE_TENANTS: f64 = 0.002;
+const MAX_VMS_PER_TENANT: u64 = 200;
 
 /// Cores of a VM in units of the trace, and the part of all VMs. The trace has VMs with less than a core too.
 const CORES: [(f64, f64); 10] = [
@@ -60,73 +60,78 @@ const RATIOS: [(f64, f64); 8] = [
 
 /// Returns the VMs of two weeks. The same seed returns the same VMs.
 pub(super) fn trace(seed: u64) -> Trace {
-    let mut made =
-        Made { rng: Rng::with_seed(seed), kind: (100.0, 0.14), tenants: 0, vms: Vec::new() };
-    while made.vms.len() < AT_FIRST {
-        made.tenant(-1.0);
+    let mut generator = Generator {
+        rng: Rng::with_seed(seed),
+        vm_type: (100.0, 0.14),
+        tenants: 0,
+        vms: Vec::new(),
+    };
+    while generator.vms.len() < INITIAL_VMS {
+        generator.add_tenant(-1.0);
     }
     let mut day = 0.0;
-    let most = PER_HOUR * 24.0 * (1.0 + DAILY) / vms_a_tenant();
+    let max_arrival_rate = VMS_PER_HOUR * 24.0 * (1.0 + DAILY) / mean_vms_per_tenant();
     loop {
         // Thinning of a Poisson process: draws arrivals at the highest rate and keeps a part that depends on the
         // hour.
-        day -= (1.0 - made.rng.f64()).ln() / most;
+        day -= (1.0 - generator.rng.f64()).ln() / max_arrival_rate;
         if day >= DAYS {
             break;
         }
-        if made.rng.f64() * (1.0 + DAILY) < 1.0 + DAILY * (TAU * day).sin() {
-            made.tenant(day);
+        if generator.rng.f64() * (1.0 + DAILY) < 1.0 + DAILY * (TAU * day).sin() {
+            generator.add_tenant(day);
         }
     }
-    Trace::new("synthetic".to_owned(), made.vms)
+    Trace::new("synthetic".to_owned(), generator.vms)
 }
 
-fn vms_a_tenant() -> f64 {
-    let more = 1.0 + 1.0 / (1.0 - ONE_MORE);
-    let huge = f64::from(u32::try_from(MOST).unwrap_or(0)) / 2.0;
-    ALONE + (1.0 - ALONE - HUGE) * more + HUGE * huge
+fn mean_vms_per_tenant() -> f64 {
+    let more = 1.0 + 1.0 / (1.0 - ANOTHER_VM_PROBABILITY);
+    let huge = f64::from(u32::try_from(MAX_VMS_PER_TENANT).unwrap_or(0)) / 2.0;
+    SINGLE_VM_TENANTS + (1.0 - SINGLE_VM_TENANTS - LARGE_TENANTS) * more + LARGE_TENANTS * huge
 }
 
-struct Made {
+struct Generator {
     rng: Rng,
-    kind: (f64, f64),
+    vm_type: (f64, f64),
     tenants: u64,
     vms: Vec<Vm>,
 }
 
-impl Made {
-    fn tenant(&mut self, day: f64) {
+impl Generator {
+    fn add_tenant(&mut self, day: f64) {
         self.tenants += 1;
-        for _ in 0..self.group() {
-            if self.rng.f64() >= STAYS {
-                self.kind = (self.one_of(&CORES), self.one_of(&RATIOS));
+        for _ in 0..self.tenant_size() {
+            if self.rng.f64() >= SAME_TYPE_PROBABILITY {
+                self.vm_type = (self.sample(&CORES), self.sample(&RATIOS));
             }
-            let end = if day < 0.0 { self.rest() } else { day + self.lifetime() / 24.0 / 60.0 };
-            let (cores, ratio) = self.kind;
+            let end =
+                if day < 0.0 { self.initial_vm_end() } else { day + self.lifetime() / 24.0 / 60.0 };
+            let (cores, ratio) = self.vm_type;
             self.vms.extend(Vm::new(self.tenants, cores, cores * ratio, day, end));
         }
     }
 
-    fn one_of(&mut self, parts: &[(f64, f64)]) -> f64 {
+    fn sample(&mut self, parts: &[(f64, f64)]) -> f64 {
         let all: f64 = parts.iter().map(|(_, part)| part).sum();
-        let mut left = self.rng.f64() * all;
+        let mut remaining = self.rng.f64() * all;
         let found = parts.iter().find(|(_, part)| {
-            left -= part;
-            left < 0.0
+            remaining -= part;
+            remaining < 0.0
         });
         found.or_else(|| parts.first()).map_or(100.0, |(value, _)| *value)
     }
 
-    fn group(&mut self) -> u64 {
+    fn tenant_size(&mut self) -> u64 {
         let chance = self.rng.f64();
-        if chance < ALONE {
+        if chance < SINGLE_VM_TENANTS {
             return 1;
         }
-        if chance >= 1.0 - HUGE {
-            return self.rng.u64(6..=MOST);
+        if chance >= 1.0 - LARGE_TENANTS {
+            return self.rng.u64(6..=MAX_VMS_PER_TENANT);
         }
         let mut vms = 2;
-        while vms < MOST && self.rng.f64() < ONE_MORE {
+        while vms < MAX_VMS_PER_TENANT && self.rng.f64() < ANOTHER_VM_PROBABILITY {
             vms += 1;
         }
         vms
@@ -134,7 +139,7 @@ impl Made {
 
     /// Returns a lifetime in minutes.
     fn lifetime(&mut self) -> f64 {
-        if self.rng.f64() < FOREVER {
+        if self.rng.f64() < NEVER_STOPS_PROBABILITY {
             return f64::INFINITY;
         }
         // Box-Muller transform.
@@ -142,8 +147,12 @@ impl Made {
         MEDIAN * (SIGMA * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
     }
 
-    fn rest(&mut self) -> f64 {
-        if self.rng.f64() < STAY_TO_THE_END { f64::INFINITY } else { self.rng.f64() * DAYS }
+    fn initial_vm_end(&mut self) -> f64 {
+        if self.rng.f64() < INITIAL_VMS_THAT_NEVER_STOP {
+            f64::INFINITY
+        } else {
+            self.rng.f64() * DAYS
+        }
     }
 }
 
@@ -189,13 +198,13 @@ mod tests {
         // CPUs of VMs with one core (including VMs with less than a core), 2, 4, 8 and 16 cores.
         let cpus: Vec<f64> = vms.iter().map(|vm| f64::from(vm.size.cpus)).collect();
         let measured = [(2.0, 0.38), (4.0, 0.63), (8.0, 0.78), (16.0, 0.94), (32.0, 0.995)];
-        let far = distance(&cpus, &measured);
-        assert!(far < 0.05, "CPUs: {far}");
+        let difference = distance(&cpus, &measured);
+        assert!(difference < 0.05, "CPUs: {difference}");
         let whole = vms.iter().filter(|vm| vm.size.cpus >= 4);
         let ratios: Vec<f64> =
             whole.map(|vm| vm.size.gib as f64 / f64::from(vm.size.cpus / 2)).collect();
-        let far = distance(&ratios, &[(2.0, 0.08), (4.6, 0.73), (8.0, 0.97)]);
-        assert!(far < 0.05, "GiB for a core: {far}");
+        let difference = distance(&ratios, &[(2.0, 0.08), (4.6, 0.73), (8.0, 0.97)]);
+        assert!(difference < 0.05, "GiB for a core: {difference}");
     }
 
     #[test]
@@ -206,8 +215,8 @@ mod tests {
             *tenants.entry(vm.tenant).or_default() += 1;
         }
         let groups: Vec<f64> = tenants.values().map(|vms| f64::from(*vms)).collect();
-        let far = distance(&groups, &[(1.0, 0.89), (5.0, 0.99), (200.0, 1.0)]);
-        assert!(far < 0.05, "{far}");
+        let difference = distance(&groups, &[(1.0, 0.89), (5.0, 0.99), (200.0, 1.0)]);
+        assert!(difference < 0.05, "{difference}");
         let same = vms.windows(2).filter(|pair| {
             pair[0].size.cpus == pair[1].size.cpus && pair[0].size.gib == pair[1].size.gib
         });

@@ -9,15 +9,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use berth_runtime::cli::{BAD_INPUT, Failure};
+use berth_runtime::cli::{EXIT_BAD_INPUT, Failure};
 
-use crate::fleet::{Found, stream};
+use crate::fleet::{InputObject, stream};
 use berth_api::Problem;
 
 /// Maximum size of an input file or of standard input, in bytes. A fleet of 50,000 VMs is smaller.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
-/// Calls `make` for all objects of a file, of all files in a folder and its subfolders, or of standard input (path
+/// Calls `convert` for all objects of a file, of all files in a folder and its subfolders, or of standard input (path
 /// `-`). Adds invalid content to `problems`.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ const MAX_INPUT_BYTES: u64 = 1 << 30;
 pub(super) fn for_each_input_object<T: Send>(
     path: &Path,
     problems: &mut Vec<Problem>,
-    make: impl Fn(Found) -> T + Sync,
+    convert: impl Fn(InputObject) -> T + Sync,
 ) -> Result<Vec<T>, Failure> {
     if path == Path::new("-") {
         let mut text = String::new();
@@ -34,14 +34,14 @@ pub(super) fn for_each_input_object<T: Send>(
             .take(MAX_INPUT_BYTES)
             .read_to_string(&mut text)
             .context("standard input")?;
-        return Ok(stream::for_each_object("standard input", &text, problems, make));
+        return Ok(stream::for_each_object("standard input", &text, problems, convert));
     }
     let mut files = Vec::new();
     if path.is_dir() {
         collect_files(path, &mut files)?;
         if files.is_empty() {
             let error = anyhow::anyhow!("{}: no .yaml, .yml or .json below it", path.display());
-            return Err(Failure { code: BAD_INPUT, error });
+            return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
         }
     } else {
         files.push(path.to_owned());
@@ -50,7 +50,7 @@ pub(super) fn for_each_input_object<T: Send>(
     for file in files {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(&file).with_context(|| name.clone())?;
-        all.extend(stream::for_each_object(&name, &text, problems, &make));
+        all.extend(stream::for_each_object(&name, &text, problems, &convert));
     }
     Ok(all)
 }

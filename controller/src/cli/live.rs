@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::fleet::{Found, Item};
+use crate::fleet::{InputObject, Item};
 use berth_api::Problem;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
@@ -60,7 +60,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ),
 ];
 /// Number of objects per page of a list: a page of 500 pods is about two megabytes.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 /// Lists all objects that placement reads, with the kubeconfig at `path`.
 ///
@@ -75,7 +75,7 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(read, &options).await;
         let config = config.with_context(|| name.clone());
-        let config = config.map_err(|error| Failure { code: BAD_INPUT, error })?;
+        let config = config.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
         let mut all = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
                 }
                 Err(error) => {
                     let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
-                    return Err(Failure { code: UNREACHABLE, error });
+                    return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
                 }
             }
         }
@@ -101,7 +101,7 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
 
 async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> kube::Result<()> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-    let mut parameters = ListParams::default().limit(PAGE);
+    let mut parameters = ListParams::default().limit(PAGE_SIZE);
     loop {
         let page = api.list(&parameters).await?;
         for mut object in page.items {
@@ -110,9 +110,9 @@ async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> k
                 kind: resource.kind.clone(),
             });
             object.metadata.managed_fields = None;
-            let place = resource.plural.clone();
+            let location = resource.plural.clone();
             let object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-            all.push(Item::from_found(Found { place, object }));
+            all.push(Item::from_input(InputObject { location, object }));
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),

@@ -79,8 +79,8 @@ pub fn main() -> ExitCode {
         Command::Render(arguments) => render::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Crds => crds(),
-        Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
-        Command::Man { markdown: true } => print(&pages::reference(Cli::command())),
+        Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
+        Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),
         Command::Man { markdown: false } => {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
@@ -102,5 +102,5 @@ fn crds() -> Result<ExitCode, Failure> {
 /// # Errors
 /// Returns an error if clap cannot render the page, which would be a bug.
 pub fn manual_page() -> std::io::Result<String> {
-    pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
+    pages::manual_page(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print, print_error};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
 
 use super::{input, live};
@@ -61,17 +61,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut items = Vec::new();
     if arguments.filename.is_empty() && arguments.kubeconfig.is_none() {
         let error = anyhow::anyhow!("no input: specify -f DIR|FILE|-, or --kubeconfig FILE");
-        return Err(Failure { code: BAD_INPUT, error });
+        return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
     }
     let add = arguments.add.join(" ");
     let add = (!add.is_empty()).then(|| add.parse::<Add>()).transpose();
-    let add =
-        add.map_err(|error| Failure { code: BAD_INPUT, error: anyhow::anyhow!("--add: {error}") })?;
+    let add = add.map_err(|error| Failure {
+        exit_code: EXIT_BAD_INPUT,
+        error: anyhow::anyhow!("--add: {error}"),
+    })?;
     if let Some(kubeconfig) = &arguments.kubeconfig {
         items.extend(live::items(kubeconfig, &mut problems)?);
     }
     for path in &arguments.filename {
-        items.extend(input::for_each_input_object(path, &mut problems, Item::from_found)?);
+        items.extend(input::for_each_input_object(path, &mut problems, Item::from_input)?);
     }
     let fleet = Fleet::from_items(items, problems);
     let plan = plan::plan(&fleet, &Options { drain: arguments.drain.clone(), add });
@@ -83,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         print_error(
             "berth-controller: the input has no InfraNode, so there is no host to place VMs on",
         );
-        return Ok(ExitCode::from(BAD_INPUT));
+        return Ok(ExitCode::from(EXIT_BAD_INPUT));
     }
-    Ok(ExitCode::from(if plan.has_no_problems() { 0 } else { PROBLEMS }))
+    Ok(ExitCode::from(if plan.has_no_problems() { 0 } else { EXIT_PROBLEMS }))
 }

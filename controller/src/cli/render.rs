@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, print, print_error};
+use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
 
 use super::input;
@@ -58,8 +58,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for path in &arguments.filename {
         found.extend(input::for_each_input_object(path, &mut problems, |found| found)?);
     }
-    let RenderInput { deployments, around, mut problems } = RenderInput::new(found, problems);
-    let fail = |error: anyhow::Error| Err(Failure { code: BAD_INPUT, error });
+    let RenderInput { deployments, render_context, mut problems } =
+        RenderInput::new(found, problems);
+    let fail = |error: anyhow::Error| Err(Failure { exit_code: EXIT_BAD_INPUT, error });
     if deployments.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!(
             "the input has no MachineDeployment (cluster.k8s.io/v1alpha1)"
@@ -79,8 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut text = String::new();
     for deployment in &deployments {
-        match render(deployment, &around, &options) {
-            Err(wrong) => problems.extend(wrong),
+        match render(deployment, &render_context, &options) {
+            Err(render_problems) => problems.extend(render_problems),
             Ok(rendered) => {
                 match arguments.output {
                     Output::Yaml => {
@@ -100,6 +101,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for problem in &problems {
         print_error(&format!("berth-controller: {problem}"));
     }
-    let is_wrong = problems.iter().any(|problem| problem.is_fatal);
-    Ok(ExitCode::from(if is_wrong { BAD_INPUT } else { 0 }))
+    let has_fatal_problem = problems.iter().any(|problem| problem.is_fatal);
+    Ok(ExitCode::from(if has_fatal_problem { EXIT_BAD_INPUT } else { 0 }))
 }

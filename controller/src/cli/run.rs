@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use berth_runtime::client::is_bad_kubeconfig;
 use berth_runtime::log::{self, LogFormat};
-use berth_runtime::serve::Listen;
+use berth_runtime::serve::ListenAddress;
 use clap::ValueHint;
 
 use crate::run::{self, Settings};
@@ -49,12 +49,12 @@ pub(super) struct Arguments {
     identity: Option<String>,
     /// Address to listen on: ADDRESS:PORT or unix:/PATH; may be given several times
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9478")]
-    listen: Vec<Listen>,
+    listen: Vec<ListenAddress>,
     /// Address of the extender for the kube-scheduler of this pod: ADDRESS:PORT on loopback or unix:/PATH; `none` for
     /// no extender. A process that can connect to it can bind pods: use it only where nothing but that scheduler
     /// shares the loopback, as in a pod
     #[arg(long, value_name = "WHERE", default_value = "none")]
-    extender_listen: Extender,
+    extender_listen: ExtenderListen,
     /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender decides while its own host name holds the
     /// Lease. Empty where only one scheduler runs, without a Lease
     #[arg(long, value_name = "LEASE", default_value = "kube-system/berth-scheduler")]
@@ -69,14 +69,14 @@ pub(super) struct Arguments {
 
 /// Address on which the extender listens; `None` if the extender is disabled.
 #[derive(Debug, Clone)]
-struct Extender(Option<Listen>);
+struct ExtenderListen(Option<ListenAddress>);
 
-impl FromStr for Extender {
+impl FromStr for ExtenderListen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let listen = (text != "none").then(|| Listen::parse_loopback(text)).transpose();
-        listen.map(Self).map_err(|why| format!("{why}; or none"))
+        let listen = (text != "none").then(|| ListenAddress::parse_loopback(text)).transpose();
+        listen.map(Self).map_err(|error| format!("{error}; or none"))
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let extender = arguments.extender_listen.0.map(|listen| run::extender::Settings {
         listen,
         lease: arguments.scheduler_lease.0,
-        host: host(),
+        hostname: hostname(),
     });
     let settings = Settings {
         extender,
@@ -117,8 +117,8 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         resync: Duration::from_secs(arguments.resync),
     };
     run::run(&settings).map_err(|error| {
-        let code = if is_bad_kubeconfig(&error) { BAD_INPUT } else { UNREACHABLE };
-        Failure { code, error }
+        let code = if is_bad_kubeconfig(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
+        Failure { exit_code: code, error }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -126,12 +126,12 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 /// Returns an identity for the leader lease that is unique among processes and restarts.
 fn identity() -> String {
     let random = RandomState::new().hash_one(std::process::id());
-    format!("{}_{random:016x}", host())
+    format!("{}_{random:016x}", hostname())
 }
 
 /// Returns the host name of this machine or pod.
 #[expect(clippy::disallowed_methods, reason = "a file of this machine, not of a captured one")]
-fn host() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    host.trim().to_owned()
+fn hostname() -> String {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    hostname.trim().to_owned()
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1;
 use super::kinds::{self, string_at};
 use super::machine::FleetMachine;
 use super::object::{Item, Object, problem};
-use super::planned::{Created, Tenant};
+use super::planned::{MachineCounts, PlannedTenant};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration};
 use berth_kubevirt_render::machines::{self, MachineDeployment};
@@ -34,13 +34,13 @@ pub struct Fleet {
     /// MachineDeployments, in input order.
     pub deployments: Vec<MachineDeployment>,
     /// Objects that the rendering of machines reads: tenants, defaults and storage.
-    pub around: machines::RenderContext,
+    pub render_context: machines::RenderContext,
     /// Existing VlanClaims.
     pub claims: Vec<Arc<VlanClaim>>,
     /// Tenants, each with its planned network.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<PlannedTenant>,
     /// Numbers of machines that MachineDeployments would create. The machines themselves are in `machines`.
-    pub created: Vec<Created>,
+    pub machine_counts: Vec<MachineCounts>,
     /// Number of objects that were ignored, by kind.
     pub ignored: BTreeMap<String, usize>,
     /// Problems of the input objects.
@@ -52,45 +52,46 @@ impl Fleet {
     #[must_use]
     pub fn from_items(items: Vec<Item>, problems: Vec<Problem>) -> Self {
         let mut fleet = Self { problems, ..Self::default() };
-        let mut seen: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for Item { place, object } in items {
-            let added = object.and_then(|object| fleet.add(object, &place, &mut seen));
+        let mut machine_indices: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for Item { location, object } in items {
+            let added =
+                object.and_then(|object| fleet.add(object, &location, &mut machine_indices));
             if let Err(problem) = added {
                 fleet.problems.push(problem);
             }
         }
         fleet.add_tenant_objects();
-        fleet.expand();
+        fleet.expand_deployments();
         fleet
     }
 
     fn add(
         &mut self,
         object: Object,
-        place: &str,
-        seen: &mut BTreeMap<(String, String), usize>,
+        location: &str,
+        machine_indices: &mut BTreeMap<(String, String), usize>,
     ) -> Result<(), Problem> {
-        let twice = match object {
+        let duplicate = match object {
             Object::InfraNode(name, node) => {
-                let twice = format!("InfraNode {name}");
-                self.infra_nodes.insert(name, *node).map(|_| twice)
+                let qualified_name = format!("InfraNode {name}");
+                self.infra_nodes.insert(name, *node).map(|_| qualified_name)
             }
             Object::HostProfile(name, profile) => {
-                let twice = format!("HostProfile {name}");
-                self.profiles.insert(name, *profile).map(|_| twice)
+                let qualified_name = format!("HostProfile {name}");
+                self.profiles.insert(name, *profile).map(|_| qualified_name)
             }
             Object::Node(name, node) => {
-                let twice = format!("Node {name}");
-                self.nodes.insert(name, *node).map(|_| twice)
+                let qualified_name = format!("Node {name}");
+                self.nodes.insert(name, *node).map(|_| qualified_name)
             }
             Object::Pod(name, pod) => {
                 let namespace = pod.metadata.namespace.clone();
                 let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-                let twice = format!("Pod {namespace}/{name}");
-                self.pods.insert((namespace, name), *pod).map(|_| twice)
+                let qualified_name = format!("Pod {namespace}/{name}");
+                self.pods.insert((namespace, name), *pod).map(|_| qualified_name)
             }
-            Object::Machine(wanted) => {
-                self.machine(*wanted, seen);
+            Object::Machine(machine) => {
+                self.add_machine(*machine, machine_indices);
                 None
             }
             Object::Configuration(configuration) => {
@@ -102,20 +103,20 @@ impl Fleet {
                 None
             }
             Object::Tenant(name, tenant) => {
-                let twice = format!("TenantCluster {name}");
-                self.around.tenants.insert(name, *tenant).map(|_| twice)
+                let qualified_name = format!("TenantCluster {name}");
+                self.render_context.tenants.insert(name, *tenant).map(|_| qualified_name)
             }
             Object::Claim(claim) => {
                 self.claims.push(Arc::new(*claim));
                 None
             }
             Object::Config(config) => {
-                self.around.config = config.spec;
+                self.render_context.config = config.spec;
                 None
             }
             Object::Other(object) => {
-                let of_machines = self.around.add(&object);
-                if !self.objects.add(&object).map_err(problem)? && !of_machines {
+                let in_render_context = self.render_context.add(&object);
+                if !self.objects.add(&object).map_err(problem)? && !in_render_context {
                     let group = kinds::group(string_at(&object, "/apiVersion"));
                     *self
                         .ignored
@@ -125,10 +126,10 @@ impl Fleet {
                 None
             }
         };
-        match twice {
+        match duplicate {
             None => Ok(()),
             Some(object) => {
-                let message = format!("is defined more than once; the one in {place} is used");
+                let message = format!("is defined more than once; the one in {location} is used");
                 Err(Problem::new(object, "", "", message))
             }
         }
@@ -136,23 +137,27 @@ impl Fleet {
 
     /// Adds a machine. If a VirtualMachine and its VirtualMachineInstance, which have the same name, are both in the
     /// input, the instance determines the host.
-    fn machine(&mut self, wanted: FleetMachine, seen: &mut BTreeMap<(String, String), usize>) {
-        let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
-        let Some(&at) = seen.get(&key) else {
-            seen.insert(key, self.machines.len());
-            return self.machines.push(wanted);
+    fn add_machine(
+        &mut self,
+        machine: FleetMachine,
+        machine_indices: &mut BTreeMap<(String, String), usize>,
+    ) {
+        let key = (machine.machine.namespace.clone(), machine.machine.name.clone());
+        let Some(&at) = machine_indices.get(&key) else {
+            machine_indices.insert(key, self.machines.len());
+            return self.machines.push(machine);
         };
         let Some(known) = self.machines.get_mut(at) else { return };
-        if known.kind == wanted.kind {
+        if known.kind == machine.kind {
             let message = "is defined more than once; the last one is used";
-            self.problems.push(Problem::new(&wanted.machine.object, "", "", message));
-            *known = wanted;
-        } else if wanted.kind == "VirtualMachineInstance" {
-            known.host = wanted.host;
+            self.problems.push(Problem::new(&machine.machine.object, "", "", message));
+            *known = machine;
+        } else if machine.kind == "VirtualMachineInstance" {
+            known.host = machine.host;
             known.is_on = true;
         } else {
             let host = known.host.take();
-            *known = FleetMachine { host, is_on: true, ..wanted };
+            *known = FleetMachine { host, is_on: true, ..machine };
         }
     }
 }

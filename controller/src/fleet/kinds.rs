@@ -88,23 +88,23 @@ pub(super) fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
 ///
 /// # Errors
 /// Returns an error with the object and the field if the object must be left out because of a mistake.
-pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
+pub(crate) fn check(location: &str, object: &Value) -> Result<(), Problem> {
     let kind = string_at(object, "/kind");
-    let object_of = || {
+    let describe_object = || {
         let (namespace, name) =
             (string_at(object, "/metadata/namespace"), string_at(object, "/metadata/name"));
-        let called =
+        let qualified_name =
             if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-        format!("{place}: {kind} {called}").trim_end().to_owned()
+        format!("{location}: {kind} {qualified_name}").trim_end().to_owned()
     };
-    let wrong = |field: &str, value: &str, message: String| {
-        Err(Problem::new(object_of(), field, value, message).into_fatal("left out"))
+    let reject = |field: &str, value: &str, message: String| {
+        Err(Problem::new(describe_object(), field, value, message).into_fatal("left out"))
     };
     let version = match object.get("apiVersion") {
         None | Some(Value::Null) => "",
         Some(Value::String(version)) => version.as_str(),
         Some(other) => {
-            return wrong("apiVersion", &other.to_string(), "is not a string".to_owned());
+            return reject("apiVersion", &other.to_string(), "is not a string".to_owned());
         }
     };
     let mut expected = KINDS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
@@ -113,13 +113,13 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
         group => format!(" (of this kind: of group {group})"),
     });
     if version.is_empty() {
-        return wrong("apiVersion", "", format!("is missing{expected}"));
+        return reject("apiVersion", "", format!("is missing{expected}"));
     }
     let group = group(version);
     let parts = version.split('/').count();
     let is_bare = !group.is_empty() && !group.contains('.') && !DOTLESS_GROUPS.contains(&group);
     if parts > 2 || version.split('/').any(str::is_empty) || is_bare {
-        return wrong("apiVersion", version, format!("is not a group and version{expected}"));
+        return reject("apiVersion", version, format!("is not a group and version{expected}"));
     }
     let is_known = match group {
         "" => CORE.contains(&kind),
@@ -127,7 +127,7 @@ pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
         _ => true,
     };
     if !is_known {
-        return wrong("kind", kind, format!("there is no such kind in {version}{expected}"));
+        return reject("kind", kind, format!("there is no such kind in {version}{expected}"));
     }
     Ok(())
 }

@@ -14,14 +14,14 @@ mod yaml;
 pub use collection::Fleet;
 pub use machine::FleetMachine;
 pub use object::Item;
-pub use planned::{Created, Tenant};
+pub use planned::{MachineCounts, PlannedTenant};
 pub use render_input::RenderInput;
-pub use stream::Found;
+pub use stream::InputObject;
 
 use berth_api::Problem;
 
 /// Parses all objects of a text. Each item of a List object becomes a separate object. Adds invalid content to
 /// `problems`.
 pub fn items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Item> {
-    stream::for_each_object(source, text, problems, Item::from_found)
+    stream::for_each_object(source, text, problems, Item::from_input)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::kinds::string_at;
 use super::machine::FleetMachine;
-use super::stream::Found;
+use super::stream::InputObject;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
 use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
@@ -17,7 +17,7 @@ use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
 #[derive(Debug)]
 pub struct Item {
     /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) object: Result<Object, Problem>,
 }
 
@@ -40,44 +40,48 @@ pub(super) enum Object {
 impl Item {
     /// Parses an object. All work that needs no other object is done here, because this function runs on all cores.
     #[must_use]
-    pub fn from_found(found: Found) -> Self {
-        let Found { place, object } = found;
-        Self { object: parse_object(&place, object), place }
+    pub fn from_input(found: InputObject) -> Self {
+        let InputObject { location, object } = found;
+        Self { object: parse_object(&location, object), location }
     }
 }
 
-fn parse_object(place: &str, object: Value) -> Result<Object, Problem> {
-    super::kinds::check(place, &object)?;
+fn parse_object(location: &str, object: Value) -> Result<Object, Problem> {
+    super::kinds::check(location, &object)?;
     let kind = string_at(&object, "/kind");
     let group = string_at(&object, "/apiVersion").split('/').next().unwrap_or_default();
     match (kind, group) {
         ("InfraNode", "berth.dev") => {
-            let node: InfraNode = read(kind, place, &object)?;
-            Ok(Object::InfraNode(required_name(kind, place, &object)?, Box::new(node)))
+            let node: InfraNode = read(kind, location, &object)?;
+            Ok(Object::InfraNode(required_name(kind, location, &object)?, Box::new(node)))
         }
         ("HostProfile", "berth.dev") => {
-            let profile: HostProfile = read(kind, place, &object)?;
-            Ok(Object::HostProfile(required_name(kind, place, &object)?, Box::new(profile)))
+            let profile: HostProfile = read(kind, location, &object)?;
+            Ok(Object::HostProfile(required_name(kind, location, &object)?, Box::new(profile)))
         }
         ("TenantCluster", "berth.dev") => {
-            let tenant: TenantCluster = read(kind, place, &object)?;
-            Ok(Object::Tenant(required_name(kind, place, &object)?, Box::new(tenant)))
+            let tenant: TenantCluster = read(kind, location, &object)?;
+            Ok(Object::Tenant(required_name(kind, location, &object)?, Box::new(tenant)))
         }
-        ("InfraConfig", "berth.dev") => Ok(Object::Config(Box::new(read(kind, place, &object)?))),
-        ("VlanClaim", "berth.dev") => Ok(Object::Claim(Box::new(read(kind, place, &object)?))),
+        ("InfraConfig", "berth.dev") => {
+            Ok(Object::Config(Box::new(read(kind, location, &object)?)))
+        }
+        ("VlanClaim", "berth.dev") => Ok(Object::Claim(Box::new(read(kind, location, &object)?))),
         (KIND, GROUP) => {
-            MachineDeployment::read(place, object).map(|read| Object::Deployment(Box::new(read)))
+            MachineDeployment::read(location, object).map(|read| Object::Deployment(Box::new(read)))
         }
         ("Node", "v1") => {
-            let node: v1::Node = read(kind, place, &object)?;
-            Ok(Object::Node(required_name(kind, place, &object)?, Box::new(node)))
+            let node: v1::Node = read(kind, location, &object)?;
+            Ok(Object::Node(required_name(kind, location, &object)?, Box::new(node)))
         }
         ("Pod", "v1") => {
-            let pod: v1::Pod = read(kind, place, &object)?;
-            Ok(Object::Pod(required_name(kind, place, &object)?, Box::new(pod)))
+            let pod: v1::Pod = read(kind, location, &object)?;
+            Ok(Object::Pod(required_name(kind, location, &object)?, Box::new(pod)))
         }
-        ("VirtualMachine", "kubevirt.io") => machine("VirtualMachine", object),
-        ("VirtualMachineInstance", "kubevirt.io") => machine("VirtualMachineInstance", object),
+        ("VirtualMachine", "kubevirt.io") => parse_machine("VirtualMachine", object),
+        ("VirtualMachineInstance", "kubevirt.io") => {
+            parse_machine("VirtualMachineInstance", object)
+        }
         ("KubeVirt", "kubevirt.io") => {
             let configuration = Configuration::from_kubevirt(&object).map_err(problem)?;
             Ok(Object::Configuration(Box::new(configuration)))
@@ -86,7 +90,7 @@ fn parse_object(place: &str, object: Value) -> Result<Object, Problem> {
     }
 }
 
-fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
+fn parse_machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
     let Some(machine) = Machine::read(&object).map_err(problem)? else {
         return Ok(Object::Other(object));
     };
@@ -111,10 +115,11 @@ pub(super) fn problem(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal("left out")
 }
 
-fn required_name(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
+fn required_name(kind: &str, location: &str, object: &Value) -> Result<String, Problem> {
     let name = string_at(object, "/metadata/name");
     if name.is_empty() {
-        let problem = Problem::new(format!("{kind} in {place}"), "metadata.name", "", "is missing");
+        let problem =
+            Problem::new(format!("{kind} in {location}"), "metadata.name", "", "is missing");
         return Err(problem.into_fatal("left out"));
     }
     Ok(name.to_owned())
@@ -124,19 +129,19 @@ fn required_name(kind: &str, place: &str, object: &Value) -> Result<String, Prob
 /// second time to find the path of the field, because tracking the path costs more than deserializing.
 pub(crate) fn read<T: DeserializeOwned>(
     kind: &str,
-    place: &str,
+    location: &str,
     object: &Value,
 ) -> Result<T, Problem> {
     T::deserialize(object).or_else(|_| {
         serde_path_to_error::deserialize(object).map_err(|error| {
             let name = string_at(object, "/metadata/name");
-            let called = if name.is_empty() {
-                format!("{kind} in {place}")
+            let object_name = if name.is_empty() {
+                format!("{kind} in {location}")
             } else {
                 format!("{kind} {name}")
             };
             let field = error.path().to_string();
-            Problem::new(called, field, "", error.inner().to_string()).into_fatal("left out")
+            Problem::new(object_name, field, "", error.inner().to_string()).into_fatal("left out")
         })
     })
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A tenant with its planned network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tenant {
+pub struct PlannedTenant {
     /// Name of the tenant.
     pub name: String,
     /// Namespace of the tenant.
@@ -27,7 +27,7 @@ pub struct Tenant {
 /// Numbers of machines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Created {
+pub struct MachineCounts {
     /// Namespace and name of the MachineDeployment.
     pub machine_deployment: String,
     /// Namespace of the machines.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::kinds;
 use super::object::read;
-use super::stream::Found;
+use super::stream::InputObject;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment, RenderContext};
 
@@ -16,7 +16,7 @@ pub struct RenderInput {
     /// MachineDeployments to render, in input order.
     pub deployments: Vec<MachineDeployment>,
     /// Objects that the rendering of MachineDeployments reads.
-    pub around: RenderContext,
+    pub render_context: RenderContext,
     /// Problems of the input.
     pub problems: Vec<Problem>,
 }
@@ -24,33 +24,33 @@ pub struct RenderInput {
 impl RenderInput {
     /// Sorts objects by kind. Objects of kinds that the rendering does not read are ignored.
     #[must_use]
-    pub fn new(found: Vec<Found>, problems: Vec<Problem>) -> Self {
+    pub fn new(objects: Vec<InputObject>, problems: Vec<Problem>) -> Self {
         let mut input = Self { problems, ..Self::default() };
-        for Found { place, object } in found {
-            if let Err(problem) = input.add(&place, object) {
+        for InputObject { location, object } in objects {
+            if let Err(problem) = input.add(&location, object) {
                 input.problems.push(problem);
             }
         }
         input
     }
 
-    fn add(&mut self, place: &str, object: Value) -> Result<(), Problem> {
-        kinds::check(place, &object)?;
+    fn add(&mut self, location: &str, object: Value) -> Result<(), Problem> {
+        kinds::check(location, &object)?;
         let text =
             |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));
         match (version.split('/').next().unwrap_or_default(), kind.as_str()) {
-            (GROUP, KIND) => self.deployments.push(MachineDeployment::read(place, object)?),
+            (GROUP, KIND) => self.deployments.push(MachineDeployment::read(location, object)?),
             ("berth.dev", "InfraConfig") => {
-                let config: InfraConfig = read(&kind, place, &object)?;
-                self.around.config = config.spec;
+                let config: InfraConfig = read(&kind, location, &object)?;
+                self.render_context.config = config.spec;
             }
             ("berth.dev", "TenantCluster") => {
-                let tenant: TenantCluster = read(&kind, place, &object)?;
+                let tenant: TenantCluster = read(&kind, location, &object)?;
                 let name = tenant.metadata.name.clone().unwrap_or_default();
-                self.around.tenants.insert(name, tenant);
+                self.render_context.tenants.insert(name, tenant);
             }
-            _ => drop(self.around.add(&object)),
+            _ => drop(self.render_context.add(&object)),
         }
         Ok(())
     }

@@ -9,65 +9,65 @@ use berth_api::Problem;
 
 /// An object and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct InputObject {
     /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
-    pub place: String,
+    pub location: String,
     /// The object.
     pub object: Value,
 }
 
-/// Calls `make` for each object of a text, and for each item of a list. Documents are parsed on all cores, and
-/// `make` runs on the same cores.
+/// Calls `convert` for each object of a text, and for each item of a list. Documents are parsed on all cores, and
+/// `convert` runs on the same cores.
 pub fn for_each_object<T: Send>(
     source: &str,
     text: &str,
     problems: &mut Vec<Problem>,
-    make: impl Fn(Found) -> T + Sync,
+    convert: impl Fn(InputObject) -> T + Sync,
 ) -> Vec<T> {
-    if text.trim_start().starts_with(['{', '[']) && !has_documents(text) {
-        let mut found = Vec::new();
+    if text.trim_start().starts_with(['{', '[']) && !has_document_start(text) {
+        let mut objects = Vec::new();
         for (at, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
-            let place = format!("{source}, object {}", at + 1);
+            let location = format!("{source}, object {}", at + 1);
             match value {
-                Ok(value) => expand(&place, value, &mut found, problems),
+                Ok(value) => expand_lists(&location, value, &mut objects, problems),
                 // After invalid JSON, the start of the next object is unknown.
                 Err(error) => {
-                    let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
+                    let problem = Problem::new(location, "", "", format!("not JSON: {error}"));
                     problems
                         .push(problem.into_fatal("ignored, together with the rest of the input"));
                     break;
                 }
             }
         }
-        return map_objects(found, make);
+        return map_objects(objects, convert);
     }
     let documents: Vec<(usize, &str)> = documents(text).into_iter().enumerate().collect();
     let read = parallel::map(documents, |(at, document)| {
-        let place = || format!("{source}, document {}", at + 1);
-        let (mut found, mut problems) = (Vec::new(), Vec::new());
-        if !document.lines().all(is_empty) {
+        let location = || format!("{source}, document {}", at + 1);
+        let (mut objects, mut problems) = (Vec::new(), Vec::new());
+        if !document.lines().all(is_blank_or_comment) {
             match yaml::read(document) {
-                Ok(value) => expand(&place(), value, &mut found, &mut problems),
-                Err(why) => {
-                    let problem = Problem::new(place(), "", "", format!("not YAML: {why}"));
+                Ok(value) => expand_lists(&location(), value, &mut objects, &mut problems),
+                Err(error) => {
+                    let problem = Problem::new(location(), "", "", format!("not YAML: {error}"));
                     problems.push(problem.into_fatal("left out"));
                 }
             }
         }
         // The items of a long list, such as a list of all VMs, are converted after this closure, on all cores instead
         // of the current core only.
-        let (few, many) = if found.len() < PARALLEL_THRESHOLD {
-            (found, Vec::new())
+        let (few, many) = if objects.len() < PARALLEL_THRESHOLD {
+            (objects, Vec::new())
         } else {
-            (Vec::new(), found)
+            (Vec::new(), objects)
         };
-        (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
+        (few.into_iter().map(&convert).collect::<Vec<T>>(), many, problems)
     });
     let mut all = Vec::with_capacity(read.len());
-    for (few, many, wrong) in read {
-        all.extend(few);
-        all.extend(map_objects(many, &make));
-        problems.extend(wrong);
+    for (converted, unconverted, document_problems) in read {
+        all.extend(converted);
+        all.extend(map_objects(unconverted, &convert));
+        problems.extend(document_problems);
     }
     all
 }
@@ -75,15 +75,18 @@ pub fn for_each_object<T: Send>(
 /// Number of items of a list from which the items are converted on all cores.
 const PARALLEL_THRESHOLD: usize = 256;
 
-fn map_objects<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
-    parallel::map(found, make)
+fn map_objects<T: Send>(
+    objects: Vec<InputObject>,
+    convert: impl Fn(InputObject) -> T + Sync,
+) -> Vec<T> {
+    parallel::map(objects, convert)
 }
 
-fn is_empty(line: &str) -> bool {
+fn is_blank_or_comment(line: &str) -> bool {
     line.trim().is_empty() || line.trim_start().starts_with('#')
 }
 
-fn has_documents(text: &str) -> bool {
+fn has_document_start(text: &str) -> bool {
     text.lines().any(is_document_start)
 }
 
@@ -97,28 +100,33 @@ fn is_document_start(line: &str) -> bool {
 /// Splits a text into YAML documents. The rest of a marker's line, such as a comment, belongs to the document.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
-    let (mut begin, mut at) = (0, 0);
+    let (mut begin, mut offset) = (0, 0);
     for line in text.split_inclusive('\n') {
-        let bare = line.trim_end_matches(['\n', '\r']);
-        if is_document_start(bare) || bare.trim_end() == "..." {
-            documents.extend(text.get(begin..at));
-            begin = at + MARKER;
+        let trimmed = line.trim_end_matches(['\n', '\r']);
+        if is_document_start(trimmed) || trimmed.trim_end() == "..." {
+            documents.extend(text.get(begin..offset));
+            begin = offset + MARKER_LENGTH;
         }
-        at += line.len();
+        offset += line.len();
     }
     documents.extend(text.get(begin..));
     documents
 }
 
 /// Length of the markers `---` and `...` in bytes.
-const MARKER: usize = 3;
+const MARKER_LENGTH: usize = 3;
 
 /// Replaces lists by their items, also in nested lists. `kubectl get` sets the kind of each item, but the API server
 /// sets only the kind of the list, from which the kind of the items is derived.
-fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
+fn expand_lists(
+    location: &str,
+    mut value: Value,
+    objects: &mut Vec<InputObject>,
+    problems: &mut Vec<Problem>,
+) {
     if let Value::Array(items) = value {
         for (at, item) in items.into_iter().enumerate() {
-            expand(&format!("{place}[{at}]"), item, found, problems);
+            expand_lists(&format!("{location}[{at}]"), item, objects, problems);
         }
         return;
     }
@@ -126,11 +134,12 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
     // A kind whose name ends in List but that has no `items` is not a list.
     let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
-            found.push(Found { place: place.to_owned(), object: value });
+            objects.push(InputObject { location: location.to_owned(), object: value });
         } else if !value.is_null() {
             let message = "an object with apiVersion, kind and metadata was expected";
             problems.push(
-                Problem::new(place, "kind", kind_or_value(&value), message).into_fatal("left out"),
+                Problem::new(location, "kind", kind_or_value(&value), message)
+                    .into_fatal("left out"),
             );
         }
         return;
@@ -142,7 +151,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         None | Some(Value::Null) => return,
         Some(other) => {
             let message = "a list of objects was expected; left out";
-            problems.push(Problem::new(place, "items", other, message).into_fatal("all of it"));
+            problems.push(Problem::new(location, "items", other, message).into_fatal("all of it"));
             return;
         }
     };
@@ -153,7 +162,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
                 fields.entry("apiVersion").or_insert_with(|| version.clone());
             }
         }
-        expand(&format!("{place}, item {}", at + 1), item, found, problems);
+        expand_lists(&format!("{location}, item {}", at + 1), item, objects, problems);
     }
 }
 
@@ -170,7 +179,7 @@ mod tests {
     fn names(text: &str) -> (Vec<String>, usize) {
         let mut problems = Vec::new();
         let found = for_each_object("f", text, &mut problems, |found| found);
-        let name = |found: &Found| {
+        let name = |found: &InputObject| {
             format!("{}/{}", found.object["kind"].as_str().unwrap_or("?"), found.object["n"])
         };
         (found.iter().map(name).collect(), problems.len())

@@ -11,21 +11,21 @@ use kube::ResourceExt as _;
 
 use super::collection::Fleet;
 use super::object::problem;
-use super::planned::Tenant;
+use super::planned::PlannedTenant;
 use crate::profiles;
 use crate::tenants::claims::{Choice, ClaimState, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
 use crate::tenants::ids::NetworkId;
-use crate::tenants::network::resolve;
+use crate::tenants::network::resolve_host_network;
 use crate::tenants::objects::attachment::{TenantCount, attachment};
-use crate::tenants::objects::{DesiredObject, flavours};
+use crate::tenants::objects::{DesiredObject, instancetypes};
 use berth_api::Problem;
 
 impl Fleet {
     /// Adds the planned objects of tenants to the objects that the machines depend on.
     pub(super) fn add_tenant_objects(&mut self) {
-        if self.around.tenants.is_empty() {
+        if self.render_context.tenants.is_empty() {
             return;
         }
         let hosts_with_profile_spec = self.hosts_with_profile_spec();
@@ -37,20 +37,20 @@ impl Fleet {
             self.infra_nodes.insert(infra.name_any(), infra);
         }
         let mut claims = std::mem::take(&mut self.claims);
-        let tenants: Vec<TenantCluster> = self.around.tenants.values().cloned().collect();
+        let tenants: Vec<TenantCluster> = self.render_context.tenants.values().cloned().collect();
         for mut tenant in tenants {
             let name = tenant.name_any();
-            for flavour in flavours(&name) {
-                self.add_desired_object(&flavour);
+            for instancetype in instancetypes(&name) {
+                self.add_desired_object(&instancetype);
             }
-            let carriers = hosts.iter().filter(|host| host.carries(&tenant)).count();
-            let mut planned = Tenant {
+            let host_count = hosts.iter().filter(|host| host.carries(&tenant)).count();
+            let mut planned = PlannedTenant {
                 namespace: TenantCluster::namespace_of(&name),
                 network: tenant.spec.network.as_ref().map(|network| network.name.clone()),
                 name: name.clone(),
                 vlan: None,
                 vni: None,
-                hosts: carriers,
+                hosts: host_count,
             };
             match self.network(&tenant, &hosts, &claims) {
                 Ok(None) => {}
@@ -89,7 +89,7 @@ impl Fleet {
                     tenant.spec.network = None;
                 }
             }
-            self.around.tenants.insert(name, tenant);
+            self.render_context.tenants.insert(name, tenant);
             self.tenants.push(planned);
         }
         self.claims = claims;
@@ -101,28 +101,30 @@ impl Fleet {
         hosts: &[Arc<HostState>],
         claims: &[Arc<berth_api::VlanClaim>],
     ) -> Result<Option<(NetworkId, DesiredObject)>, Fault> {
-        let (Some(asked), Some(network)) = (&tenant.spec.network, resolve(tenant, hosts)?) else {
+        let (Some(requested), Some(network)) =
+            (&tenant.spec.network, resolve_host_network(tenant, hosts)?)
+        else {
             return Ok(None);
         };
         let (name, uid) = (tenant.name_any(), uid(tenant));
         let request = Request {
             tenant: &name,
             uid: &uid,
-            network: &asked.name,
+            network: &requested.name,
             by_vni: network.by_vni(),
-            fixed: NetworkId::requested(asked),
+            fixed: NetworkId::requested(requested),
             recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
-        let known = ClaimState {
-            config: &self.around.config,
+        let claim_state = ClaimState {
+            config: &self.render_context.config,
             claims,
             refused: &BTreeSet::new(),
             foreign: &BTreeMap::new(),
         };
         let (Choice::Held(id) | Choice::TakeOver(id, _) | Choice::Create(id)) =
-            choose(request, known)?;
-        let count = TenantCount(self.around.tenants.len());
-        Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
+            choose(request, claim_state)?;
+        let count = TenantCount(self.render_context.tenants.len());
+        Ok(Some((id, attachment(&name, requested, &network, id, count)?)))
     }
 
     /// Returns each InfraNode with the spec that its HostProfile requires, and the labels of its Node.
@@ -135,10 +137,10 @@ impl Fleet {
             infra_node: self.infra_nodes.get(*name),
         });
         let resolved = profiles::ResolvedProfiles::new(&profiles, known);
-        let shape = |(name, infra): (&String, &InfraNode)| {
+        let with_profile_networks = |(name, infra): (&String, &InfraNode)| {
             let labels = nodes.get(name).and_then(|node| node.metadata.labels.clone());
             let labels = labels.unwrap_or_default();
-            let wanted = profiles::desired(&resolved, &labels, infra, &[]);
+            let wanted = profiles::desired_infra_node(&resolved, &labels, infra, &[]);
             let networks = wanted.and_then(|wanted| {
                 serde_json::from_value::<InfraNodeSpec>(wanted.spec).ok().map(|spec| spec.networks)
             });
@@ -146,7 +148,7 @@ impl Fleet {
             infra.spec.networks = networks.unwrap_or(infra.spec.networks);
             (infra, labels)
         };
-        self.infra_nodes.iter().map(shape).collect()
+        self.infra_nodes.iter().map(with_profile_networks).collect()
     }
 
     /// Returns the Node of a host. If the input contains no Node, returns a Node with the labels that the agent
@@ -164,7 +166,7 @@ impl Fleet {
     }
 
     fn add_desired_object(&mut self, object: &DesiredObject) {
-        self.around.add(&object.body);
+        self.render_context.add(&object.body);
         if let Err(invalid) = self.objects.add(&object.body) {
             self.problems.push(problem(invalid));
         }

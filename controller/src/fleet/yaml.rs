@@ -123,8 +123,8 @@ fn parse_plain_scalar(text: &str) -> Option<Value> {
     let first = *text.as_bytes().first()?;
     let is_text = if first.is_ascii_digit() {
         if only(b"") {
-            let is_usual = text.len() <= 18 && (first != b'0' || text.len() == 1);
-            return is_usual.then(|| text.parse::<u64>().ok())?.map(Value::from);
+            let is_canonical = text.len() <= 18 && (first != b'0' || text.len() == 1);
+            return is_canonical.then(|| text.parse::<u64>().ok())?.map(Value::from);
         }
         let in_number = |byte: u8| byte.is_ascii_hexdigit() || b"_.+-xXoO".contains(&byte);
         let is_list = only(b",-") && text.bytes().any(|byte| byte == b',' || byte == b'-');
@@ -135,9 +135,9 @@ fn parse_plain_scalar(text: &str) -> Option<Value> {
             "true" => return Some(Value::Bool(true)),
             "false" => return Some(Value::Bool(false)),
             _ => {
-                let is_usual = first.is_ascii_alphabetic() || first == b'/';
+                let has_plain_start = first.is_ascii_alphabetic() || first == b'/';
                 let is_bool = ["true", "false"].iter().any(is_word);
-                is_usual && !is_bool && !AMBIGUOUS_WORDS.iter().any(is_word)
+                has_plain_start && !is_bool && !AMBIGUOUS_WORDS.iter().any(is_word)
             }
         }
     };
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn a_duplicate_key_is_an_error() {
         for document in ["a: 1\nb: {c: 1, c: 2}\n", "a: 1\n'a': 2\n"] {
-            let why = read(document).unwrap_err().to_string();
-            assert!(why.contains("duplicate mapping key"), "{document}: {why}");
+            let message = read(document).unwrap_err().to_string();
+            assert!(message.contains("duplicate mapping key"), "{document}: {message}");
         }
         assert!(read("a: [1\n").unwrap_err().to_string().contains("line "));
     }
@@ -189,9 +189,9 @@ mod tests {
         assert_eq!(read(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for at in 1..9 {
-            let of = at - 1;
+            let previous = at - 1;
             bomb += &format!(
-                "a{at}: &a{at} [*a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}]\n"
+                "a{at}: &a{at} [*a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}]\n"
             );
         }
         assert!(read(&bomb).is_err());

@@ -26,7 +26,7 @@ impl FromStr for Add {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        let wrong = || ParseAddError(text.chars().take(60).collect());
+        let error = || ParseAddError(text.chars().take(60).collect());
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = text.split_at(digits);
         let name = rest.trim_start().strip_prefix(['x', '×']).map(str::trim);
@@ -36,8 +36,8 @@ impl FromStr for Add {
             {
                 Ok(Self { count: Some(count), name: name.to_owned() })
             }
-            _ if digits > 0 && name.is_some() => Err(wrong()),
-            _ if text.is_empty() || text.contains(char::is_whitespace) => Err(wrong()),
+            _ if digits > 0 && name.is_some() => Err(error()),
+            _ if text.is_empty() || text.contains(char::is_whitespace) => Err(error()),
             _ => Ok(Self { count: None, name: text.to_owned() }),
         }
     }
@@ -48,18 +48,18 @@ pub(super) const MAX_ADDED_HOSTS: u32 = 4096;
 
 /// A fixed number of additional hosts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fixed<'a> {
+pub(super) struct HostAddition<'a> {
     pub(super) count: u32,
     pub(super) name: &'a str,
 }
 
 impl Add {
-    pub(super) fn with_count(&self) -> Option<Fixed<'_>> {
-        Some(Fixed { count: self.count?, name: &self.name })
+    pub(super) fn with_count(&self) -> Option<HostAddition<'_>> {
+        Some(HostAddition { count: self.count?, name: &self.name })
     }
 }
 
-impl Fixed<'_> {
+impl HostAddition<'_> {
     /// Returns the host to copy: the host with this name, or the host with the most CPU threads that the HostProfile
     /// with this name selects.
     pub(super) fn template_host<'f>(&self, fleet: &'f Fleet) -> Option<&'f InfraNode> {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::{Class, HostProfile};
 use k8s_openapi::api::core::v1;
 
-use super::add::Fixed;
+use super::add::HostAddition;
 use crate::fleet::{Fleet, FleetMachine};
 use crate::parallel;
 use berth_api::Problem;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::Guest;
 use berth_kubevirt_render::launcher::{ExistingPod, Invalid, Launcher, predict};
-use berth_placement::engine::{Engine, Needs, Request, parse_class};
+use berth_placement::engine::{Engine, Request, VmRequirements, parse_class};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 
@@ -33,7 +33,7 @@ pub(super) struct Simulation {
     pub(super) running: usize,
     pub(super) off: usize,
     /// Labels that a host without a Node is assumed to have.
-    assumed: BTreeMap<String, String>,
+    assumed_labels: BTreeMap<String, String>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -46,12 +46,12 @@ fn invalid_object_problem(invalid: Invalid) -> Problem {
 /// Returns the labels that VMs select and that only KubeVirt's node labeller sets. Hosts without a Node are assumed
 /// to have these labels.
 fn assumed_labels<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
-    let by_labeller = |key: &&String| {
+    let is_set_by_node_labeller = |key: &&String| {
         key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(".node.kubevirt.io"))
     };
-    let asked = launchers.flat_map(|launcher| launcher.node_selector.iter());
-    asked
-        .filter(|(key, _)| by_labeller(key))
+    let selectors = launchers.flat_map(|launcher| launcher.node_selector.iter());
+    selectors
+        .filter(|(key, _)| is_set_by_node_labeller(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }
@@ -60,7 +60,7 @@ fn assumed_labels<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap
 const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
 
 impl Simulation {
-    pub(super) fn build(fleet: &Fleet, more: Option<Fixed<'_>>) -> Self {
+    pub(super) fn build(fleet: &Fleet, addition: Option<HostAddition<'_>>) -> Self {
         let launchers = parallel::map(&fleet.machines, |machine| {
             predict(&machine.machine, &fleet.configuration, &fleet.objects)
         });
@@ -69,7 +69,7 @@ impl Simulation {
         for (name, labels) in &fleet.objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
-        simulation.assumed = assumed_labels(launchers.iter().flatten());
+        simulation.assumed_labels = assumed_labels(launchers.iter().flatten());
         let hosts = parallel::map(fleet.infra_nodes.iter(), |(name, infra)| {
             let node = fleet.nodes.get(name);
             let mut problems = Vec::new();
@@ -77,32 +77,36 @@ impl Simulation {
         });
         for (facts, has_node, problems) in hosts {
             simulation.problems.extend(problems);
-            simulation.host(fleet, facts, has_node);
+            simulation.add_host(fleet, facts, has_node);
         }
-        if let Some(more) = more {
-            simulation.add_hosts(fleet, &more);
+        if let Some(addition) = addition {
+            simulation.add_copied_hosts(fleet, &addition);
         }
-        let with_pod = simulation.pods(fleet);
-        simulation.unknown_allocations(fleet);
+        let machines_with_pod = simulation.add_pods(fleet);
+        simulation.report_unknown_allocations(fleet);
         for (machine, launcher) in fleet.machines.iter().zip(launchers) {
             let key = (machine.machine.namespace.clone(), machine.machine.name.clone());
-            if with_pod.contains(&key) {
+            if machines_with_pod.contains(&key) {
                 continue;
             }
-            if machine.is_on { simulation.machine(machine, launcher) } else { simulation.off += 1 }
+            if machine.is_on {
+                simulation.add_machine(machine, launcher)
+            } else {
+                simulation.off += 1
+            }
         }
         simulation
     }
 
-    fn host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
+    fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
         let mut facts = match facts {
             Ok(facts) => facts,
             Err(problem) => return self.problems.push(problem),
         };
         if !has_node {
-            facts.labels.extend(self.assumed.clone());
+            facts.labels.extend(self.assumed_labels.clone());
         }
-        let class = self.class(&fleet.profiles, &facts);
+        let class = self.resolve_class(&fleet.profiles, &facts);
         let object = format!("Node {}", facts.name);
         if let Err(invalid) = self.engine.set_host(facts, class) {
             let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
@@ -112,7 +116,11 @@ impl Simulation {
 
     /// Returns the class of the profile with the highest priority that selects the host. Returns the default class if
     /// no profile selects the host, or if several profiles have that priority; the latter is added to the problems.
-    fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &ReportedHost) -> Class {
+    fn resolve_class(
+        &mut self,
+        profiles: &BTreeMap<String, HostProfile>,
+        facts: &ReportedHost,
+    ) -> Class {
         let selecting = || profiles.values().filter(|profile| profile.selects(&facts.labels));
         let Some(highest) = selecting().map(|profile| profile.spec.priority).max() else {
             return Class::default();
@@ -137,12 +145,12 @@ impl Simulation {
     }
 
     /// Adds copies of a host to the engine, without pods.
-    fn add_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
-        let Some(like) = more.template_host(fleet) else { return };
-        let node = like.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
-        for number in 1..=more.count {
-            let name = format!("{}-{number}", more.name);
-            let mut infra = like.clone();
+    fn add_copied_hosts(&mut self, fleet: &Fleet, addition: &HostAddition<'_>) {
+        let Some(template) = addition.template_host(fleet) else { return };
+        let node = template.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
+        for number in 1..=addition.count {
+            let name = format!("{}-{number}", addition.name);
+            let mut infra = template.clone();
             infra.metadata.name = Some(name.clone());
             if let Some(status) = &mut infra.status {
                 status.allocations.clear();
@@ -162,13 +170,13 @@ impl Simulation {
                 node
             });
             let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);
-            self.host(fleet, facts, node.is_some());
+            self.add_host(fleet, facts, node.is_some());
         }
     }
 
     /// Adds the existing pods to the engine. Returns namespace and name of the VMs of these pods.
-    fn pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
-        let mut of_vms = BTreeSet::new();
+    fn add_pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
+        let mut machines_with_pod = BTreeSet::new();
         for pod in fleet.pods.values() {
             let existing = match ExistingPod::read(pod) {
                 Ok(existing) => existing,
@@ -186,16 +194,16 @@ impl Simulation {
             let name = vm.unwrap_or(&existing.name);
             let name = format!("{}/{name}", existing.namespace);
             if let Some(vm) = vm {
-                of_vms.insert((existing.namespace.clone(), vm.clone()));
+                machines_with_pod.insert((existing.namespace.clone(), vm.clone()));
             }
-            self.pod(pod, existing, name);
+            self.add_pod(pod, existing, name);
         }
-        of_vms
+        machines_with_pod
     }
 
     /// Adds a pod to the engine. `name` is the name that the plan shows: that of the VM if the pod belongs to a VM,
     /// because users know that name.
-    fn pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
+    fn add_pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
             existing.pod.uid.clone_from(&object);
@@ -203,9 +211,9 @@ impl Simulation {
         let is_vm = existing.vmi_uid.is_some();
         let is_pinned = existing.pod.has_exclusive_cpus();
         let is_emulated = existing.pod.is_emulated();
-        let needs = Needs { is_vm, is_emulated, is_pinned, ..Needs::default() };
+        let needs = VmRequirements { is_vm, is_emulated, is_pinned, ..VmRequirements::default() };
         let parts = PodSpecParts::from_pod(pod, &existing.pod);
-        let request = match self.engine.request(&parts, needs) {
+        let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
@@ -224,14 +232,14 @@ impl Simulation {
         let Some(id) = self.engine.host(host) else { return };
         self.running += usize::from(is_vm);
         self.names.insert(existing.pod.uid.clone(), name);
-        if let Err(reason) = self.engine.bound(&request, id) {
+        if let Err(reason) = self.engine.add_bound_pod(&request, id) {
             let message = format!("is already there, but the rules would not allow it: {reason}");
             self.problems.push(Problem::new(object, "spec.nodeName", host, message));
         }
     }
 
     /// Reports allocations in InfraNodes that belong to no known pod. Does nothing if the input contains no pods.
-    fn unknown_allocations(&mut self, fleet: &Fleet) {
+    fn report_unknown_allocations(&mut self, fleet: &Fleet) {
         if fleet.pods.is_empty() {
             return;
         }
@@ -239,9 +247,9 @@ impl Simulation {
         for facts in hosts {
             for allocation in &facts.allocations {
                 if self.engine.host_of_pod(&allocation.uid).is_none() {
-                    let named = allocation.name.as_deref().unwrap_or("no name");
+                    let pod_name = allocation.name.as_deref().unwrap_or("no name");
                     let message = format!(
-                        "({named}) is not in the list of pods; its resources count as allocated"
+                        "({pod_name}) is not in the list of pods; its resources count as allocated"
                     );
                     let object = format!("InfraNode {}", facts.name);
                     let field = "status.allocations[].podUID";
@@ -251,7 +259,7 @@ impl Simulation {
         }
     }
 
-    fn machine(&mut self, machine: &FleetMachine, launcher: Result<Launcher, Invalid>) {
+    fn add_machine(&mut self, machine: &FleetMachine, launcher: Result<Launcher, Invalid>) {
         let launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
@@ -272,7 +280,7 @@ impl Simulation {
             spread: &launcher.spread,
             containers: &pod,
         };
-        let request = match self.engine.request(&parts, needs) {
+        let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
                 let object = machine.machine.object.clone();
@@ -284,25 +292,25 @@ impl Simulation {
         let Some(host) = host else { return self.pending.push(PendingVm { name, request }) };
         self.running += 1;
         self.names.insert(name.clone(), name);
-        if let Err(reason) = self.engine.bound(&request, host) {
+        if let Err(reason) = self.engine.add_bound_pod(&request, host) {
             let message = format!("is already there, but the rules would not allow it: {reason}");
             let object = machine.machine.object.clone();
             self.problems.push(Problem::new(object, "status.nodeName", "", message));
         }
     }
 
-    fn compute_needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> Needs {
+    fn compute_needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> VmRequirements {
         let guest = Guest {
             memory: launcher.guest_memory,
             is_dedicated: launcher.is_dedicated,
-            is_mapped: launcher.numa_passthrough,
+            has_numa_passthrough: launcher.numa_passthrough,
         };
         let class = machine.class.as_deref().and_then(parse_class);
-        let needs = Needs::of_vm(&launcher.pod, &guest, class);
+        let needs = VmRequirements::for_vm(&launcher.pod, &guest, class);
         if let Some(other) = machine.class.as_deref().filter(|_| class.is_none()) {
-            let by_requests = needs.class;
+            let derived_class = needs.class;
             let message =
-                format!("must be Performance, Density or Standard; treated as {by_requests:?}");
+                format!("must be Performance, Density or Standard; treated as {derived_class:?}");
             let field = format!("metadata.annotations[{CLASS_LABEL}]");
             self.problems.push(Problem::new(&machine.machine.object, field, other, message));
         }

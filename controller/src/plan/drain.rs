@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::build::{PendingVm, Simulation};
-use super::unplaced::{Unplaced, explain};
+use super::unplaced::{UnplacedVm, explain};
 use crate::fleet::Fleet;
 
 /// Result of the drain check.
@@ -18,7 +18,7 @@ pub struct Drain {
     /// VMs that can be moved, with their target hosts.
     pub moved: Vec<Moved>,
     /// VMs that cannot be moved, and the reasons.
-    pub stuck: Vec<Unplaced>,
+    pub stuck: Vec<UnplacedVm>,
     /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
     pub unknown: Vec<String>,
 }
@@ -45,20 +45,27 @@ pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &
     let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };
     drain.is_known = true;
-    let reported =
-        simulation.engine.facts(from).map(|facts| facts.allocations.clone()).unwrap_or_default();
+    let reported = simulation
+        .engine
+        .reported_host(from)
+        .map(|facts| facts.allocations.clone())
+        .unwrap_or_default();
     for allocation in reported {
         if simulation.engine.host_of_pod(&allocation.uid).is_none() {
             drain.unknown.push(allocation.name.unwrap_or(allocation.uid));
         }
     }
-    let mut leaving: Vec<_> =
-        simulation.engine.on(from).filter(|request| request.needs().is_vm).cloned().collect();
+    let mut vms_to_move: Vec<_> = simulation
+        .engine
+        .pods_on_host(from)
+        .filter(|request| request.vm_requirements().is_vm)
+        .cloned()
+        .collect();
     // The largest VMs are moved first, because the fewest hosts have enough resources for them.
-    leaving.sort_by_key(|request| {
+    vms_to_move.sort_by_key(|request| {
         (std::cmp::Reverse(request.pod().requests().cpu_millis), request.uid().to_owned())
     });
-    for request in leaving {
+    for request in vms_to_move {
         let uid = request.uid().to_owned();
         let vm = simulation.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
         // During the migration the VM is on both hosts: its source pod still counts for all rules about other pods.
@@ -68,14 +75,14 @@ pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &
         match simulation.engine.place(&target, Some(&others)) {
             Some(host) => {
                 simulation.engine.remove(&uid);
-                let host = simulation.engine.facts(host).map(|facts| facts.name.clone());
+                let host = simulation.engine.reported_host(host).map(|facts| facts.name.clone());
                 drain.moved.push(Moved { vm, host: host.unwrap_or_default() });
             }
             None => {
-                let mut why =
+                let mut unplaced =
                     explain(fleet, &simulation.engine, &PendingVm { name: vm, request: target });
-                why.refused.retain(|refused| refused.example != name || refused.hosts > 1);
-                drain.stuck.push(why);
+                unplaced.refused.retain(|refused| refused.example != name || refused.hosts > 1);
+                drain.stuck.push(unplaced);
             }
         }
     }

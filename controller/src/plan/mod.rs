@@ -2,26 +2,26 @@
 //! are plain data.
 
 mod add;
+mod addition;
 mod build;
 mod drain;
-mod enough;
-mod placed;
+mod placed_vm;
 mod request;
 mod result;
-mod scope;
 mod table;
+mod topology_scope;
 mod unplaced;
 mod usage;
 
 pub use add::{Add, ParseAddError};
+pub use addition::Added;
 pub use drain::{Drain, Moved};
-pub use enough::Added;
-pub use placed::Placed;
+pub use placed_vm::PlacedVm;
 pub use request::VmRequest;
 pub use result::{Options, Plan};
 pub use table::render;
-pub use unplaced::{Refused, Unplaced};
-pub use usage::{HostUsage, Part, ZoneUsage};
+pub use unplaced::{Refusal, UnplacedVm};
+pub use usage::{HostUsage, ResourceUsage, ZoneUsage};
 
 use build::Simulation;
 
@@ -36,26 +36,26 @@ pub fn plan(fleet: &Fleet, options: &Options) -> Plan {
         off: simulation.off,
         ignored: fleet.ignored.clone(),
         tenants: fleet.tenants.clone(),
-        machine_deployments: fleet.created.clone(),
+        machine_deployments: fleet.machine_counts.clone(),
         ..Plan::default()
     };
     let pending = std::mem::take(&mut simulation.pending);
-    let mut left = Vec::new();
+    let mut unplaced_vms = Vec::new();
     for vm in &pending {
         match simulation.engine.place(&vm.request, None) {
-            Some(host) => plan.placed.push(simulation.placed(vm, host)),
-            None => left.push(vm),
+            Some(host) => plan.placed.push(simulation.placed_vm(vm, host)),
+            None => unplaced_vms.push(vm),
         }
     }
-    plan.unplaced = unplaced::explain_all(fleet, &simulation.engine, &left);
+    plan.unplaced = unplaced::explain_all(fleet, &simulation.engine, &unplaced_vms);
     if let Some(add) = &options.add {
         plan.added =
-            Some(enough::simulate_addition(fleet, add, plan.placed.len() + plan.unplaced.len()));
+            Some(addition::simulate_addition(fleet, add, plan.placed.len() + plan.unplaced.len()));
     }
     if let Some(host) = &options.drain {
         plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host));
     }
-    plan.hosts = usage::all(&simulation.engine);
+    plan.hosts = usage::host_usages(&simulation.engine);
     plan.problems = std::mem::take(&mut simulation.problems);
     plan
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::add::Add;
+use super::addition::Added;
 use super::drain::Drain;
-use super::enough::Added;
-use super::placed::Placed;
-use super::unplaced::Unplaced;
+use super::placed_vm::PlacedVm;
+use super::unplaced::UnplacedVm;
 use super::usage::HostUsage;
-use crate::fleet::{Created, Tenant};
+use crate::fleet::{MachineCounts, PlannedTenant};
 use berth_api::Problem;
 
 /// Options of a plan, which select additional checks.
@@ -34,14 +34,14 @@ pub struct Plan {
     pub off: usize,
     /// Tenants with their planned networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<PlannedTenant>,
     /// MachineDeployments, each with the numbers of its existing and desired machines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub machine_deployments: Vec<Created>,
+    pub machine_deployments: Vec<MachineCounts>,
     /// VMs that would get a host, in the order of placement.
-    pub placed: Vec<Placed>,
+    pub placed: Vec<PlacedVm>,
     /// VMs that would get no host, each with the reasons.
-    pub unplaced: Vec<Unplaced>,
+    pub unplaced: Vec<UnplacedVm>,
     /// Result of the drain check, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use berth_api::Bytes;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::text::{printable, push_line, wrap};
 
+use super::addition::Added;
 use super::drain::Drain;
-use super::enough::Added;
-use super::placed::Placed;
+use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
-use super::unplaced::Unplaced;
-use super::usage::{HostUsage, Part};
-use crate::fleet::{Created, Tenant};
+use super::unplaced::UnplacedVm;
+use super::usage::{HostUsage, ResourceUsage};
+use crate::fleet::{MachineCounts, PlannedTenant};
 
 const WIDTH: usize = 80;
 const BAR_WIDTH: usize = 20;
@@ -24,11 +24,11 @@ const MAX_LINES: usize = 40;
 #[must_use]
 pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     let mut out = String::new();
-    hosts(&mut out, plan, style, all);
-    deployments(&mut out, plan, style);
-    vms(&mut out, plan, style, all);
+    write_hosts(&mut out, plan, style, all);
+    write_deployments(&mut out, plan, style);
+    write_vms(&mut out, plan, style, all);
     for unplaced in &plan.unplaced {
-        refused(&mut out, unplaced, style, "does not fit");
+        write_unplaced(&mut out, unplaced, style, "does not fit");
     }
     if let Some(drain) = &plan.drain {
         write_drain(&mut out, drain, style);
@@ -37,9 +37,9 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
         write_added(&mut out, added, style);
     }
     if !plan.problems.is_empty() {
-        heading(&mut out, style, "Problems");
+        write_heading(&mut out, style, "Problems");
         for problem in &plan.problems {
-            paragraph(&mut out, "  ", &style.warning("! "), 2, &problem.to_string());
+            write_paragraph(&mut out, "  ", &style.warning("! "), 2, &problem.to_string());
         }
     }
     if !plan.ignored.is_empty() {
@@ -47,39 +47,38 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
             plan.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let text = format!("Ignored: {}", kinds.join(", "));
         out.push('\n');
-        paragraph(&mut out, "", "", 0, &text);
+        write_paragraph(&mut out, "", "", 0, &text);
     }
     out
 }
 
-fn heading(out: &mut String, style: Style, text: &str) {
+fn write_heading(out: &mut String, style: Style, text: &str) {
     if !out.is_empty() {
         out.push('\n');
     }
-    line(out, &style.title(text), "");
+    push_line(out, &style.title(text), "");
 }
 
-/// Appends a wrapped text. The first line starts with `mark`, which is `width` columns wide; the other lines are
+/// Appends a wrapped text. The first line starts with `bullet`, which is `bullet_width` columns wide; the other lines are
 /// indented by as many columns.
-fn paragraph(out: &mut String, indent: &str, mark: &str, width: usize, text: &str) {
-    let room = WIDTH.saturating_sub(indent.len() + width);
-    for (at, part) in wrap(&printable(text), room).iter().enumerate() {
-        let first = if at == 0 { mark.to_owned() } else { " ".repeat(width) };
-        line(out, &format!("{indent}{first}"), part);
+fn write_paragraph(out: &mut String, indent: &str, bullet: &str, bullet_width: usize, text: &str) {
+    let available_width = WIDTH.saturating_sub(indent.len() + bullet_width);
+    for (at, part) in wrap(&printable(text), available_width).iter().enumerate() {
+        let first = if at == 0 { bullet.to_owned() } else { " ".repeat(bullet_width) };
+        push_line(out, &format!("{indent}{first}"), part);
     }
 }
 
-fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
-    let sum = |of: fn(&HostUsage) -> Part| {
-        plan.hosts.iter().map(of).fold(Part::default(), |sum, part| Part {
+fn write_hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
+    let sum = |usage_of: fn(&HostUsage) -> ResourceUsage| {
+        plan.hosts.iter().map(usage_of).fold(ResourceUsage::default(), |sum, part| ResourceUsage {
             used: sum.used.saturating_add(part.used),
             total: sum.total.saturating_add(part.total),
         })
     };
     let cpus = sum(|host| {
-        host.zones.iter().map(|zone| zone.cpus).fold(Part::default(), |sum, zone| Part {
-            used: sum.used + zone.used,
-            total: sum.total + zone.total,
+        host.zones.iter().map(|zone| zone.cpus).fold(ResourceUsage::default(), |sum, zone| {
+            ResourceUsage { used: sum.used + zone.used, total: sum.total + zone.total }
         })
     });
     let title = format!(
@@ -88,13 +87,13 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
         if plan.hosts.len() == 1 { "" } else { "s" },
         cpus.used,
         cpus.total,
-        bytes(sum(|host| host.hugepages).used),
-        bytes(sum(|host| host.hugepages).total),
-        bytes(sum(|host| host.memory).used),
-        bytes(sum(|host| host.memory).total),
+        format_bytes(sum(|host| host.hugepages).used),
+        format_bytes(sum(|host| host.hugepages).total),
+        format_bytes(sum(|host| host.memory).used),
+        format_bytes(sum(|host| host.memory).total),
     );
     for part in wrap(&title, WIDTH) {
-        line(out, &style.title(&part), "");
+        push_line(out, &style.title(&part), "");
     }
     let shown = if all { plan.hosts.len() } else { plan.hosts.len().min(MAX_LINES) };
     let width =
@@ -103,36 +102,36 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     if shown > 0 {
         let head =
             format!("  {:width$} {:>4}  {:30} {}", "HOST", "ZONE", "PINNED CPUS", "HUGE PAGES");
-        line(out, &style.heading(head.trim_end()), "");
+        push_line(out, &style.heading(head.trim_end()), "");
     }
     for host in plan.hosts.iter().take(shown) {
         let mut name = truncate(&host.name, width);
         for zone in &host.zones {
             let pages = match zone.hugepages {
-                Some(pages) if pages.total > 0 => part_of(pages, style, bytes),
+                Some(pages) if pages.total > 0 => format_usage(pages, style, format_bytes),
                 Some(_) => "none".to_owned(),
                 None if host.hugepages.total > 0 && !name.trim().is_empty() => {
-                    format!("{} (host)", part_of(host.hugepages, style, bytes))
+                    format!("{} (host)", format_usage(host.hugepages, style, format_bytes))
                 }
                 None => String::new(),
             };
             let cpus = if zone.cpus.total == 0 {
                 "none".to_owned()
             } else {
-                part_of(zone.cpus, style, |count| count.to_string())
+                format_usage(zone.cpus, style, |count| count.to_string())
             };
-            let padding = " ".repeat(30_usize.saturating_sub(columns(&cpus)));
-            line(out, &format!("  {name:width$} {:>4}  {cpus}{padding} ", zone.id), &pages);
+            let padding = " ".repeat(30_usize.saturating_sub(visible_width(&cpus)));
+            push_line(out, &format!("  {name:width$} {:>4}  {cpus}{padding} ", zone.id), &pages);
             name = String::new();
         }
     }
     if shown < plan.hosts.len() {
-        line(out, &format!("  and {} more; --all shows them", plan.hosts.len() - shown), "");
+        push_line(out, &format!("  and {} more; --all shows them", plan.hosts.len() - shown), "");
     }
 }
 
 /// Formats the used and the total amount of a resource with a bar, such as `#####----- 12/44`.
-fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
+fn format_usage(part: ResourceUsage, style: Style, show: impl Fn(u64) -> String) -> String {
     let filled =
         part.used.min(part.total).saturating_mul(BAR_WIDTH as u64 / 2).div_ceil(part.total.max(1));
     let filled = usize::try_from(filled).unwrap_or(BAR_WIDTH / 2);
@@ -144,7 +143,7 @@ fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
 }
 
 /// Returns the number of columns that a text takes on a terminal; ANSI escape sequences take none.
-fn columns(text: &str) -> usize {
+fn visible_width(text: &str) -> usize {
     let mut count = 0;
     let mut inside = false;
     for letter in text.chars() {
@@ -158,7 +157,7 @@ fn columns(text: &str) -> usize {
     count
 }
 
-fn bytes(count: u64) -> String {
+fn format_bytes(count: u64) -> String {
     if count == 0 { "0".to_owned() } else { Bytes(count).human() }
 }
 
@@ -171,12 +170,12 @@ fn truncate(text: &str, width: usize) -> String {
     format!("{start}..")
 }
 
-fn deployments(out: &mut String, plan: &Plan, style: Style) {
+fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
     if !plan.tenants.is_empty() {
-        heading(out, style, "Tenants");
+        write_heading(out, style, "Tenants");
     }
     for tenant in &plan.tenants {
-        let Tenant { name, namespace, network, vlan, vni, hosts } = tenant;
+        let PlannedTenant { name, namespace, network, vlan, vni, hosts } = tenant;
         let id =
             vlan.map(|vlan| format!("VLAN {vlan}")).or_else(|| vni.map(|vni| format!("VNI {vni}")));
         let text = match (network, id) {
@@ -185,30 +184,32 @@ fn deployments(out: &mut String, plan: &Plan, style: Style) {
             }
             _ => format!("{name}: namespace {namespace}, no tenant network"),
         };
-        paragraph(out, "  ", "", 0, &text);
+        write_paragraph(out, "  ", "", 0, &text);
     }
     if plan.machine_deployments.is_empty() {
         return;
     }
-    heading(out, style, "Machines");
+    write_heading(out, style, "Machines");
     for created in &plan.machine_deployments {
-        let Created { machine_deployment, wanted, there, .. } = created;
-        let text = match wanted.saturating_sub(*there) {
-            0 => format!("{machine_deployment}: {there} of {wanted} there"),
-            more => {
-                format!("{machine_deployment}: {there} of {wanted} exist, {more} would be created")
+        let MachineCounts { machine_deployment, wanted, there: existing, .. } = created;
+        let text = match wanted.saturating_sub(*existing) {
+            0 => format!("{machine_deployment}: {existing} of {wanted} there"),
+            missing => {
+                format!(
+                    "{machine_deployment}: {existing} of {wanted} exist, {missing} would be created"
+                )
             }
         };
-        paragraph(out, "  ", "", 0, &text);
+        write_paragraph(out, "  ", "", 0, &text);
     }
 }
 
-fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
+fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     let mut text =
         format!("{} VM{} placed", plan.placed.len(), if plan.placed.len() == 1 { "" } else { "s" });
-    for (count, what) in [(plan.running, "running already"), (plan.off, "switched off")] {
+    for (count, state) in [(plan.running, "running already"), (plan.off, "switched off")] {
         if count > 0 {
-            text = format!("{text}, {count} {what}");
+            text = format!("{text}, {count} {state}");
         }
     }
     let count = plan.unplaced.len();
@@ -217,15 +218,15 @@ fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
         1 => format!("{text}, 1 does not fit"),
         _ => format!("{text}, {count} do not fit"),
     };
-    heading(out, style, &text);
+    write_heading(out, style, &text);
     let shown = if all { plan.placed.len() } else { plan.placed.len().min(MAX_LINES) };
     if shown == 0 {
         return;
     }
     let head = format!("  {:30} {:>5} {:>14}  {:16} {}", "VM", "CPUS", "MEMORY", "HOST", "ZONE");
-    line(out, &style.heading(&head), "");
+    push_line(out, &style.heading(&head), "");
     for placed in plan.placed.iter().take(shown) {
-        placed_vm(out, placed);
+        write_placed_vm(out, placed);
     }
     if shown < plan.placed.len() {
         let mut rest: BTreeMap<&str, usize> = BTreeMap::new();
@@ -237,31 +238,31 @@ fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
             plan.placed.len() - shown,
             rest.len()
         );
-        paragraph(out, "  ", "", 0, &text);
+        write_paragraph(out, "  ", "", 0, &text);
     }
 }
 
-fn placed_vm(out: &mut String, placed: &Placed) {
+fn write_placed_vm(out: &mut String, placed: &PlacedVm) {
     let zones: Vec<String> = placed.zones.iter().map(u32::to_string).collect();
     let zones = if zones.is_empty() { "any".to_owned() } else { zones.join(",") };
     let VmRequest { memory, hugepages, page_size, .. } = &placed.wants;
     let memory = match page_size {
-        Some(size) => format!("{} in {size}", bytes(*hugepages)),
-        None => bytes(*memory),
+        Some(size) => format!("{} in {size}", format_bytes(*hugepages)),
+        None => format_bytes(*memory),
     };
     let text = format!(
         "  {:30} {:>5} {:>14}  {:16} {zones}",
         truncate(&placed.vm, 30),
-        cpus(&placed.wants),
+        format_cpus(&placed.wants),
         memory,
         truncate(&placed.host, 16)
     );
-    line(out, &text, "");
+    push_line(out, &text, "");
 }
 
 /// Formats the CPUs of a VM: the number of exclusive CPUs, or the request for shared CPUs if there are no exclusive
 /// CPUs.
-fn cpus(wants: &VmRequest) -> String {
+fn format_cpus(wants: &VmRequest) -> String {
     if wants.pinned_cpus > 0 {
         wants.pinned_cpus.to_string()
     } else if wants.cpu_millis.is_multiple_of(1000) {
@@ -271,20 +272,24 @@ fn cpus(wants: &VmRequest) -> String {
     }
 }
 
-fn refused(out: &mut String, unplaced: &Unplaced, style: Style, what: &str) {
-    heading(out, style, &format!("{} {what}", printable(&unplaced.vm)));
+fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict: &str) {
+    write_heading(out, style, &format!("{} {verdict}", printable(&unplaced.vm)));
     let wants = &unplaced.wants;
-    let own = if wants.pinned_cpus > 0 { " exclusive" } else { "" };
+    let exclusive = if wants.pinned_cpus > 0 { " exclusive" } else { "" };
     let text = match &wants.page_size {
         Some(size) => format!(
-            "It requests {}{own} CPUs, {} in pages of {size} and {} of other memory.",
-            cpus(wants),
-            bytes(wants.hugepages),
-            bytes(wants.memory)
+            "It requests {}{exclusive} CPUs, {} in pages of {size} and {} of other memory.",
+            format_cpus(wants),
+            format_bytes(wants.hugepages),
+            format_bytes(wants.memory)
         ),
-        None => format!("It requests {}{own} CPUs and {}.", cpus(wants), bytes(wants.memory)),
+        None => format!(
+            "It requests {}{exclusive} CPUs and {}.",
+            format_cpus(wants),
+            format_bytes(wants.memory)
+        ),
     };
-    paragraph(out, "  ", "", 0, &text);
+    write_paragraph(out, "  ", "", 0, &text);
     for one in &unplaced.refused {
         let hosts =
             if one.hosts == 1 { "1 host".to_owned() } else { format!("{} hosts", one.hosts) };
@@ -293,21 +298,21 @@ fn refused(out: &mut String, unplaced: &Unplaced, style: Style, what: &str) {
         } else {
             format!("{hosts}: {}. {}: {}", one.reason, one.example, one.detail)
         };
-        paragraph(out, "  ", &style.format_failure("x "), 2, &text);
+        write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     if !unplaced.remedy.is_empty() {
-        paragraph(out, "  ", &style.format_success("> "), 2, &unplaced.remedy);
+        write_paragraph(out, "  ", &style.format_success("> "), 2, &unplaced.remedy);
     }
 }
 
 fn write_drain(out: &mut String, drain: &Drain, style: Style) {
     let host = printable(&drain.host);
     if !drain.is_known {
-        heading(out, style, &format!("there is no host {host}"));
+        write_heading(out, style, &format!("there is no host {host}"));
         return;
     }
-    let answer = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
-    heading(out, style, &format!("{host} {answer}"));
+    let verdict = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
+    write_heading(out, style, &format!("{host} {verdict}"));
     let count = drain.moved.len();
     if count > 0 {
         let mut by_host: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -315,25 +320,25 @@ fn write_drain(out: &mut String, drain: &Drain, style: Style) {
             by_host.entry(&moved.host).or_default().push(&moved.vm);
         }
         for (host, vms) in by_host {
-            paragraph(out, "  ", "", 0, &format!("to {host}: {}", vms.join(", ")));
+            write_paragraph(out, "  ", "", 0, &format!("to {host}: {}", vms.join(", ")));
         }
     } else if drain.is_possible() {
-        line(out, "  no VM is on it", "");
+        push_line(out, "  no VM is on it", "");
     }
     for name in &drain.unknown {
         let text = format!(
             "{name} has CPUs or pages there, and is missing from the input: it cannot be moved"
         );
-        paragraph(out, "  ", &style.format_failure("x "), 2, &text);
+        write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     for stuck in &drain.stuck {
-        refused(out, stuck, style, "cannot leave");
+        write_unplaced(out, stuck, style, "cannot leave");
     }
 }
 
 fn write_added(out: &mut String, added: &Added, style: Style) {
-    let Some(like) = &added.like else {
-        heading(
+    let Some(template) = &added.like else {
+        write_heading(
             out,
             style,
             "Nothing was added: --add names neither a host nor a profile with hosts",
@@ -342,16 +347,16 @@ fn write_added(out: &mut String, added: &Added, style: Style) {
     };
     let text = match (added.count, added.enough) {
         (_, Some(0)) => "Everything fits without more hosts".to_owned(),
-        (_, Some(1)) => format!("1 more host like {like} is enough"),
-        (_, Some(enough)) => format!("{enough} more hosts like {like} are enough"),
-        (_, None) => format!("No number of hosts like {like} is enough"),
+        (_, Some(1)) => format!("1 more host like {template} is enough"),
+        (_, Some(required)) => format!("{required} more hosts like {template} are enough"),
+        (_, None) => format!("No number of hosts like {template} is enough"),
     };
-    let counted = match added.count {
+    let shown_note = match added.count {
         0 => String::new(),
         1 => "  (shown with 1)".to_owned(),
         count => format!("  (shown with {count})"),
     };
-    heading(out, style, &format!("{text}{counted}"));
+    write_heading(out, style, &format!("{text}{shown_note}"));
 }
 
 #[cfg(test)]
@@ -360,7 +365,9 @@ mod tests {
 
     #[test]
     fn bars_never_exceed_their_width() {
-        let bar = |used, total| part_of(Part { used, total }, Style::Plain, |n| n.to_string());
+        let bar = |used, total| {
+            format_usage(ResourceUsage { used, total }, Style::Plain, |n| n.to_string())
+        };
         assert_eq!(bar(0, 44), "---------- 0/44");
         assert_eq!(bar(1, 44), "#--------- 1/44");
         assert_eq!(bar(44, 44), "########## 44/44");
@@ -369,7 +376,7 @@ mod tests {
 
     #[test]
     fn styled_text_is_as_wide_as_plain_text() {
-        assert_eq!(columns(&Style::Coloured.format_success("abc")), 3);
-        assert_eq!(columns("made"), 4);
+        assert_eq!(visible_width(&Style::Coloured.format_success("abc")), 3);
+        assert_eq!(visible_width("made"), 4);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::build::PendingVm;
 use super::request::VmRequest;
-use super::scope;
+use super::topology_scope;
 use crate::fleet::Fleet;
 use berth_kubelet_admission::{State, TopologyPolicy};
 use berth_placement::engine::{Engine, Reason, Request, RequestClassKey};
@@ -17,13 +17,13 @@ use berth_placement::rules;
 /// A VM that fits on no host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Unplaced {
+pub struct UnplacedVm {
     /// Namespace and name of the VM.
     pub vm: String,
     /// Resources that the VM requests.
     pub wants: VmRequest,
     /// Reasons why hosts refuse the VM, the most frequent reason first; each host is counted for one reason.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<Refusal>,
     /// Suggested remedy, as a sentence for the user.
     pub remedy: String,
 }
@@ -31,7 +31,7 @@ pub struct Unplaced {
 /// Hosts that refuse the VM for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Refused {
+pub struct Refusal {
     /// Short text of the reason.
     pub reason: String,
     /// Number of these hosts.
@@ -44,30 +44,34 @@ pub struct Refused {
 
 /// Explains why each pending VM fits on no host, after all other VMs have been placed. VMs of the same request class
 /// share an explanation.
-pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, pending: &[&PendingVm]) -> Vec<Unplaced> {
-    let mut known: HashMap<&RequestClassKey, Unplaced> = HashMap::new();
+pub(super) fn explain_all(
+    fleet: &Fleet,
+    engine: &Engine,
+    pending: &[&PendingVm],
+) -> Vec<UnplacedVm> {
+    let mut known: HashMap<&RequestClassKey, UnplacedVm> = HashMap::new();
     let mut all = Vec::with_capacity(pending.len());
     for vm in pending {
         let Some(kind) = engine.class_key(&vm.request) else {
             all.push(explain(fleet, engine, vm));
             continue;
         };
-        let answer = known.entry(kind).or_insert_with(|| explain(fleet, engine, vm));
-        all.push(Unplaced { vm: vm.name.clone(), ..answer.clone() });
+        let explanation = known.entry(kind).or_insert_with(|| explain(fleet, engine, vm));
+        all.push(UnplacedVm { vm: vm.name.clone(), ..explanation.clone() });
     }
     all
 }
 
 /// Explains why one VM fits on no host.
-pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplaced {
+pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> UnplacedVm {
     let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
     let mut reasons = Vec::new();
     for (host, facts) in engine.hosts() {
         let Some(reason) = engine.rejection_reasons(&vm.request, host).into_iter().next() else {
             continue;
         };
-        let short = reason.summary().into_owned();
-        let entry = by_reason.entry(short).or_default();
+        let summary = reason.summary().into_owned();
+        let entry = by_reason.entry(summary).or_default();
         entry.0 += 1;
         let free = free_cpus(engine.state(host));
         if entry.2.is_empty() || entry.1 < free {
@@ -76,12 +80,12 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
         }
         reasons.push((reason, host, facts.name.clone()));
     }
-    let mut refused: Vec<Refused> = by_reason
+    let mut refused: Vec<Refusal> = by_reason
         .into_iter()
-        .map(|(reason, (hosts, _, example, detail))| Refused { reason, hosts, example, detail })
+        .map(|(reason, (hosts, _, example, detail))| Refusal { reason, hosts, example, detail })
         .collect();
     refused.sort_by(|a, b| b.hosts.cmp(&a.hosts).then_with(|| a.reason.cmp(&b.reason)));
-    Unplaced {
+    UnplacedVm {
         vm: vm.name.clone(),
         wants: VmRequest::from_request(&vm.request),
         remedy: remedy(fleet, engine, &vm.request, &reasons),
@@ -102,7 +106,7 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
         format!("zone {id} {} CPUs{}", zone.cpus, pages.unwrap_or_default())
     });
     let zones: Vec<String> = zones.take(8).collect();
-    let why = match (refusal.reason.as_str(), policy) {
+    let explanation = match (refusal.reason.as_str(), policy) {
         ("TopologyAffinityError", TopologyPolicy::SingleNumaNode) => {
             "no zone has all requested resources".to_owned()
         }
@@ -111,10 +115,10 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
                 "no zones have all requested resources with as few zones as possible".to_owned()
             })
         }
-        _ => refusal.plain.clone(),
+        _ => refusal.explanation.clone(),
     };
     format!(
-        "{why}; free are: {} (the kubelet would say {}, its topology policy is {policy})",
+        "{explanation}; free: {} (the kubelet would reject the pod with {}; its topology policy is {policy})",
         zones.join(", "),
         refusal.reason
     )
@@ -127,20 +131,20 @@ fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
     let zones: Vec<_> = state.free_by_zone().collect();
-    let fewest = |wanted: u64, mut amounts: Vec<u64>| {
+    let min_zones = |wanted: u64, mut amounts: Vec<u64>| {
         amounts.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0_u64;
-        let enough = amounts.iter().position(|amount| {
+        let index = amounts.iter().position(|amount| {
             sum = sum.saturating_add(*amount);
             sum >= wanted
         });
-        enough.map(|at| at + 1)
+        index.map(|at| at + 1)
     };
-    let cpus = fewest(
+    let cpus = min_zones(
         request.pinned_cpus().into(),
         zones.iter().map(|zone| zone.all_cpus.into()).collect(),
     )?;
-    let pages = fewest(wanted, zones.iter().map(|zone| zone.pages(size).1).collect())?;
+    let pages = min_zones(wanted, zones.iter().map(|zone| zone.pages(size).1).collect())?;
     (cpus != pages).then(|| {
         format!(
             "its CPUs need {cpus} zone{} and its memory {pages}, and the policy restricted wants as many of both",
@@ -165,42 +169,45 @@ fn remedy(
     request: &Request,
     reasons: &[(Reason, rules::HostId, String)],
 ) -> String {
-    let Some(nearest) = reasons.iter().map(|(reason, ..)| reason.report_rank()).min() else {
+    let Some(lowest_rank) = reasons.iter().map(|(reason, ..)| reason.report_rank()).min() else {
         return "there is no host: add InfraNodes to the input".to_owned();
     };
-    let near = || reasons.iter().filter(|(reason, ..)| reason.report_rank() == nearest);
-    let absent = near().find_map(|(reason, host, name)| match reason {
-        Reason::Rule(rules::Reason::Resources { what, .. }) if what.contains('/') => {
-            let has = engine.facts(*host)?.allocatable.extended.get(what).copied();
-            (has.unwrap_or_default() == 0).then(|| missing_resource_remedy(what, name))
+    let lowest_ranked =
+        || reasons.iter().filter(|(reason, ..)| reason.report_rank() == lowest_rank);
+    let absent = lowest_ranked().find_map(|(reason, host, name)| match reason {
+        Reason::Rule(rules::Reason::Resources { resource: what, .. }) if what.contains('/') => {
+            let allocatable = engine.reported_host(*host)?.allocatable.extended.get(what).copied();
+            (allocatable.unwrap_or_default() == 0).then(|| missing_resource_remedy(what, name))
         }
         _ => None,
     });
     if let Some(absent) = absent {
         return absent;
     }
-    if nearest <= 1 {
-        let would = |host: rules::HostId| {
-            let facts = engine.facts(host)?;
+    if lowest_rank <= 1 {
+        let check_when_empty = |host: rules::HostId| {
+            let facts = engine.reported_host(host)?;
             let empty = State::new(&Arc::clone(&facts.admission));
             Some(empty.check(request.pod()))
         };
-        let empty = near().find(|(_, host, _)| would(*host).is_some_and(|answer| answer.is_ok()));
-        return match empty {
+        let fitting_host = lowest_ranked()
+            .find(|(_, host, _)| check_when_empty(*host).is_some_and(|answer| answer.is_ok()));
+        return match fitting_host {
             Some((_, _, name)) => format!(
                 "free resources of {name}, which could run it if it were empty, or add a host like it (--add {name})"
             ),
             None => {
-                let hosts = || near().map(|(_, host, _)| *host);
+                let hosts = || lowest_ranked().map(|(_, host, _)| *host);
                 // Hosts that the scheduler's rules exclude are left out, because the kubelet's rules were not checked
                 // for them.
-                let refused = near().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
-                scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
+                let refused =
+                    lowest_ranked().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
+                topology_scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
                     .unwrap_or_else(|| too_large(engine, request, hosts()))
             }
         };
     }
-    let Some((reason, _, name)) = near().next() else { return String::new() };
+    let Some((reason, _, name)) = lowest_ranked().next() else { return String::new() };
     match reason {
         Reason::MergesPages => format!(
             "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or set another class for the VM ({})",
@@ -253,11 +260,11 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
 }
 
 /// Returns the remedy if the host lacks a resource.
-fn missing_resource_remedy(what: &str, host: &str) -> String {
-    match what.strip_prefix("devices.kubevirt.io/") {
+fn missing_resource_remedy(resource: &str, host: &str) -> String {
+    match resource.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
         None => format!(
-            "{host} has no {what}: install its device plugin, or check why the plugin offers none"
+            "{host} has no {resource}: install its device plugin, or check why the plugin offers none"
         ),
     }
 }
@@ -268,23 +275,25 @@ fn too_large(
     request: &Request,
     hosts: impl Iterator<Item = rules::HostId>,
 ) -> String {
-    let mut most: Option<(u32, &str, u32)> = None;
-    let mut why = String::new();
+    let mut largest_zone: Option<(u32, &str, u32)> = None;
+    let mut first_refusal = String::new();
     for host in hosts {
-        let Some(facts) = engine.facts(host) else { continue };
-        if why.is_empty()
+        let Some(facts) = engine.reported_host(host) else { continue };
+        if first_refusal.is_empty()
             && let Err(refusal) = State::new(&facts.admission).check(request.pod())
         {
-            why = refusal.plain;
+            first_refusal = refusal.explanation;
         }
         for zone in &facts.zones {
-            if most.is_none_or(|(cpus, ..)| cpus < zone.pinnable) {
-                most = Some((zone.pinnable, &facts.name, zone.id));
+            if largest_zone.is_none_or(|(cpus, ..)| cpus < zone.pinnable) {
+                largest_zone = Some((zone.pinnable, &facts.name, zone.id));
             }
         }
     }
-    match most.filter(|_| request.needs().is_pinned) {
-        Some((0, ..)) | None => format!("no host could take it even if it were empty: {why}"),
+    match largest_zone.filter(|_| request.vm_requirements().is_pinned) {
+        Some((0, ..)) | None => {
+            format!("no host could take it even if it were empty: {first_refusal}")
+        }
         Some((cpus, name, zone)) => format!(
             "no host could take it even if it were empty; the largest zone has {cpus} pinnable CPUs ({name}, zone \
              {zone}): make the VM smaller, or give it a larger host"

@@ -9,7 +9,7 @@ use berth_placement::rules::HostId;
 
 /// Used and total amount of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct ResourceUsage {
     /// Used amount, in the unit of the field that contains this value.
     pub used: u64,
     /// Total amount, in the same unit.
@@ -25,11 +25,11 @@ pub struct HostUsage {
     /// Number of pods on the host.
     pub pods: usize,
     /// Memory that pods request, without huge pages, in bytes.
-    pub memory: Part,
+    pub memory: ResourceUsage,
     /// Huge pages that pods request, in bytes.
-    pub hugepages: Part,
+    pub hugepages: ResourceUsage,
     /// CPU requests of pods in millicores.
-    pub cpu_millis: Part,
+    pub cpu_millis: ResourceUsage,
     /// Usage of each zone of the host.
     pub zones: Vec<ZoneUsage>,
 }
@@ -41,34 +41,34 @@ pub struct ZoneUsage {
     /// Number of the NUMA node in the kernel.
     pub id: u32,
     /// CPUs that can be allocated exclusively.
-    pub cpus: Part,
+    pub cpus: ResourceUsage,
     /// Huge pages in bytes; `None` if the kubelet does not account for huge pages by zone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hugepages: Option<Part>,
+    pub hugepages: Option<ResourceUsage>,
 }
 
 /// Returns the usage of all hosts, sorted by name.
-pub(super) fn all(engine: &Engine) -> Vec<HostUsage> {
+pub(super) fn host_usages(engine: &Engine) -> Vec<HostUsage> {
     let mut all: Vec<HostUsage> =
-        engine.hosts().map(|(id, facts)| host(engine, id, facts)).collect();
+        engine.hosts().map(|(id, facts)| host_usage(engine, id, facts)).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
-fn host(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
+fn host_usage(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
     let sum = |all: u64, more: u64| all.saturating_add(more);
     let mut usage = HostUsage {
         name: facts.name.clone(),
-        memory: Part { used: 0, total: facts.allocatable.memory },
-        hugepages: Part {
+        memory: ResourceUsage { used: 0, total: facts.allocatable.memory },
+        hugepages: ResourceUsage {
             used: 0,
             total: facts.allocatable.hugepages.values().copied().fold(0, sum),
         },
-        cpu_millis: Part { used: 0, total: facts.allocatable.cpu_millis },
-        zones: zones(engine.state(id)),
+        cpu_millis: ResourceUsage { used: 0, total: facts.allocatable.cpu_millis },
+        zones: zone_usages(engine.state(id)),
         ..HostUsage::default()
     };
-    let assumed = engine.on(id).map(|request| (request.uid(), request.pod().requests()));
+    let assumed = engine.pods_on_host(id).map(|request| (request.uid(), request.pod().requests()));
     let unknown = facts.allocations.iter().filter(|one| engine.host_of_pod(&one.uid).is_none());
     let unknown = unknown.map(|one| (one.uid.as_str(), one.requests()));
     for (_, requests) in assumed.chain(unknown) {
@@ -81,21 +81,22 @@ fn host(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
     usage
 }
 
-fn zones(state: Option<&State>) -> Vec<ZoneUsage> {
+fn zone_usages(state: Option<&State>) -> Vec<ZoneUsage> {
     let Some(state) = state else { return Vec::new() };
     let host = state.host();
-    let has_account = host.kubelet().memory_policy == berth_kubelet_admission::MemoryPolicy::Static;
+    let tracks_hugepages =
+        host.kubelet().memory_policy == berth_kubelet_admission::MemoryPolicy::Static;
     let zones = host.zone_numbers().zip(state.free_by_zone());
     zones
         .map(|(id, zone)| ZoneUsage {
             id,
-            cpus: Part {
+            cpus: ResourceUsage {
                 used: zone.all_cpus.saturating_sub(zone.cpus).into(),
                 total: zone.all_cpus.into(),
             },
-            hugepages: has_account.then(|| {
+            hugepages: tracks_hugepages.then(|| {
                 let (free, total) = zone.all_pages();
-                Part { used: total.saturating_sub(free), total }
+                ResourceUsage { used: total.saturating_sub(free), total }
             }),
         })
         .collect()

@@ -15,9 +15,9 @@ pub fn config_problems(
     networks: &BTreeSet<String>,
     claims: &[Arc<VlanClaim>],
 ) -> Vec<String> {
-    let mut problems = pools(config, networks);
+    let mut problems = pool_problems(config, networks);
     problems.extend(shared_segment::config_problems(config, networks, claims));
-    problems.extend(cluster(config));
+    problems.extend(cluster_problems(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
     problems.extend(duplicates("customNetworkPolicies", names));
     let classes = &config.infra_storage_classes;
@@ -30,22 +30,22 @@ pub fn config_problems(
         problems.push(format!("infraStorageClasses: {all} have isDefaultClass, but only one may"));
     }
     for (at, label) in config.replicated_node_labels.iter().enumerate() {
-        if let Some(why) = label_problem(label) {
-            problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {why}"));
+        if let Some(problem) = label_problem(label) {
+            problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {problem}"));
         }
     }
     for (at, prefix) in config.annotation_prefixes.iter().enumerate() {
         if !InfraConfigSpec::is_annotation_prefix(prefix) {
-            let why = "has no domain before a `/` and is ignored";
-            problems.push(format!("annotationPrefixes[{at}]: `{prefix}` {why}"));
+            let problem = "has no domain before a `/` and is ignored";
+            problems.push(format!("annotationPrefixes[{at}]: `{prefix}` {problem}"));
         }
     }
     let systems = config.images.iter().filter_map(|images| images.http.as_ref());
     for (system, versions) in systems.flat_map(|http| &http.operating_systems) {
         for (version, url) in versions {
             if !(url.starts_with("http://") || url.starts_with("https://")) {
-                let at = format!("images.http.operatingSystems.{system}.{version}");
-                problems.push(format!("{at}: `{url}` must be an http or https URL"));
+                let field = format!("images.http.operatingSystems.{system}.{version}");
+                problems.push(format!("{field}: `{url}` must be an http or https URL"));
             }
         }
     }
@@ -53,7 +53,7 @@ pub fn config_problems(
 }
 
 /// Returns the problems of the fields from which the NetworkPolicies of tenants are rendered.
-fn cluster(config: &InfraConfigSpec) -> Vec<String> {
+fn cluster_problems(config: &InfraConfigSpec) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some(dns) = &config.cluster_dns {
         for (field, labels) in
@@ -72,7 +72,7 @@ fn cluster(config: &InfraConfigSpec) -> Vec<String> {
     problems
 }
 
-fn pools(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
+fn pool_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
     let mut problems: Vec<String> =
         duplicates("vlanPools", config.vlan_pools.iter().map(|pool| pool.network.as_str()))
             .collect();
@@ -86,22 +86,22 @@ fn pools(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
         }
         let taken = taken.entry(network).or_default();
         for ranges in &pool.ranges {
-            let (mut again, mut unfit) = (VlanSet::default(), VlanSet::default());
+            let (mut repeated, mut unassignable) = (VlanSet::default(), VlanSet::default());
             for id in ranges.ids().iter() {
-                if !id.for_tenants() {
-                    unfit.insert(id);
+                if !id.is_allowed_for_tenants() {
+                    unassignable.insert(id);
                 }
                 if !taken.insert(id) {
-                    again.insert(id);
+                    repeated.insert(id);
                 }
             }
             let ranges = String::from(ranges.clone());
-            if !again.is_empty() {
-                problems.push(format!("vlanPools[{network}]: `{ranges}` has VLANs {again} that the pool already contains"));
+            if !repeated.is_empty() {
+                problems.push(format!("vlanPools[{network}]: `{ranges}` has VLANs {repeated} that the pool already contains"));
             }
-            if !unfit.is_empty() {
+            if !unassignable.is_empty() {
                 problems.push(format!(
-                    "vlanPools[{network}]: `{ranges}` has VLANs {unfit} that tenants cannot have"
+                    "vlanPools[{network}]: `{ranges}` has VLANs {unassignable} that tenants cannot have"
                 ));
             }
         }

@@ -15,6 +15,6 @@ mod tunnels;
 pub use config::config_problems;
 pub use resolved::{HostObjects, Outcome, ResolvedProfiles};
 pub use selection::{Selection, ineligibility, select_profile};
-pub use spec::{DesiredInfraNode, desired, profile_labels};
+pub use spec::{DesiredInfraNode, desired_infra_node, profile_labels};
 pub use status::{ConditionUpdate, condition, host_conditions, profile_status};
 pub use tenant_networks::tenant_networks;

@@ -56,16 +56,16 @@ impl ResolvedProfiles {
             let none = BTreeMap::new();
             let labels = host.node.metadata.labels.as_ref().unwrap_or(&none);
             let selection = select_profile(profiles, labels);
-            resolved.count(&name, &selection, host.infra_node.is_some());
+            resolved.record_outcome(&name, &selection, host.infra_node.is_some());
             if let Some(infra_node) = host.infra_node {
-                resolved.connect(&name, &selection, host.node, infra_node);
+                resolved.add_tunnel_endpoints(&name, &selection, host.node, infra_node);
             }
             resolved.selections.insert(name, selection);
         }
         resolved
     }
 
-    fn count(&mut self, host: &str, selection: &Selection, has_agent: bool) {
+    fn record_outcome(&mut self, host: &str, selection: &Selection, has_agent: bool) {
         match selection {
             Selection::None => {}
             Selection::One(profile) => {
@@ -83,7 +83,13 @@ impl ResolvedProfiles {
         }
     }
 
-    fn connect(&mut self, host: &str, selection: &Selection, node: &Node, infra_node: &InfraNode) {
+    fn add_tunnel_endpoints(
+        &mut self,
+        host: &str,
+        selection: &Selection,
+        node: &Node,
+        infra_node: &InfraNode,
+    ) {
         // A host to which no profile applies keeps its current networks.
         let networks = match selection {
             Selection::One(profile) => &profile.spec.networks,
@@ -117,7 +123,7 @@ impl ResolvedProfiles {
 
     /// Returns true if any tunnel endpoint differs from `other`.
     #[must_use]
-    pub fn has_other_tunnels_than(&self, other: &Self) -> bool {
+    pub fn tunnels_differ(&self, other: &Self) -> bool {
         self.tunnels != other.tunnels
     }
 

@@ -37,7 +37,7 @@ pub struct DesiredInfraNode {
 /// the VLAN of a removed tenant remained on the host, the host would connect that tenant's VMs to the next tenant
 /// that gets the VLAN.
 #[must_use]
-pub fn desired(
+pub fn desired_infra_node(
     resolved: &ResolvedProfiles,
     labels: &BTreeMap<String, String>,
     infra_node: &InfraNode,
@@ -95,8 +95,8 @@ fn profile_spec(
             };
             vxlan.local_address = own;
             // The peers in the profile are hosts outside this cluster.
-            let named: BTreeSet<_> = vxlan.peers.iter().copied().chain(others).collect();
-            vxlan.peers = named.into_iter().filter(|one| *one != own).collect();
+            let peers: BTreeSet<_> = vxlan.peers.iter().copied().chain(others).collect();
+            vxlan.peers = peers.into_iter().filter(|one| *one != own).collect();
         }
         Some(network)
     };
@@ -140,15 +140,17 @@ fn current_spec(
     let mut networks = Networks::new();
     for network in spec.get_mut("networks").and_then(Value::as_array_mut).into_iter().flatten() {
         let name = network.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let Some(there) = live.networks.iter().find(|one| one.name == name) else { continue };
+        let Some(live_network) = live.networks.iter().find(|one| one.name == name) else {
+            continue;
+        };
         if let Some(peers) = network.pointer_mut("/vxlan/peers") {
             let (_, others) = resolved.tunnel_endpoints(&name, host);
-            let known = there.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
+            let known = live_network.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
             // If no other endpoint is known, which may be temporary, the current peers remain.
-            let ends = if others.is_empty() { known.copied().collect() } else { others };
-            *peers = serde_json::to_value(ends).unwrap_or_default();
+            let endpoints = if others.is_empty() { known.copied().collect() } else { others };
+            *peers = serde_json::to_value(endpoints).unwrap_or_default();
         }
-        networks.insert(name, there.scenario);
+        networks.insert(name, live_network.scenario);
     }
     (spec, networks)
 }

@@ -44,7 +44,7 @@ fn desired_spec(
     let node = node("a", "10.0.0.1");
     let resolved =
         ResolvedProfiles::new(profiles, [HostObjects { node: &node, infra_node: Some(infra) }]);
-    desired(&resolved, &BTreeMap::new(), infra, tenants)
+    desired_infra_node(&resolved, &BTreeMap::new(), infra, tenants)
 }
 
 fn trunk() -> Value {
@@ -76,10 +76,10 @@ fn a_profile_and_its_tenants_become_the_spec() {
 #[test]
 fn a_host_that_was_never_selected_is_not_changed() {
     let spec = json!({"networks": [trunk()]});
-    let person = infra("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
-    assert_eq!(desired_spec(&[], &person, &[tenant("x", "trunk", 8)]), None);
+    let user_owned = infra("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
+    assert_eq!(desired_spec(&[], &user_owned, &[tenant("x", "trunk", 8)]), None);
     let tie = [profile("p", json!({})), profile("q", json!({}))];
-    assert_eq!(desired_spec(&tie, &person, &[]), None);
+    assert_eq!(desired_spec(&tie, &user_owned, &[]), None);
 }
 
 #[test]
@@ -89,19 +89,19 @@ fn without_a_profile_a_host_keeps_its_spec_except_for_tenants() {
     let held = json!({"f:profile": {}, "f:ksm": {"f:mode": {}},
         "f:networks": {"k:{\"name\":\"trunk\"}": {".": {}, "f:name": {}, "f:scenario": {}, "f:uplink": {"f:name": {}}}},
         "f:tenantNetworks": {"k:{\"name\":\"cluster-x\"}": {".": {}, "f:name": {}, "f:network": {}, "f:vlan": {}}}});
-    let there = infra("a", spec.clone(), &[("berth-controller", "Apply", held)]);
+    let infra_node = infra("a", spec.clone(), &[("berth-controller", "Apply", held)]);
     for profiles in
         [vec![], vec![profile("p", json!({})), profile("q", json!({"ksm": {"mode": "On"}}))]]
     {
-        let same = desired_spec(&profiles, &there, &[tenant("x", "trunk", 8)]).unwrap();
+        let same = desired_spec(&profiles, &infra_node, &[tenant("x", "trunk", 8)]).unwrap();
         assert_eq!((same.spec, same.differs), (spec.clone(), false));
-        let none = desired_spec(&profiles, &there, &[]).unwrap();
-        let mut left = spec.clone();
-        left.as_object_mut().unwrap().remove("tenantNetworks");
-        assert_eq!((none.spec, none.differs), (left, true));
+        let none = desired_spec(&profiles, &infra_node, &[]).unwrap();
+        let mut expected = spec.clone();
+        expected.as_object_mut().unwrap().remove("tenantNetworks");
+        assert_eq!((none.spec, none.differs), (expected, true));
     }
     // The fields that an earlier profile set are removed if the new profile is empty.
-    let empty = desired_spec(&[profile("e", json!({}))], &there, &[]).unwrap();
+    let empty = desired_spec(&[profile("e", json!({}))], &infra_node, &[]).unwrap();
     assert_eq!((empty.spec, empty.differs), (json!({"profile": "e"}), true));
 }
 
@@ -110,19 +110,19 @@ fn fields_of_a_user_take_precedence_until_they_are_removed() {
     let all =
         [profile("p", json!({"ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}}}))];
     let held = json!({"f:profile": {}, "f:cpu": {"f:reserved": {"f:coresPerZone": {}}}});
-    let person = ("kubectl-edit", "Update", json!({"f:ksm": {"f:mode": {}}}));
+    let user_entry = ("kubectl-edit", "Update", json!({"f:ksm": {"f:mode": {}}}));
     let spec =
         json!({"profile": "p", "ksm": {"mode": "On"}, "cpu": {"reserved": {"coresPerZone": 1}}});
     let ours = ("berth-controller", "Apply", held);
-    let desired = desired_spec(&all, &infra("a", spec, &[ours.clone(), person]), &[]).unwrap();
+    let desired = desired_spec(&all, &infra("a", spec, &[ours.clone(), user_entry]), &[]).unwrap();
     assert_eq!(
         desired.overridden,
         BTreeMap::from([("ksm.mode".to_owned(), "kubectl-edit".to_owned())])
     );
     assert_eq!(desired.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
     assert!(!desired.differs, "no field to apply meanwhile");
-    let let_go = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
-    let desired = desired_spec(&all, &infra("a", let_go, &[ours]), &[]).unwrap();
+    let without_override = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
+    let desired = desired_spec(&all, &infra("a", without_override, &[ours]), &[]).unwrap();
     assert!(desired.differs && desired.overridden.is_empty());
     assert_eq!(desired.spec["ksm"]["mode"], "Off");
 }
@@ -140,15 +140,20 @@ fn peers_are_the_endpoints_of_other_hosts() {
         &all,
         nodes.iter().zip(&agents).map(|(node, one)| HostObjects { node, infra_node: Some(one) }),
     );
-    let of = |n: usize| desired(&resolved, &BTreeMap::new(), &agents[n], &[]).unwrap();
-    let vxlan = |n: usize| of(n).spec.pointer("/networks/0/vxlan").cloned();
+    let desired_for =
+        |n: usize| desired_infra_node(&resolved, &BTreeMap::new(), &agents[n], &[]).unwrap();
+    let vxlan = |n: usize| desired_for(n).spec.pointer("/networks/0/vxlan").cloned();
     assert_eq!(
         vxlan(0).unwrap(),
         json!({"port": 4790, "localAddress": "10.0.0.1", "peers": ["10.0.0.2", "10.9.0.1"]})
     );
     assert_eq!(vxlan(1).unwrap()["peers"], json!(["10.0.0.1", "10.9.0.1"]));
     assert_eq!(vxlan(2), None);
-    assert!(of(2).incomplete[0].contains("networks[overlay]"), "{:?}", of(2).incomplete);
+    assert!(
+        desired_for(2).incomplete[0].contains("networks[overlay]"),
+        "{:?}",
+        desired_for(2).incomplete
+    );
 }
 
 #[test]

@@ -16,17 +16,18 @@ pub(super) fn address(
     node: &Node,
     infra_node: &InfraNode,
 ) -> Option<IpAddr> {
-    let asked = network.tunnels()?.local_address;
-    if !asked.is_unspecified() {
-        return Some(asked);
+    let configured = network.tunnels()?.local_address;
+    if !configured.is_unspecified() {
+        return Some(configured);
     }
     let candidates = match &network.uplink {
         Some(uplink) => uplink_addresses(uplink, infra_node),
         None => node_addresses(node),
     };
-    let mut candidates = candidates.into_iter().filter(|one| one.is_ipv4() == asked.is_ipv4());
+    let mut candidates = candidates.into_iter().filter(|one| one.is_ipv4() == configured.is_ipv4());
     let in_use = in_use(&infra_node.spec, &network.name);
-    let in_use = in_use.filter(|one| one.is_ipv4() == asked.is_ipv4() && !one.is_unspecified());
+    let in_use =
+        in_use.filter(|one| one.is_ipv4() == configured.is_ipv4() && !one.is_unspecified());
     let first = candidates.next();
     match in_use {
         // If no candidate is known, which may be temporary, the address in use is kept.
@@ -50,15 +51,15 @@ fn node_addresses(node: &Node) -> Vec<IpAddr> {
     internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-fn uplink_addresses(asked: &UplinkSelector, infra_node: &InfraNode) -> Vec<IpAddr> {
+fn uplink_addresses(selector: &UplinkSelector, infra_node: &InfraNode) -> Vec<IpAddr> {
     let uplinks = infra_node.status.iter().flat_map(|status| &status.capabilities.uplinks);
-    let is_asked = |uplink: &&berth_api::infra_node::Uplink| {
-        let mac = || asked.mac.as_ref().map(ToString::to_string);
-        asked.name.as_ref() == Some(&uplink.name)
-            || asked.pci_address.is_some() && asked.pci_address == uplink.pci_address
-            || asked.mac.is_some() && mac() == uplink.mac.as_ref().map(|mac| mac.to_lowercase())
+    let is_selected = |uplink: &&berth_api::infra_node::Uplink| {
+        let mac = || selector.mac.as_ref().map(ToString::to_string);
+        selector.name.as_ref() == Some(&uplink.name)
+            || selector.pci_address.is_some() && selector.pci_address == uplink.pci_address
+            || selector.mac.is_some() && mac() == uplink.mac.as_ref().map(|mac| mac.to_lowercase())
     };
-    let addresses = uplinks.filter(is_asked).flat_map(|uplink| &uplink.addresses);
+    let addresses = uplinks.filter(is_selected).flat_map(|uplink| &uplink.addresses);
     let bare = |address: &String| address.split('/').next()?.parse().ok();
     addresses.filter_map(bare).collect()
 }

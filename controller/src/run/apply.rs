@@ -14,10 +14,10 @@ use super::metrics::Metrics;
 /// What an apply does with fields that another field manager owns with a different value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldConflictPolicy {
-    /// The other managers win: the server refuses the apply with a conflict (409) that names the fields.
-    Win,
-    /// The other managers lose: the apply takes over the fields (`force`).
-    Lose,
+    /// The server refuses the apply with a conflict (409) that names the fields.
+    Fail,
+    /// The apply takes over the fields (`force`).
+    Force,
 }
 
 /// Writes objects by server-side apply, and counts the writes.
@@ -91,9 +91,9 @@ impl Writer {
         &self,
         target: &Target,
         body: Value,
-        others: FieldConflictPolicy,
+        conflict_policy: FieldConflictPolicy,
     ) -> Result<DynamicObject, CallError> {
-        self.patch(target, &Self::params(CONTROLLER, others), body, Part::Main).await
+        self.patch(target, &Self::params(CONTROLLER, conflict_policy), body, Part::Main).await
     }
 
     /// Applies the status of an object. `status` must contain all fields that the controller owns.
@@ -120,13 +120,13 @@ impl Writer {
         status: Value,
     ) -> Result<DynamicObject, CallError> {
         // Other managers lose: the fields belong to the controller, or to an agent that is unresponsive.
-        let params = Self::params(manager, FieldConflictPolicy::Lose);
+        let params = Self::params(manager, FieldConflictPolicy::Force);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }
 
-    fn params(manager: &str, others: FieldConflictPolicy) -> PatchParams {
+    fn params(manager: &str, conflict_policy: FieldConflictPolicy) -> PatchParams {
         let params = PatchParams::apply(manager);
-        if others == FieldConflictPolicy::Lose { params.force() } else { params }
+        if conflict_policy == FieldConflictPolicy::Force { params.force() } else { params }
     }
 
     async fn patch(

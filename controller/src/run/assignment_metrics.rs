@@ -53,7 +53,7 @@ struct KindLabels {
 
 /// Metrics of the scheduler extender.
 #[derive(Debug)]
-pub(super) struct Assignment {
+pub(super) struct AssignmentMetrics {
     decisions: Family<DecisionLabels, Counter>,
     seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
@@ -63,15 +63,15 @@ pub(super) struct Assignment {
     stranded: Family<ResourceLabels, Gauge>,
     zones: Family<SizeLabels, Gauge>,
     wakes: Counter,
-    counting: Family<KindLabels, Gauge<f64, AtomicU64>>,
-    listed: Gauge<f64, AtomicU64>,
+    count_seconds: Family<KindLabels, Gauge<f64, AtomicU64>>,
+    listed_timestamp: Gauge<f64, AtomicU64>,
 }
 
 fn buckets() -> Histogram {
     Histogram::new([0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 8.0])
 }
 
-impl Assignment {
+impl AssignmentMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self {
             decisions: Family::default(),
@@ -83,8 +83,8 @@ impl Assignment {
             stranded: Family::default(),
             zones: Family::default(),
             wakes: Counter::default(),
-            counting: Family::default(),
-            listed: Gauge::default(),
+            count_seconds: Family::default(),
+            listed_timestamp: Gauge::default(),
         };
         // Each reason is exported with zero at the start: Prometheus detects an increase from zero to one only if the
         // zero was exported.
@@ -143,12 +143,12 @@ impl Assignment {
         r.register(
             "berth_assignment_counting_seconds",
             "Time to count the objects of the last list, without the wait for the list",
-            this.counting.clone(),
+            this.count_seconds.clone(),
         );
         r.register(
             "berth_assignment_listed_timestamp_seconds",
             "Time at which the last list of pods was complete, in Unix time",
-            this.listed.clone(),
+            this.listed_timestamp.clone(),
         );
         this
     }
@@ -158,14 +158,14 @@ impl Assignment {
         self.seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
     }
 
-    pub(super) fn refused(&self, hosts: &[(&str, Cow<'static, str>)]) {
+    pub(super) fn count_refusals(&self, hosts: &[(&str, Cow<'static, str>)]) {
         let reasons: BTreeSet<&str> = hosts.iter().map(|(_, reason)| reason.as_ref()).collect();
         for reason in reasons {
             self.refusals.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
         }
     }
 
-    pub(super) fn kubelet_refused(&self, reason: &str) {
+    pub(super) fn count_kubelet_refusal(&self, reason: &str) {
         self.kubelet_refusals.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
     }
 
@@ -175,13 +175,13 @@ impl Assignment {
 
     /// Sets the time that it took to count all hosts or all pods after a list.
     pub(super) fn record_count_time(&self, kind: &'static str, took: Duration) {
-        self.counting.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
+        self.count_seconds.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
 
     /// Records the time at which the list of pods was completed. Pods are listed last, and decisions depend on them,
     /// so the extender can decide from then on.
-    pub(super) fn listed(&self) {
-        self.listed.set(Timestamp::now().as_duration().as_secs_f64());
+    pub(super) fn record_listed(&self) {
+        self.listed_timestamp.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
     pub(super) fn set_stages(&self, stages: &StageCounts) {

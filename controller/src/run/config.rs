@@ -13,7 +13,7 @@ use kube::runtime::reflector::ObjectRef;
 use super::apply::Target;
 use super::clock::now;
 use super::context::{Context, INFRA_CONFIG};
-use super::reconcile::{Failed, reconcile};
+use super::reconcile::{ReconcileFailure, reconcile};
 use crate::profiles::{ConditionUpdate, condition, config_problems};
 use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
@@ -23,9 +23,13 @@ const OPTIONS: Options =
 
 /// Reconciles the InfraConfig until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
-    let mut changes = context.configs.changes();
-    let mut claims = context.claims.changes();
-    tokio::join!(context.configs.ready(), context.profiles.ready(), context.claims.ready());
+    let mut changes = context.configs.subscribe();
+    let mut claims = context.claims.subscribe();
+    tokio::join!(
+        context.configs.wait_until_ready(),
+        context.profiles.wait_until_ready(),
+        context.claims.wait_until_ready()
+    );
     let (wake, queue) = unbounded();
     let notify = async {
         loop {
@@ -47,10 +51,13 @@ pub(super) async fn run(context: Arc<Context>) {
         }
     };
     let store = context.configs.store().clone();
-    tokio::join!(notify, reconcile(OPTIONS, Arc::clone(&context), store, queue, config));
+    tokio::join!(notify, reconcile(OPTIONS, Arc::clone(&context), store, queue, reconcile_config));
 }
 
-async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {
+async fn reconcile_config(
+    config: Arc<InfraConfig>,
+    context: Arc<Context>,
+) -> Result<(), ReconcileFailure> {
     let name = config.name_any();
     let (status, reason, message) = if name == INFRA_CONFIG {
         let claims = context.claims.all();
@@ -68,25 +75,25 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
         )
     };
     let is_wrong = status == "False";
-    let said = ConditionUpdate { type_: READY, status, reason, message };
+    let update = ConditionUpdate { type_: READY, status, reason, message };
     let before =
         config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = config.metadata.generation;
-    let ready = condition(&said, before, generation, &now());
+    let ready = condition(&update, before, generation, &now());
     let is_new = !before.iter().any(|one| one.type_ == READY && one.message == ready.message);
     let status = InfraConfigStatus { observed_generation: generation, conditions: vec![ready] };
     if config.status.as_ref() == Some(&status) {
         return Ok(());
     }
-    let what = format!("InfraConfig {name}: status");
+    let request = format!("InfraConfig {name}: status");
     let body = serde_json::to_value(&status).unwrap_or_default();
     context
         .writer
         .apply_status(&Target::from_object(config.as_ref()), body)
         .await
-        .map_err(Failed::with_request(what))?;
+        .map_err(ReconcileFailure::with_request(request))?;
     if is_new && is_wrong {
-        context.events.warn(config.as_ref(), reason.as_str(), &said.message).await;
+        context.events.warn(config.as_ref(), reason.as_str(), &update.message).await;
     }
     Ok(())
 }

@@ -31,11 +31,11 @@ pub(super) struct Queues {
 impl Queues {
     /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is
     /// ending.
-    pub(super) fn host(&self, name: &str) {
+    pub(super) fn enqueue_host(&self, name: &str) {
         self.hosts.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
 
-    pub(super) fn profile(&self, name: &str) {
+    pub(super) fn enqueue_profile(&self, name: &str) {
         self.profiles.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
 }
@@ -51,10 +51,10 @@ pub(super) struct Changes {
 impl Changes {
     pub(super) fn subscribe(context: &Context) -> Self {
         Self {
-            nodes: context.nodes.changes(),
-            infra_nodes: context.infra_nodes.changes(),
-            profiles: context.profiles.changes(),
-            tenants: context.tenants.changes(),
+            nodes: context.nodes.subscribe(),
+            infra_nodes: context.infra_nodes.subscribe(),
+            profiles: context.profiles.subscribe(),
+            tenants: context.tenants.subscribe(),
         }
     }
 }
@@ -67,7 +67,7 @@ pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut chang
     let mut throttle = ReconcileThrottle::default();
     loop {
         let now = Instant::now();
-        throttle.take_due(now).iter().for_each(|host| queues.host(host));
+        throttle.take_due(now).iter().for_each(|host| queues.enqueue_host(host));
         let due = throttle.due_at(now);
         let handled = handle_next(&context, &queues, &mut changes, &mut throttle);
         let is_changed = match due {
@@ -113,7 +113,7 @@ async fn handle_next(
             Change::Relisted => { trigger_all(context, queues); true }
             Change::Object(before, after) => {
                 if let Some(after) = &after {
-                    queues.profile(&after.name_any());
+                    queues.enqueue_profile(&after.name_any());
                 }
                 profile_facts(before.as_deref()) != profile_facts(after.as_deref())
             }
@@ -121,7 +121,7 @@ async fn handle_next(
         Some(change) = changes.tenants.recv() => {
             match change {
                 Change::Relisted => trigger_all(context, queues),
-                Change::Object(before, after) => tenant_changed(context, throttle, before.as_deref(), after.as_deref()),
+                Change::Object(before, after) => handle_tenant_change(context, throttle, before.as_deref(), after.as_deref()),
             }
             false
         }
@@ -131,8 +131,8 @@ async fn handle_next(
 }
 
 fn trigger_all(context: &Context, queues: &Queues) {
-    context.infra_nodes.all().iter().for_each(|host| queues.host(&host.name_any()));
-    context.profiles.all().iter().for_each(|profile| queues.profile(&profile.name_any()));
+    context.infra_nodes.all().iter().for_each(|host| queues.enqueue_host(&host.name_any()));
+    context.profiles.all().iter().for_each(|profile| queues.enqueue_profile(&profile.name_any()));
 }
 
 fn recompute(context: &Context, queues: &Queues) {
@@ -141,14 +141,14 @@ fn recompute(context: &Context, queues: &Queues) {
         nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
     // Only the spec of a profile matters, so the status and other fields that change with it are removed for the
     // comparison.
-    let bare = |profile: Arc<HostProfile>| {
+    let without_status = |profile: Arc<HostProfile>| {
         let mut profile = (*profile).clone();
         profile.status = None;
         profile.metadata.managed_fields = None;
         profile.metadata.resource_version = None;
         Arc::new(profile)
     };
-    let profiles: Vec<_> = context.profiles.all().into_iter().map(bare).collect();
+    let profiles: Vec<_> = context.profiles.all().into_iter().map(without_status).collect();
     let hosts = nodes.iter().zip(&infra_nodes);
     let hosts =
         hosts.map(|(node, infra_node)| HostObjects { node, infra_node: infra_node.as_deref() });
@@ -160,19 +160,19 @@ fn recompute(context: &Context, queues: &Queues) {
         let networks = infra_node.spec.networks.iter().map(|network| network.name.as_str());
         let networks: BTreeSet<&str> =
             networks.chain(after.networks().iter().map(String::as_str)).collect();
-        let moved = |network: &&str| {
+        let endpoints_changed = |network: &&str| {
             before.tunnel_endpoints(network, &name) != after.tunnel_endpoints(network, &name)
         };
         if before.selection(&name) != after.selection(&name)
-            || before.has_other_tunnels_than(&after) && networks.iter().any(moved)
+            || before.tunnels_differ(&after) && networks.iter().any(endpoints_changed)
         {
-            queues.host(&name);
+            queues.enqueue_host(&name);
         }
     }
     for profile in &profiles {
         let name = profile.name_any();
         if before.outcome(&name) != after.outcome(&name) {
-            queues.profile(&name);
+            queues.enqueue_profile(&name);
         }
     }
     if before.networks() != after.networks() {
@@ -199,7 +199,7 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
 }
 
 /// Triggers the hosts that carry a tenant, or that carried it before the change.
-fn tenant_changed(
+fn handle_tenant_change(
     context: &Context,
     throttle: &mut ReconcileThrottle,
     before: Option<&TenantCluster>,
@@ -213,9 +213,9 @@ fn tenant_changed(
                 .into_iter()
                 .map(|one| (one.type_, one.reason))
                 .collect::<Vec<_>>();
-            let gone = tenant.metadata.deletion_timestamp.is_some();
-            let asks = (tenant.spec.network.clone(), tenant.spec.node_selector.clone());
-            (asks, status.vlan, status.vni, gone, gone.then_some(reasons))
+            let is_deleting = tenant.metadata.deletion_timestamp.is_some();
+            let requested = (tenant.spec.network.clone(), tenant.spec.node_selector.clone());
+            (requested, status.vlan, status.vni, is_deleting, is_deleting.then_some(reasons))
         })
     };
     if facts(before) == facts(after) {

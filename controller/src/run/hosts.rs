@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_api::Condition;
 use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
+use berth_runtime::field_conflicts::{conflicts, remove_field};
 use berth_runtime::reconcile::Options;
-use berth_runtime::refusal::{conflicts, remove};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -22,10 +22,10 @@ use super::apply::{FieldConflictPolicy, Target};
 use super::clock::now;
 use super::context::Context;
 use super::fleet_watch::{Changes, Queues, watch_fleet};
-use super::reconcile::{Failed, reconcile};
+use super::reconcile::{ReconcileFailure, reconcile};
 use super::unresponsive::Unresponsive;
 use crate::profiles::{
-    ConditionUpdate, DesiredInfraNode, Selection, condition, desired, host_conditions,
+    ConditionUpdate, DesiredInfraNode, Selection, condition, desired_infra_node, host_conditions,
     profile_labels, profile_status,
 };
 
@@ -40,17 +40,17 @@ const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFI
 pub(super) async fn run(context: Arc<Context>) {
     let changes = Changes::subscribe(&context);
     tokio::join!(
-        context.nodes.ready(),
-        context.infra_nodes.ready(),
-        context.profiles.ready(),
-        context.tenants.ready()
+        context.nodes.wait_until_ready(),
+        context.infra_nodes.wait_until_ready(),
+        context.profiles.wait_until_ready(),
+        context.tenants.wait_until_ready()
     );
     let (hosts, host_queue) = unbounded();
     let (profiles, profile_queue) = unbounded();
     let queues = Queues { hosts, profiles };
     let (unresponsive_sender, mut unresponsive) = tokio::sync::mpsc::unbounded_channel::<String>();
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &context.lease_namespace);
-    let reported = || {
+    let hosts_with_agent = || {
         let all = context.infra_nodes.all();
         let has_agent = |host: &&Arc<InfraNode>| {
             host.status.as_ref().is_some_and(|status| status.agent.is_some())
@@ -59,31 +59,34 @@ pub(super) async fn run(context: Arc<Context>) {
     };
     let trigger_unresponsive = async {
         while let Some(node) = unresponsive.recv().await {
-            queues.host(&node);
+            queues.enqueue_host(&node);
         }
     };
     tokio::join!(
         watch_fleet(Arc::clone(&context), queues.clone(), changes),
-        context.agent_leases.watch(leases, reported, unresponsive_sender),
+        context.agent_leases.watch(leases, hosts_with_agent, unresponsive_sender),
         trigger_unresponsive,
         reconcile(
             HOSTS,
             Arc::clone(&context),
             context.infra_nodes.store().clone(),
             host_queue,
-            host
+            reconcile_host
         ),
         reconcile(
             PROFILES,
             Arc::clone(&context),
             context.profiles.store().clone(),
             profile_queue,
-            profile
+            reconcile_profile
         ),
     );
 }
 
-async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), Failed> {
+async fn reconcile_host(
+    infra_node: Arc<InfraNode>,
+    context: Arc<Context>,
+) -> Result<(), ReconcileFailure> {
     let name = infra_node.name_any();
     // An InfraNode without a Node is left alone: the API server deletes it, because the deleted Node is its owner.
     let Some(node) = context.nodes.get(&name) else { return Ok(()) };
@@ -93,47 +96,47 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
     let fleet = context.fleet.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let mut wanted = desired(&fleet, node_labels, &infra_node, &context.tenants.all());
+    let mut wanted = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
     let written = match &mut wanted {
-        Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
+        Some(wanted) if wanted.differs => write_spec(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
     // The conditions are written even if the spec could not be applied.
-    let choice = fleet.selection(&name);
-    let updated = update_conditions(&context, &infra_node, choice, wanted.as_ref()).await;
-    let labelled = match choice {
-        Selection::One(profile) => label(&context, &node, profile).await,
+    let selection = fleet.selection(&name);
+    let updated = update_conditions(&context, &infra_node, selection, wanted.as_ref()).await;
+    let labelled = match selection {
+        Selection::One(profile) => apply_labels(&context, &node, profile).await,
         Selection::None | Selection::Tie(_) => Ok(()),
     };
     written.and(updated).and(labelled)
 }
 
 /// Applies the spec. After a conflict, applies it once more without the fields that other managers own.
-async fn write(
+async fn write_spec(
     context: &Context,
     infra_node: &InfraNode,
     wanted: &mut DesiredInfraNode,
-) -> Result<(), Failed> {
+) -> Result<(), ReconcileFailure> {
     let target = Target::from_object(infra_node);
-    let what = format!("InfraNode {}: spec", infra_node.name_any());
+    let request = format!("InfraNode {}: spec", infra_node.name_any());
     let mut body = json!({"spec": wanted.spec});
-    let mut again = true;
+    let mut may_retry = true;
     loop {
         let error =
-            match context.writer.apply(&target, body.clone(), FieldConflictPolicy::Win).await {
+            match context.writer.apply(&target, body.clone(), FieldConflictPolicy::Fail).await {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-        let held = error.status().map(conflicts).unwrap_or_default();
-        if held.is_empty() || !again {
+        let conflicting_fields = error.status().map(conflicts).unwrap_or_default();
+        if conflicting_fields.is_empty() || !may_retry {
             if error.code() == Some(422) {
                 wanted.incomplete.push(format!("the server refuses the spec: {error}"));
             }
-            return Err(Failed::Call(what, error));
+            return Err(ReconcileFailure::Call(request, error));
         }
-        again = false;
-        for (path, manager) in held {
-            remove(&mut body, &path);
+        may_retry = false;
+        for (path, manager) in conflicting_fields {
+            remove_field(&mut body, &path);
             let path = path.trim_start_matches(".spec.").to_owned();
             wanted.overridden.insert(path, manager);
         }
@@ -145,22 +148,23 @@ async fn write(
 async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
-    choice: &Selection,
+    selection: &Selection,
     wanted: Option<&DesiredInfraNode>,
-) -> Result<(), Failed> {
+) -> Result<(), ReconcileFailure> {
     let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
     let now = now();
-    let said = host_conditions(choice, wanted);
-    let mut conditions: Vec<Condition> = said
+    let updates = host_conditions(selection, wanted);
+    let mut conditions: Vec<Condition> = updates
         .iter()
-        .map(|said| condition(said, before, infra_node.metadata.generation, &now))
+        .map(|update| condition(update, before, infra_node.metadata.generation, &now))
         .collect();
     let written: Vec<&Condition> =
         before.iter().filter(|one| OWNED_CONDITIONS.contains(&one.type_.as_str())).collect();
     let is_same = |one: &&Condition| {
-        let alike = |other: &Condition| other.status == one.status && other.message == one.message;
-        conditions.iter().any(|other| other.type_ == one.type_ && alike(other))
+        let has_same_content =
+            |other: &Condition| other.status == one.status && other.message == one.message;
+        conditions.iter().any(|other| other.type_ == one.type_ && has_same_content(other))
     };
     let unresponsive =
         context.agent_leases.unreported_reason(&infra_node.name_any()).filter(|_| {
@@ -171,15 +175,15 @@ async fn update_conditions(
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
-    let new: Vec<ConditionUpdate> = said
+    let new: Vec<ConditionUpdate> = updates
         .into_iter()
-        .filter(|said| {
-            !written.iter().any(|one| one.type_ == said.type_ && one.message == said.message)
+        .filter(|update| {
+            !written.iter().any(|one| one.type_ == update.type_ && one.message == update.message)
         })
         .collect();
     let agents = before.iter().filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
     conditions.extend(agents.filter_map(|one| {
-        let unknown = |reason: &Unresponsive| {
+        let mark_unknown = |reason: &Unresponsive| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
             let message = match reason {
                 Unresponsive::Since(since) => format!(
@@ -200,21 +204,21 @@ async fn update_conditions(
             }
         };
         // Conditions that report an unresponsive agent stay until the agent writes its own conditions again.
-        let stays = is_unresponsive(one).then(|| one.clone());
-        stays.or_else(|| unresponsive.as_ref().map(unknown))
+        let unchanged = is_unresponsive(one).then(|| one.clone());
+        unchanged.or_else(|| unresponsive.as_ref().map(mark_unknown))
     }));
     let status = json!({"conditions": conditions});
-    let what = format!("InfraNode {}: conditions", infra_node.name_any());
+    let request = format!("InfraNode {}: conditions", infra_node.name_any());
     context
         .writer
         .apply_status(&Target::from_object(infra_node), status)
         .await
-        .map_err(Failed::with_request(what))?;
+        .map_err(ReconcileFailure::with_request(request))?;
     if unresponsive.is_some() {
         context.agent_leases.mark_reported(&infra_node.name_any());
     }
-    for said in new {
-        context.events.warn(infra_node, said.reason.as_str(), &said.message).await;
+    for update in new {
+        context.events.warn(infra_node, update.reason.as_str(), &update.message).await;
     }
     Ok(())
 }
@@ -226,34 +230,47 @@ fn is_unresponsive(condition: &Condition) -> bool {
 
 /// Sets the profile's labels on the Node. The apply is forced, because a kubelet can label its own Node, and must not
 /// be able to attract VMs by these labels.
-async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
+async fn apply_labels(
+    context: &Context,
+    node: &Node,
+    profile: &HostProfile,
+) -> Result<(), ReconcileFailure> {
     let wanted = profile_labels(profile);
-    let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
-    if wanted.iter().all(there) {
+    let is_present = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
+    if wanted.iter().all(is_present) {
         return Ok(());
     }
-    let what = format!("Node {}: labels", node.name_any());
+    let request = format!("Node {}: labels", node.name_any());
     let body = json!({"metadata": {"labels": wanted}});
     let written =
-        context.writer.apply(&Target::from_object(node), body, FieldConflictPolicy::Lose).await;
-    written.map(drop).map_err(Failed::with_request(what))
+        context.writer.apply(&Target::from_object(node), body, FieldConflictPolicy::Force).await;
+    written.map(drop).map_err(ReconcileFailure::with_request(request))
 }
 
-async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(), Failed> {
+async fn reconcile_profile(
+    profile: Arc<HostProfile>,
+    context: Arc<Context>,
+) -> Result<(), ReconcileFailure> {
     let status = profile_status(&profile, &context.fleet.get(), &now());
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }
-    let what = format!("HostProfile {}: status", profile.name_any());
+    let request = format!("HostProfile {}: status", profile.name_any());
     let target = Target::from_object(profile.as_ref());
     let body: Value = serde_json::to_value(&status).unwrap_or_default();
-    context.writer.apply_status(&target, body).await.map_err(Failed::with_request(what))?;
+    context
+        .writer
+        .apply_status(&target, body)
+        .await
+        .map_err(ReconcileFailure::with_request(request))?;
     let message = |status: &berth_api::HostProfileStatus| {
         let wrong = status.conditions.first().filter(|one| one.status == "False");
         wrong.map(|one| (one.reason.clone(), one.message.clone()))
     };
     let before = profile.status.as_ref().and_then(message);
-    if let Some((reason, note)) = message(&status).filter(|said| Some(said) != before.as_ref()) {
+    if let Some((reason, note)) =
+        message(&status).filter(|current| Some(current) != before.as_ref())
+    {
         context.events.warn(profile.as_ref(), &reason, &note).await;
     }
     Ok(())

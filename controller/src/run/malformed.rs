@@ -26,7 +26,7 @@ use super::context::Context;
 use crate::profiles::{ConditionUpdate, condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
-const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
+const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
 /// Delay before reports that could not be written are retried.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -90,14 +90,14 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
     if before.iter().any(is_reported) {
         return Ok(());
     }
-    if WITH_STATUS.contains(&resource.kind.as_str()) {
-        let said = ConditionUpdate {
+    if KINDS_WITH_STATUS.contains(&resource.kind.as_str()) {
+        let update = ConditionUpdate {
             type_: READY,
             status: "False",
             reason: ConditionReason::Malformed,
             message: message.clone(),
         };
-        let ready = condition(&said, &before, metadata.generation, &now());
+        let ready = condition(&update, &before, metadata.generation, &now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::new_target(resource.clone(), namespace, name);
         // The condition has a separate field manager, so that the apply does not remove the other fields of the

@@ -13,26 +13,26 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::assignment_metrics::Assignment;
+use super::assignment_metrics::AssignmentMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Controller {
+struct ControllerLabels {
     controller: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Done {
+struct ReconcileLabels {
     controller: &'static str,
     result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Method {
+struct RequestLabels {
     method: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Written {
+struct WriteLabels {
     kind: String,
 }
 
@@ -40,13 +40,13 @@ struct Written {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    reconciles: Family<Done, Counter>,
-    seconds: Family<Controller, Histogram, fn() -> Histogram>,
-    requests: Family<Method, Counter>,
-    writes: Family<Written, Counter>,
+    reconciles: Family<ReconcileLabels, Counter>,
+    seconds: Family<ControllerLabels, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Counter>,
+    writes: Family<WriteLabels, Counter>,
     leader: Gauge,
     /// Metrics of the scheduler extender.
-    pub(super) assignment: Assignment,
+    pub(super) assignment: AssignmentMetrics,
 }
 
 fn buckets() -> Histogram {
@@ -83,28 +83,28 @@ impl Default for Metrics {
             "1 if this process is the leader",
             Clone::clone(&leader),
         );
-        let assignment = Assignment::register(r);
+        let assignment = AssignmentMetrics::register(r);
         Self { registry, assignment, reconciles, seconds, requests, writes, leader }
     }
 }
 
 impl Recorder for Metrics {
-    fn reconciled(&self, controller: &'static str, succeeded: bool, took: Duration) {
+    fn record_reconcile(&self, controller: &'static str, succeeded: bool, took: Duration) {
         let result = if succeeded { "ok" } else { "error" };
-        self.reconciles.get_or_create(&Done { controller, result }).inc();
-        self.seconds.get_or_create(&Controller { controller }).observe(took.as_secs_f64());
+        self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
+        self.seconds.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
     }
 }
 
 impl Metrics {
     /// Counts a request to the API server.
-    pub(super) fn request(&self, method: &str) {
-        self.requests.get_or_create(&Method { method: method.to_owned() }).inc();
+    pub(super) fn count_request(&self, method: &str) {
+        self.requests.get_or_create(&RequestLabels { method: method.to_owned() }).inc();
     }
 
     /// Counts a write of an object.
     pub(super) fn count_write(&self, kind: &str) {
-        self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
+        self.writes.get_or_create(&WriteLabels { kind: kind.to_owned() }).inc();
     }
 
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.

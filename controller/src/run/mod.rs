@@ -6,9 +6,9 @@
 //! dropped wherever they are, and the next leader reconciles from the actual state. The scheduler extender
 //! ([`extender`]) runs on all replicas.
 
+mod api_requests;
 pub mod apply;
 mod assignment_metrics;
-mod calls;
 mod clock;
 mod config;
 mod context;
@@ -17,13 +17,13 @@ pub mod extender;
 mod fleet_store;
 mod fleet_watch;
 mod hosts;
+mod http_pages;
 pub mod machines;
 mod malformed;
 mod metrics;
-mod packed;
+mod packed_content;
 pub mod reconcile;
 mod settings;
-mod site;
 pub mod tenants;
 mod throttle;
 mod unresponsive;
@@ -34,7 +34,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use berth_api::names::CONTROLLER;
 use berth_runtime::client;
-use berth_runtime::leader_election::{Election, LeaderElector, LeaderGuard};
+use berth_runtime::leader_election::{ElectionConfig, LeaderElector, LeaderGuard};
 use berth_runtime::serve;
 use berth_runtime::watch::WatchHealth;
 use kube::Api;
@@ -43,9 +43,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use context::Context;
+use http_pages::Pages;
 pub use metrics::Metrics;
 pub use settings::Settings;
-use site::Pages;
 
 /// Name of the leader lease.
 const LEASE: &str = "berth-controller";
@@ -67,20 +67,22 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
 }
 
 async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
-    let mut end = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut sigterm = signal(SignalKind::terminate())?;
+    let mut sigint = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::default());
-    let counted = Arc::clone(&metrics);
-    let client::Connected { client, .. } =
-        client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
-            .await?;
+    let request_metrics = Arc::clone(&metrics);
+    let client::Connection { client, .. } =
+        client::connect(settings.kubeconfig.as_deref(), "", move |method| {
+            request_metrics.count_request(method)
+        })
+        .await?;
     let watches = Arc::new(WatchHealth::default());
-    let (leading, mut leadership) = watch::channel(false);
-    let extender_listed = Arc::new(extender::Listed::new(settings.extender.is_some()));
+    let (leader_sender, mut leader_receiver) = watch::channel(false);
+    let extender_list_state = Arc::new(extender::ListState::new(settings.extender.is_some()));
     let pages = Arc::new(Pages::new(
         Arc::clone(&metrics),
         Arc::clone(&watches),
-        Arc::clone(&extender_listed),
+        Arc::clone(&extender_list_state),
     ));
     let mut servers = JoinSet::new();
     for listen in &settings.listen {
@@ -93,16 +95,23 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let context =
         Arc::new(Context::start(settings, &guarded, &mut watch_tasks, &watches, &metrics));
     if let Some(settings) = &settings.extender {
-        let shared = extender::Shared {
+        let shared = extender::SharedInformers {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
         };
-        extender::start(settings, &client, shared, &metrics, &extender_listed, &mut watch_tasks)
-            .await?;
+        extender::start(
+            settings,
+            &client,
+            shared,
+            &metrics,
+            &extender_list_state,
+            &mut watch_tasks,
+        )
+        .await?;
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
-    let election = Election {
+    let election = ElectionConfig {
         lease: LEASE,
         identity: settings.identity.clone(),
         duration: settings.lease_duration,
@@ -115,9 +124,9 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut reconcilers = JoinSet::new();
     let result = loop {
         tokio::select! {
-            () = elector.run(&leading) => {}
-            changed = leadership.changed() => {
-                let is_leader = changed.is_ok() && *leadership.borrow_and_update();
+            () = elector.run(&leader_sender) => {}
+            changed = leader_receiver.changed() => {
+                let is_leader = changed.is_ok() && *leader_receiver.borrow_and_update();
                 metrics.set_leader(is_leader);
                 if is_leader {
                     tracing::info!(identity, "acquired the leader lease; starting reconcilers");
@@ -127,8 +136,8 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
                     reconcilers.shutdown().await;
                 }
             }
-            _ = end.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            _ = sigterm.recv() => break Ok(()),
+            _ = sigint.recv() => break Ok(()),
             // No task ends in normal operation. If a task ends, the program exits, and systemd or the kubelet
             // restarts the program.
             Some(ended) = reconcilers.join_next() => break Err(unexpected_end(ended)),
@@ -152,8 +161,15 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (tenants, configs) = (context.tenants.clone(), context.configs.clone());
-    let (events_too, metrics_too) = (Arc::clone(&events), Arc::clone(&metrics));
-    all.spawn(machines::run(client.clone(), events_too, metrics_too, tenants, configs, resync));
+    let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
+    all.spawn(machines::run(
+        client.clone(),
+        machine_events,
+        machine_metrics,
+        tenants,
+        configs,
+        resync,
+    ));
     let shared_informers = context.shared_informers();
     all.spawn(async move {
         let Err(error) = tenants::run(client, events, metrics, shared_informers, resync).await;
@@ -163,6 +179,6 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
 }
 
 fn unexpected_end(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
-    let why = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
-    anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{why}")
+    let cause = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
+    anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{cause}")
 }

@@ -15,7 +15,7 @@ use super::context::Context;
 
 /// Reason why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum ReconcileFailure {
     /// A request that failed, and its error.
     #[error("{0}: {1}")]
     Call(String, CallError),
@@ -24,15 +24,15 @@ pub enum Failed {
     Wait(String),
 }
 
-impl Failed {
+impl ReconcileFailure {
     /// Returns a function that adds the description of a request to its error.
-    pub fn with_request(what: impl Into<String>) -> impl FnOnce(CallError) -> Self {
-        let what = what.into();
-        move |error| Self::Call(what, error)
+    pub fn with_request(request: impl Into<String>) -> impl FnOnce(CallError) -> Self {
+        let request = request.into();
+        move |error| Self::Call(request, error)
     }
 }
 
-impl ReconcileError for Failed {
+impl ReconcileError for ReconcileFailure {
     fn retry_after(&self) -> Duration {
         match self {
             Self::Call(_, error) => error.retry_after(),
@@ -52,7 +52,7 @@ pub async fn reconcile<K, F, R>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
     R: Fn(Arc<K>, Arc<Context>) -> F,
-    F: Future<Output = Result<(), Failed>> + Send + 'static,
+    F: Future<Output = Result<(), ReconcileFailure>> + Send + 'static,
 {
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let reconcile = |object: Arc<K>| {

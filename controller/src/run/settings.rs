@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use berth_runtime::serve::Listen;
+use berth_runtime::serve::ListenAddress;
 
 use super::extender;
 
@@ -19,7 +19,7 @@ pub struct Settings {
     /// Identity of this replica in the leader lease.
     pub identity: String,
     /// Addresses on which the HTTP server listens.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenAddress>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     /// Settings of the scheduler extender; `None` if it is disabled.

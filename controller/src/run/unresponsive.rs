@@ -115,24 +115,24 @@ impl AgentLeases {
         reported: Vec<String>,
     ) -> Vec<String> {
         let all = self.lock();
-        let mut out: BTreeSet<String> = all
+        let mut unresponsive: BTreeSet<String> = all
             .iter()
             .filter(|(_, renewal)| renewal.has_expired())
             .map(|(name, _)| name.clone())
             .collect();
         let mut absent = self.missing_leases();
-        let without: BTreeSet<String> =
+        let without_lease: BTreeSet<String> =
             reported.into_iter().filter(|name| !all.contains_key(name)).collect();
-        absent.since.retain(|name, _| without.contains(name));
-        absent.reported.retain(|name| without.contains(name));
-        for name in without {
+        absent.since.retain(|name, _| without_lease.contains(name));
+        absent.reported.retain(|name| without_lease.contains(name));
+        for name in without_lease {
             let since = *absent.since.entry(name.clone()).or_insert_with(Instant::now);
             if since.elapsed() >= MISSING_LEASE_TIMEOUT {
-                out.insert(name);
+                unresponsive.insert(name);
             }
         }
-        let new = out.difference(known).cloned().collect();
-        *known = out;
+        let new = unresponsive.difference(known).cloned().collect();
+        *known = unresponsive;
         new
     }
 
@@ -166,7 +166,7 @@ impl AgentLeases {
                         self.lock().remove(&lease.name_any());
                     }
                     Some(Err(error)) => {
-                        let error = berth_runtime::cli::text::chain(&error);
+                        let error = berth_runtime::cli::text::error_chain(&error);
                         if error != last_error {
                             tracing::warn!(%error, "failed to watch Leases of agents");
                             last_error = error;

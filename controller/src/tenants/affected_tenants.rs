@@ -59,9 +59,12 @@ impl AffectedTenants {
         match (self, other) {
             (Self::All, _) => {}
             (this, Self::All) => *this = Self::All,
-            (Self::Some { tenants, deleting }, Self::Some { tenants: more, deleting: too }) => {
-                tenants.extend(more);
-                *deleting |= too;
+            (
+                Self::Some { tenants, deleting },
+                Self::Some { tenants: other_tenants, deleting: other_deleting },
+            ) => {
+                tenants.extend(other_tenants);
+                *deleting |= other_deleting;
             }
         }
     }
@@ -72,9 +75,9 @@ fn tenant_part<'a>(
     host: &'a HostState,
     tenant: &str,
 ) -> Option<(&'a (String, NetworkId), bool, Option<&'a String>)> {
-    let asked = host.desired.get(tenant)?;
-    let why = host.not_ready.get(&(asked.0.clone(), tenant.to_owned()));
-    Some((asked, host.reported.contains_key(tenant), why))
+    let desired = host.desired.get(tenant)?;
+    let reason = host.not_ready.get(&(desired.0.clone(), tenant.to_owned()));
+    Some((desired, host.reported.contains_key(tenant), reason))
 }
 
 #[cfg(test)]
@@ -86,8 +89,8 @@ mod tests {
 
     use super::*;
 
-    fn host(tenants: &[(&str, u16)], answered: bool, not_ready: Value) -> HostState {
-        let asked: Vec<Value> = tenants
+    fn host(tenants: &[(&str, u16)], has_reported: bool, not_ready: Value) -> HostState {
+        let tenant_networks: Vec<Value> = tenants
             .iter()
             .map(|(name, vlan)| json!({"name": name, "network": "trunk", "vlan": vlan}))
             .collect();
@@ -96,10 +99,10 @@ mod tests {
             "metadata": {"name": "rack1-a", "generation": 4},
             "spec": {
                 "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}}],
-                "tenantNetworks": asked,
+                "tenantNetworks": tenant_networks,
             },
             "status": {
-                "observedGeneration": if answered { 4 } else { 3 },
+                "observedGeneration": if has_reported { 4 } else { 3 },
                 "networks": [{"name": "trunk", "ready": 1, "pending": 0, "failed": 1, "notReady": not_ready}],
             },
         }))
@@ -122,22 +125,22 @@ mod tests {
     fn a_new_tenant_affects_no_other() {
         let id = NetworkId::Vlan(100.try_into().unwrap());
         let first = host(&[("cluster-a", 100)], true, failed("cluster-x"));
-        let asked = host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed("cluster-x"));
-        let asked = asked.with_previous(&first);
+        let added = host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed("cluster-x"));
+        let added = added.with_previous(&first);
         assert_eq!(
-            AffectedTenants::from_difference(Some(&first), Some(&asked)),
+            AffectedTenants::from_difference(Some(&first), Some(&added)),
             some(&["cluster-b"], true)
         );
-        assert_eq!(asked.not_ready_reason("cluster-a", "trunk", id), None);
+        assert_eq!(added.not_ready_reason("cluster-a", "trunk", id), None);
         let new = NetworkId::Vlan(101.try_into().unwrap());
         assert_eq!(
-            asked.not_ready_reason("cluster-b", "trunk", new).unwrap(),
+            added.not_ready_reason("cluster-b", "trunk", new).unwrap(),
             "its agent has not reported yet"
         );
         let done = host(&[("cluster-a", 100), ("cluster-b", 101)], true, failed("cluster-x"));
-        let done = done.with_previous(&asked);
+        let done = done.with_previous(&added);
         assert_eq!(
-            AffectedTenants::from_difference(Some(&asked), Some(&done)),
+            AffectedTenants::from_difference(Some(&added), Some(&done)),
             some(&["cluster-b"], true)
         );
         assert_eq!(done.not_ready_reason("cluster-b", "trunk", new), None);

@@ -16,7 +16,7 @@ pub struct LiveTenant {
     /// Name of the TenantCluster.
     pub name: String,
     /// Host network of the tenant, and the VLAN or VNI in its status; `None` if the status has neither.
-    pub has: Option<(String, NetworkId)>,
+    pub assigned_id: Option<(String, NetworkId)>,
 }
 
 /// Due action on one VlanClaim.
@@ -36,26 +36,26 @@ pub enum ClaimAction<'a> {
 #[must_use]
 pub fn actions<'a>(
     claims: &'a [Arc<VlanClaim>],
-    alive: &BTreeMap<String, LiveTenant>,
+    live_tenants: &BTreeMap<String, LiveTenant>,
     config: &InfraConfigSpec,
     now: Timestamp,
 ) -> (Vec<ClaimAction<'a>>, Option<Timestamp>) {
-    let mut todo = Vec::new();
+    let mut claim_actions = Vec::new();
     let mut next: Option<Timestamp> = None;
     for claim in claims.iter().map(Arc::as_ref) {
         let id = NetworkId::from_claim(claim);
         // A tenant without a VLAN or VNI in its status may need any of its claims.
-        let needed = alive.get(&claim.spec.tenant_uid).map(|tenant| {
+        let needed = live_tenants.get(&claim.spec.tenant_uid).map(|tenant| {
             tenant
-                .has
+                .assigned_id
                 .as_ref()
-                .map(|(network, has)| *network == claim.spec.network && Some(*has) == id)
+                .map(|(network, assigned)| *network == claim.spec.network && Some(*assigned) == id)
         });
         match (quarantine_ends(claim, config), needed) {
-            (None, None | Some(Some(false))) => todo.push(ClaimAction::Release(claim)),
-            (Some(_), Some(Some(true))) => todo.push(ClaimAction::Reclaim(claim)),
+            (None, None | Some(Some(false))) => claim_actions.push(ClaimAction::Release(claim)),
+            (Some(_), Some(Some(true))) => claim_actions.push(ClaimAction::Reclaim(claim)),
             (Some(end), None | Some(Some(false))) if end <= now => {
-                todo.push(ClaimAction::Delete(claim));
+                claim_actions.push(ClaimAction::Delete(claim));
             }
             (Some(end), None | Some(Some(false))) => {
                 next = Some(next.map_or(end, |next| next.min(end)));
@@ -63,5 +63,5 @@ pub fn actions<'a>(
             (None, Some(Some(true))) | (_, Some(None)) => {}
         }
     }
-    (todo, next)
+    (claim_actions, next)
 }

@@ -1,7 +1,7 @@
 //! Chooses the VLAN or VNI of a tenant.
 //!
 //! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name
-//! only once. Therefore the lists may be stale: the caller passes a refused name to [`choose`] in `refused`, and
+//! only once. Therefore the lists may be stale: the caller passes a refused name to [`choose`] in [`ClaimState::refused`], and
 //! gets the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,8 +79,8 @@ pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Ti
 /// # Errors
 /// Returns a fault if no number is free, or if the requested number is not free; the fault then names who uses the
 /// number.
-pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
-    if let Some(id) = claimed_id(request, known.claims) {
+pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
+    if let Some(id) = claimed_id(request, state.claims) {
         return match request.fixed {
             Some(fixed) if fixed != id => Err(Fault::new(
                 ConditionReason::NetworkIdImmutable,
@@ -92,11 +92,11 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
         };
     }
     check_fixed(request)?;
-    if let Some((id, claim)) = released_by_same_name(request, known) {
+    if let Some((id, claim)) = released_by_same_name(request, state) {
         return Ok(Choice::TakeOver(id, claim));
     }
-    let taken = taken(request, known);
-    let contested = shared_segment::contested_vlans(known.config, request.network);
+    let taken = taken_ids(request, state);
+    let contested = shared_segment::contested_vlans(state.config, request.network);
     if let Some(fixed) = request.fixed {
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
@@ -108,16 +108,16 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
         }
         return match taken.get(&fixed) {
             None => Ok(Choice::Create(fixed)),
-            Some(by) => {
+            Some(current_use) => {
                 let message = format!(
-                    "spec.network requests {fixed} on {}, which {by}: request another",
+                    "spec.network requests {fixed} on {}, which {current_use}: request another",
                     request.network
                 );
                 Err(Fault::new(ConditionReason::NetworkIdInUse, message))
             }
         };
     }
-    let pool = Pool::for_request(known.config, request)?;
+    let pool = Pool::for_request(state.config, request)?;
     let before = request.recorded.filter(|id| pool.contains(*id));
     // The tenant has no claim, so another tenant may have its earlier VLAN by now. If that VLAN is free, it is chosen
     // first, because the tenant's VMs use it.
@@ -135,27 +135,27 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
 /// all controllers choose the same number.
 #[must_use]
 pub fn claimed_id(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
-    let own = |claim: &VlanClaim| {
+    let is_own = |claim: &VlanClaim| {
         claim.spec.tenant_uid == request.uid && claim.spec.network == request.network
     };
     let ids = || {
-        let own = claims.iter().map(Arc::as_ref).filter(|claim| own(claim));
+        let own = claims.iter().map(Arc::as_ref).filter(|claim| is_own(claim));
         own.filter_map(NetworkId::from_claim).filter(|id| id.is_vni() == request.by_vni)
     };
     request.recorded.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
 }
 
 fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
-    let wrong = |message| Err(Fault::new(ConditionReason::InvalidNetworkId, message));
+    let invalid = |message| Err(Fault::new(ConditionReason::InvalidNetworkId, message));
     match request.fixed {
-        Some(NetworkId::Vlan(vlan)) if !vlan.for_tenants() => wrong(
+        Some(NetworkId::Vlan(vlan)) if !vlan.is_allowed_for_tenants() => invalid(
             "spec.network.vlan: 1 is every switch's and bridge's default VLAN; no tenant may have it"
                 .to_owned(),
         ),
         Some(NetworkId::Vni(0 | 16_777_216..)) => {
-            wrong("spec.network.vni: must be from 1 to 16777215".to_owned())
+            invalid("spec.network.vni: must be from 1 to 16777215".to_owned())
         }
-        Some(id) if id.is_vni() != request.by_vni => wrong(format!(
+        Some(id) if id.is_vni() != request.by_vni => invalid(format!(
             "spec.network requests {id}, but tenants of {} have {}",
             request.network,
             if request.by_vni { "VNIs" } else { "VLANs" }
@@ -168,22 +168,22 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
 /// quarantine only protects other tenants.
 fn released_by_same_name<'a>(
     request: Request<'_>,
-    known: ClaimState<'a>,
+    state: ClaimState<'a>,
 ) -> Option<(NetworkId, &'a VlanClaim)> {
-    let all = known.claims.iter().map(Arc::as_ref).filter(|claim| {
+    let all = state.claims.iter().map(Arc::as_ref).filter(|claim| {
         claim.spec.tenant == request.tenant
             && claim.spec.network == request.network
             // A claim that is not released may belong to a newer tenant that this controller has not yet seen.
-            && quarantine_ends(claim, known.config).is_some()
+            && quarantine_ends(claim, state.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
-    let elsewhere = ids_on_shared_wire(request, known);
+    let shared_ids = ids_on_shared_segment(request, state);
     all.filter(|(id, claim)| {
         id.is_vni() == request.by_vni
             && request.fixed.is_none_or(|fixed| fixed == *id)
-            && !known.refused.contains(&claim.name_any())
-            && !known.foreign.contains_key(id)
-            && !elsewhere.contains_key(id)
+            && !state.refused.contains(&claim.name_any())
+            && !state.foreign.contains_key(id)
+            && !shared_ids.contains_key(id)
     })
     .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
@@ -202,8 +202,8 @@ enum IdInUse {
 }
 
 impl IdInUse {
-    fn by(claim: &VlanClaim, tenant: String, known: ClaimState<'_>) -> Self {
-        match quarantine_ends(claim, known.config) {
+    fn from_claim(claim: &VlanClaim, tenant: String, state: ClaimState<'_>) -> Self {
+        match quarantine_ends(claim, state.config) {
             Some(until) => Self::Quarantine(tenant, until),
             None => Self::Tenant(tenant),
         }
@@ -211,44 +211,47 @@ impl IdInUse {
 }
 
 /// Returns the VLANs and VNIs of other tenants on other networks that may share a wire with this network.
-fn ids_on_shared_wire(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
+fn ids_on_shared_segment(
+    request: Request<'_>,
+    state: ClaimState<'_>,
+) -> BTreeMap<NetworkId, IdInUse> {
     let mut all = BTreeMap::new();
-    for claim in known.claims.iter().map(Arc::as_ref) {
+    for claim in state.claims.iter().map(Arc::as_ref) {
         let VlanClaimSpec { network, tenant, tenant_uid, .. } = &claim.spec;
         if let Some(id) = NetworkId::from_claim(claim)
             && tenant_uid != request.uid
-            && shared_segment::may_share_segment(known.config, network, request.network)
+            && shared_segment::may_share_segment(state.config, network, request.network)
         {
             let tenant = format!("{tenant} (on network {network})");
-            all.insert(id, IdInUse::by(claim, tenant, known));
+            all.insert(id, IdInUse::from_claim(claim, tenant, state));
         }
     }
     all
 }
 
-fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
-    let mut all: BTreeMap<NetworkId, IdInUse> = known
+fn taken_ids(request: Request<'_>, state: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
+    let mut all: BTreeMap<NetworkId, IdInUse> = state
         .foreign
         .iter()
         .map(|(id, name)| (*id, IdInUse::Foreign(format!("NetworkAttachmentDefinition {name}"))))
         .collect();
-    all.extend(ids_on_shared_wire(request, known));
-    for claim in known.claims.iter().map(Arc::as_ref) {
+    all.extend(ids_on_shared_segment(request, state));
+    for claim in state.claims.iter().map(Arc::as_ref) {
         let Some(id) =
             NetworkId::from_claim(claim).filter(|_| claim.spec.network == request.network)
         else {
             continue;
         };
-        all.insert(id, IdInUse::by(claim, claim.spec.tenant.clone(), known));
+        all.insert(id, IdInUse::from_claim(claim, claim.spec.tenant.clone(), state));
     }
-    let of = |name: &String| {
+    let parse_id = |name: &String| {
         let id = name.strip_prefix(request.network)?.strip_prefix('-')?;
         match id.strip_prefix("vni-") {
             Some(vni) => vni.parse().ok().map(NetworkId::Vni),
             None => id.parse().ok().map(NetworkId::Vlan),
         }
     };
-    for id in known.refused.iter().filter_map(of) {
+    for id in state.refused.iter().filter_map(parse_id) {
         all.entry(id).or_insert(IdInUse::Refused);
     }
     all
@@ -261,29 +264,31 @@ fn exhausted_pool_fault(
     contested: &BTreeMap<VlanId, String>,
 ) -> Fault {
     let (mut tenants, mut foreign, mut quarantined) = (0_u32, 0_u32, 0_u32);
-    let mut first: Option<Timestamp> = None;
+    let mut first_release: Option<Timestamp> = None;
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
-    for (_, by) in taken.iter().filter(|(id, _)| pool.contains(**id) && !is_contested(id)) {
-        match by {
+    for (_, current_use) in taken.iter().filter(|(id, _)| pool.contains(**id) && !is_contested(id))
+    {
+        match current_use {
             IdInUse::Tenant(_) | IdInUse::Refused => tenants = tenants.saturating_add(1),
             IdInUse::Foreign(_) => foreign = foreign.saturating_add(1),
             IdInUse::Quarantine(_, until) => {
                 quarantined = quarantined.saturating_add(1);
-                first = Some(first.map_or(*until, |first| first.min(*until)));
+                first_release = Some(first_release.map_or(*until, |first| first.min(*until)));
             }
         }
     }
-    let until = first.map_or_else(String::new, |until| format!(", the first until {until}"));
+    let quarantine_note =
+        first_release.map_or_else(String::new, |until| format!(", the first until {until}"));
     let others: BTreeSet<&str> = contested.values().map(String::as_str).collect();
-    let refused = if contested.is_empty() {
+    let contested_note = if contested.is_empty() {
         String::new()
     } else {
         let others = others.into_iter().collect::<Vec<_>>().join(", ");
         format!(", {} are in the pools of {others} too, which may share a wire", contested.len())
     };
     let message = format!(
-        "network {}: all {} {} of {} are taken: {tenants} by tenants, {quarantined} in quarantine{until}, {foreign} by \
-         NetworkAttachmentDefinitions of others{refused}; widen {}",
+        "network {}: all {} {} of {} are taken: {tenants} by tenants, {quarantined} in quarantine{quarantine_note}, {foreign} by \
+         NetworkAttachmentDefinitions of others{contested_note}; widen {}",
         request.network,
         pool.len(),
         if request.by_vni { "VNIs" } else { "VLANs" },
@@ -324,7 +329,7 @@ impl Pool {
         let mut texts = Vec::new();
         for pool in config.vlan_pools.iter().filter(|pool| pool.network == request.network) {
             for ranges in &pool.ranges {
-                ids.extend(ranges.ids().iter().filter(|id| id.for_tenants()));
+                ids.extend(ranges.ids().iter().filter(|id| id.is_allowed_for_tenants()));
                 texts.push(ranges.ids().to_string());
             }
         }
@@ -342,11 +347,11 @@ impl Pool {
         }
     }
 
-    fn at(&self, place: usize) -> Option<NetworkId> {
+    fn nth(&self, index: usize) -> Option<NetworkId> {
         match &self.ids {
-            Ids::Vlans(ids) => ids.get(place).copied().map(NetworkId::Vlan),
+            Ids::Vlans(ids) => ids.get(index).copied().map(NetworkId::Vlan),
             Ids::Vnis(range) => {
-                u32::try_from(place).ok().and_then(|place| range.at(place)).map(NetworkId::Vni)
+                u32::try_from(index).ok().and_then(|place| range.get(place)).map(NetworkId::Vni)
             }
         }
     }
@@ -365,9 +370,9 @@ impl Pool {
     fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_of(&[request.tenant, request.network]);
-        let most = u64::try_from(len).unwrap_or(u64::MAX).max(1);
-        let start = usize::try_from(hash.checked_rem(most).unwrap_or(0)).unwrap_or(0);
-        (start..len).chain(0..start.min(len)).filter_map(|place| self.at(place))
+        let count = u64::try_from(len).unwrap_or(u64::MAX).max(1);
+        let start = usize::try_from(hash.checked_rem(count).unwrap_or(0)).unwrap_or(0);
+        (start..len).chain(0..start.min(len)).filter_map(|place| self.nth(place))
     }
 }
 

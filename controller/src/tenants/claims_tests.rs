@@ -37,7 +37,7 @@ fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanCla
 }
 
 /// Chooses a VLAN on network `trunk` from these ranges, claims and refused names.
-fn among(
+fn choose_with(
     request: Request<'_>,
     ranges: &str,
     claims: &[Arc<VlanClaim>],
@@ -48,8 +48,8 @@ fn among(
     let refused: BTreeSet<String> = refused.iter().map(|name| (*name).to_owned()).collect();
     let foreign: BTreeMap<NetworkId, String> =
         foreign.iter().map(|id| (vlan(*id), "legacy/net".to_owned())).collect();
-    let known = ClaimState { config: &config, claims, refused: &refused, foreign: &foreign };
-    choose(request, known).map(|choice| match choice {
+    let claim_state = ClaimState { config: &config, claims, refused: &refused, foreign: &foreign };
+    choose(request, claim_state).map(|choice| match choice {
         Choice::Held(id) => ("have".to_owned(), id),
         Choice::Create(id) => ("create".to_owned(), id),
         Choice::TakeOver(id, claim) => (format!("take over {}", claim.spec.tenant_uid), id),
@@ -62,20 +62,21 @@ fn created(id: u16) -> (String, NetworkId) {
 
 #[test]
 fn a_recreated_tenant_requests_the_same_vlan_and_others_request_others() {
-    let first = among(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
-    assert_eq!(first, among(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
+    let first = choose_with(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
+    assert_eq!(first, choose_with(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
     // Users can observe the result of the hash: after an upgrade of Berth, a tenant must request the same VLAN.
     assert_eq!(first.1.number(), 175);
-    let other = among(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
+    let other = choose_with(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
     assert_ne!(first, other);
 }
 
 #[test]
 fn vlans_in_use_are_skipped() {
     let claims = [claim(100, "x", "9", None), claim(101, "y", "8", Some(0))];
-    let chosen = among(request("abc", "1"), "100-104", &claims, &["trunk-102"], &[103]);
+    let chosen = choose_with(request("abc", "1"), "100-104", &claims, &["trunk-102"], &[103]);
     assert_eq!(chosen, Ok(created(104)));
-    let fault = among(request("abc", "1"), "100-103", &claims, &["trunk-102"], &[103]).unwrap_err();
+    let fault =
+        choose_with(request("abc", "1"), "100-103", &claims, &["trunk-102"], &[103]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert_eq!(
         fault.message,
@@ -84,12 +85,12 @@ fn vlans_in_use_are_skipped() {
     );
     // VLAN 1 is never chosen, even if a user adds it to the pool. Pools of other networks are not used.
     assert_eq!(
-        among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
+        choose_with(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
         ConditionReason::NoPool
     );
-    let mut elsewhere = request("abc", "1");
-    elsewhere.network = "nowhere";
-    let fault = among(elsewhere, "100", &[], &[], &[]).unwrap_err();
+    let mut other_network = request("abc", "1");
+    other_network.network = "nowhere";
+    let fault = choose_with(other_network, "100", &[], &[], &[]).unwrap_err();
     assert_eq!(
         fault.message,
         "InfraConfig default: spec.vlanPools has no pool for network nowhere"
@@ -100,32 +101,33 @@ fn vlans_in_use_are_skipped() {
 fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
     let fixed = |id| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
     let claims = [claim(300, "x", "9", None), claim(301, "y", "8", Some(0))];
-    assert_eq!(among(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
-    for (id, said) in [
+    assert_eq!(choose_with(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
+    for (id, words) in [
         (300, "tenant x has"),
         (301, "tenant y had, and is in quarantine until"),
         (302, "NetworkAttachmentDefinition legacy/net uses"),
         (1, "default VLAN"),
     ] {
-        let fault = among(fixed(id), "100", &claims, &[], &[302]).unwrap_err();
-        assert!(fault.message.contains(said), "{fault}");
+        let fault = choose_with(fixed(id), "100", &claims, &[], &[302]).unwrap_err();
+        assert!(fault.message.contains(words), "{fault}");
     }
-    let fault = among(fixed(120), "100", &[claim(110, "abc", "1", None)], &[], &[]).unwrap_err();
+    let fault =
+        choose_with(fixed(120), "100", &[claim(110, "abc", "1", None)], &[], &[]).unwrap_err();
     assert!(fault.message.contains("requests VLAN 120, but the tenant has VLAN 110"), "{fault}");
     let vni = Request { fixed: Some(NetworkId::Vni(5)), ..request("abc", "1") };
-    let fault = among(vni, "100", &[], &[], &[]).unwrap_err();
+    let fault = choose_with(vni, "100", &[], &[], &[]).unwrap_err();
     assert!(fault.message.contains("have VLANs"), "{fault}");
 }
 
 #[test]
 fn vnis_are_chosen_like_vlans() {
     let of_vni = Request { by_vni: true, ..request("abc", "1") };
-    let (what, id) = among(of_vni, "100", &[], &[], &[]).unwrap();
-    assert_eq!(what, "create");
+    let (action, id) = choose_with(of_vni, "100", &[], &[], &[]).unwrap();
+    assert_eq!(action, "create");
     assert!(matches!(id, NetworkId::Vni(10_000..=10_002)));
     let all = ["trunk-vni-10000", "trunk-vni-10001", "trunk-vni-10002"];
     assert_eq!(
-        among(of_vni, "100", &[], &all, &[]).unwrap_err().reason,
+        choose_with(of_vni, "100", &[], &all, &[]).unwrap_err().reason,
         ConditionReason::PoolExhausted
     );
 }
@@ -134,32 +136,32 @@ fn vnis_are_chosen_like_vlans() {
 #[test]
 fn after_a_restart_the_claim_is_found() {
     let own = claim(107, "abc", "1", None);
-    let have = |id| Ok(("have".to_owned(), vlan(id)));
-    assert_eq!(among(request("abc", "1"), "100-199", &[own], &[], &[]), have(107));
+    let held = |id| Ok(("have".to_owned(), vlan(id)));
+    assert_eq!(choose_with(request("abc", "1"), "100-199", &[own], &[], &[]), held(107));
     // Two controllers that did not see each other's claims agree on the VLAN in the status, or on the lowest VLAN
     // without a status.
     let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
-    assert_eq!(among(request("abc", "1"), "100-199", &both, &[], &[]), have(108));
+    assert_eq!(choose_with(request("abc", "1"), "100-199", &both, &[], &[]), held(108));
     let with_status = Request { recorded: Some(vlan(109)), ..request("abc", "1") };
-    assert_eq!(among(with_status, "100-199", &both, &[], &[]), have(109));
+    assert_eq!(choose_with(with_status, "100-199", &both, &[], &[]), held(109));
     // Lost claims are created again for the VLAN that the machines use.
-    assert_eq!(among(with_status, "100-199", &[], &[], &[]), Ok(created(109)));
+    assert_eq!(choose_with(with_status, "100-199", &[], &[], &[]), Ok(created(109)));
 }
 
 #[test]
 fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
     let released = [claim(120, "abc", "old", Some(0))];
-    let chosen = among(request("abc", "new"), "100-199", &released, &[], &[]);
+    let chosen = choose_with(request("abc", "new"), "100-199", &released, &[], &[]);
     assert_eq!(chosen, Ok(("take over old".to_owned(), vlan(120))));
-    let stranger = Request { fixed: Some(vlan(120)), ..request("x", "new") };
+    let other_tenant = Request { fixed: Some(vlan(120)), ..request("x", "new") };
     assert_eq!(
-        among(stranger, "100-199", &released, &[], &[]).unwrap_err().reason,
+        choose_with(other_tenant, "100-199", &released, &[], &[]).unwrap_err().reason,
         ConditionReason::NetworkIdInUse
     );
     // A claim without a quarantine is not taken over: it may belong to a tenant of the same name that this controller
     // does not know yet.
     let held = [claim(175, "abc", "other", None)];
-    assert_eq!(among(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
+    assert_eq!(choose_with(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
 
 #[test]
@@ -175,7 +177,7 @@ fn unneeded_claims_are_released_and_deleted() {
     ];
     let live_tenant = |name: &str, id: Option<u16>| LiveTenant {
         name: name.to_owned(),
-        has: id.map(|id| ("trunk".to_owned(), vlan(id))),
+        assigned_id: id.map(|id| ("trunk".to_owned(), vlan(id))),
     };
     let alive = BTreeMap::from([
         ("1".to_owned(), live_tenant("held", Some(101))),
@@ -232,28 +234,30 @@ impl Server {
         let uid = format!("uid-{tenant}");
         let before = statuses.get(tenant).copied();
         loop {
-            let known = ClaimState {
+            let claim_state = ClaimState {
                 config: &config,
                 claims: &claims,
                 refused: &refused,
                 foreign: &foreign,
             };
-            let id = match choose(Request { recorded: before, ..request(tenant, &uid) }, known) {
-                Ok(Choice::Held(id)) => id,
-                Ok(Choice::Create(id)) => {
-                    if !self.create(id, tenant, &uid) {
-                        let name = id.claim_name("trunk");
-                        let there = self.claims.iter().find(|one| one.name_any() == name).unwrap();
-                        if there.spec.tenant_uid != uid {
-                            assert!(refused.insert(name), "the same is never requested twice");
-                            continue;
+            let id =
+                match choose(Request { recorded: before, ..request(tenant, &uid) }, claim_state) {
+                    Ok(Choice::Held(id)) => id,
+                    Ok(Choice::Create(id)) => {
+                        if !self.create(id, tenant, &uid) {
+                            let name = id.claim_name("trunk");
+                            let existing =
+                                self.claims.iter().find(|one| one.name_any() == name).unwrap();
+                            if existing.spec.tenant_uid != uid {
+                                assert!(refused.insert(name), "the same is never requested twice");
+                                continue;
+                            }
                         }
+                        id
                     }
-                    id
-                }
-                Ok(Choice::TakeOver(..)) => unreachable!("nothing was released"),
-                Err(_) => return,
-            };
+                    Ok(Choice::TakeOver(..)) => unreachable!("nothing was released"),
+                    Err(_) => return,
+                };
             if !killed {
                 // The controller that writes the status first wins.
                 statuses.entry(tenant.to_owned()).or_insert(id);
@@ -296,37 +300,44 @@ proptest! {
 /// is not given to new tenants.
 #[test]
 fn networks_on_the_same_segment_count() {
-    let on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
+    let claim_on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
         let mut claim = claim(id, tenant, &format!("uid-{tenant}"), released).as_ref().clone();
         claim.spec.network = network.to_owned();
         claim.metadata.name = Some(vlan(id).claim_name(network));
         Arc::new(claim)
     };
     let fixed = |id: u16| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
-    let theirs = [on("other", 101, "xyz", None), on("other", 102, "abc", Some(0))];
-    let fault = among(fixed(101), "100-102", &theirs, &[], &[]).unwrap_err();
+    let other_claims =
+        [claim_on("other", 101, "xyz", None), claim_on("other", 102, "abc", Some(0))];
+    let fault = choose_with(fixed(101), "100-102", &other_claims, &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
     // A claim on the other network also blocks its VLAN if it is in quarantine, or if an earlier tenant of this name
     // had the same VLAN on this network.
-    assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
-    let left = [on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
-    assert_eq!(among(request("abc", "1"), "101-102", &left, &[], &[]).unwrap(), created(102));
+    assert_eq!(
+        choose_with(request("abc", "1"), "100-102", &other_claims, &[], &[]).unwrap(),
+        created(100)
+    );
+    let claims = [claim_on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
+    assert_eq!(
+        choose_with(request("abc", "1"), "101-102", &claims, &[], &[]).unwrap(),
+        created(102)
+    );
     // A tenant keeps its VLAN, even if another tenant has the same VLAN.
-    let both = [on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
-    let has = ("have".to_owned(), vlan(101));
-    assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
+    let both = [claim_on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
+    let expected = ("have".to_owned(), vlan(101));
+    assert_eq!(choose_with(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), expected);
     // The pool of the other network consists of VLAN 7 only.
-    let fault = among(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
+    let fault = choose_with(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(
         fault.message.contains("VLAN 7 on trunk, which is in the pool of network other too"),
         "{fault}"
     );
-    let fault = among(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
+    let fault = choose_with(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
     // A tenant that already had the VLAN gets it again.
     let before = Request { recorded: Some(vlan(7)), ..request("abc", "1") };
-    assert_eq!(among(before, "5-7", &[], &[], &[]).unwrap(), created(7));
+    assert_eq!(choose_with(before, "5-7", &[], &[], &[]).unwrap(), created(7));
 }

@@ -42,7 +42,7 @@ const NON_PUBLIC_RANGES: [&str; 9] = [
 ];
 
 /// Objects of a kind, or the reason why they are unknown.
-pub type Listed<K> = Result<Vec<Arc<K>>, UnknownFact>;
+pub type ListResult<K> = Result<Vec<Arc<K>>, UnknownFact>;
 
 /// Reason why a fact of the infra cluster is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,15 +84,15 @@ pub enum UnknownFact {
 #[derive(Clone, Debug)]
 pub struct Objects {
     /// Services of kube-system with the label of cluster DNS.
-    pub dns: Listed<Service>,
+    pub dns: ListResult<Service>,
     /// The namespace kube-system.
-    pub system: Listed<Namespace>,
+    pub kube_system: ListResult<Namespace>,
     /// The Service `default/kubernetes`.
-    pub api_service: Listed<Service>,
+    pub api_service: ListResult<Service>,
     /// Endpoints of the API server.
-    pub api_endpoints: Listed<EndpointSlice>,
+    pub api_endpoints: ListResult<EndpointSlice>,
     /// Networks of Services; empty before Kubernetes 1.33.
-    pub service_networks: Listed<ServiceCIDR>,
+    pub service_networks: ListResult<ServiceCIDR>,
 }
 
 /// Pods that answer the DNS queries of the infra cluster, and the addresses of their Services.
@@ -141,7 +141,7 @@ impl ClusterFacts {
             networks.extend(spec.filter_map(|cidr| cidr.parse::<IpNet>().ok()));
         }
         Self {
-            dns: dns(&objects.dns, &objects.system),
+            dns: dns(&objects.dns, &objects.kube_system),
             api_server: api_server(&objects.api_service, &objects.api_endpoints),
             nodes: nodes.iter().flat_map(|node| addresses(node)).collect(),
             networks,
@@ -158,18 +158,18 @@ impl ClusterFacts {
         let all = all.chain(single).chain(self.networks.iter().copied());
         let all: Vec<IpNet> = all.chain(config.cluster_networks.iter().copied()).collect();
         let v4 = |bits: u8| {
-            let of = |one: &IpNet| match one {
+            let widen = |one: &IpNet| match one {
                 IpNet::V4(net) => Ipv4Net::new(net.addr(), net.prefix_len().min(bits)).ok(),
                 IpNet::V6(_) => None,
             };
-            Ipv4Net::aggregate(&all.iter().filter_map(of).map(|net| net.trunc()).collect())
+            Ipv4Net::aggregate(&all.iter().filter_map(widen).map(|net| net.trunc()).collect())
         };
         let v6 = |bits: u8| {
-            let of = |one: &IpNet| match one {
+            let widen = |one: &IpNet| match one {
                 IpNet::V6(net) => Ipv6Net::new(net.addr(), net.prefix_len().min(bits)).ok(),
                 IpNet::V4(_) => None,
             };
-            Ipv6Net::aggregate(&all.iter().filter_map(of).map(|net| net.trunc()).collect())
+            Ipv6Net::aggregate(&all.iter().filter_map(widen).map(|net| net.trunc()).collect())
         };
         (widen_to_limit(32, v4), widen_to_limit(128, v6))
     }
@@ -202,7 +202,7 @@ pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     all.filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, UnknownFact> {
+fn dns(services: &ListResult<Service>, system: &ListResult<Namespace>) -> Result<Dns, UnknownFact> {
     let services = services.as_ref().map_err(Clone::clone)?;
     let mut dns = Dns::default();
     let mut services: Vec<&Service> = services.iter().map(Arc::as_ref).collect();
@@ -239,8 +239,8 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, Un
 }
 
 fn api_server(
-    service: &Listed<Service>,
-    endpoints: &Listed<EndpointSlice>,
+    service: &ListResult<Service>,
+    endpoints: &ListResult<EndpointSlice>,
 ) -> Result<BTreeSet<IpAddr>, UnknownFact> {
     let service = service.as_ref().map_err(Clone::clone)?;
     let endpoints = endpoints.as_ref().map_err(Clone::clone)?;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn listed<K: DeserializeOwned>(objects: Value) -> Listed<K> {
+fn listed<K: DeserializeOwned>(objects: Value) -> ListResult<K> {
     let objects: Vec<K> = serde_json::from_value(objects).unwrap();
     Ok(objects.into_iter().map(Arc::new).collect())
 }
@@ -24,7 +24,7 @@ fn typical_objects() -> Objects {
             {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": "dns-tcp"},
             {"name": "metrics", "port": 9153, "protocol": "TCP", "targetPort": 9153},
         ]}}])),
-        system: listed(
+        kube_system: listed(
             json!([{"metadata": {"name": "kube-system", "labels": {NAMESPACE_NAME: "kube-system"}}}]),
         ),
         api_service: listed(
@@ -104,7 +104,7 @@ fn unknown_facts_have_a_reason() {
             .or_else(|| facts.api_server.err())
             .map_or_else(String::new, |why| why.to_string())
     };
-    for (why, words) in [
+    for (error, words) in [
         (
             without(|all| all.dns = Ok(Vec::new())),
             "no Service of namespace kube-system has label k8s-app=kube-dns",
@@ -116,7 +116,7 @@ fn unknown_facts_have_a_reason() {
         ),
         (without(|all| all.dns = Err(failed("services", "refused"))), "services cannot be listed"),
         (
-            without(|all| all.system = listed(json!([{"metadata": {"name": "kube-system"}}]))),
+            without(|all| all.kube_system = listed(json!([{"metadata": {"name": "kube-system"}}]))),
             "kubectl label namespace kube-system kubernetes.io/metadata.name=kube-system",
         ),
         (without(|all| all.api_endpoints = Ok(Vec::new())), "default/kubernetes has no addresses"),
@@ -127,7 +127,7 @@ fn unknown_facts_have_a_reason() {
         // ServiceCIDRs are optional, because an older API server does not serve the kind.
         (without(|all| all.service_networks = Err(failed("servicecidrs", "no such kind"))), ""),
     ] {
-        assert!(why.contains(words) && why.is_empty() == words.is_empty(), "{words}: {why}");
+        assert!(error.contains(words) && error.is_empty() == words.is_empty(), "{words}: {error}");
     }
 }
 

@@ -20,7 +20,7 @@ pub const UNRESPONSIVE_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of a tenant's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Namespace {
+pub enum NamespaceState {
     /// The namespace does not exist.
     Absent,
     /// Berth created the namespace.
@@ -50,7 +50,7 @@ pub struct DeletionState<'a> {
     /// The tenant that is being deleted.
     pub tenant: &'a TenantCluster,
     /// State of the tenant's namespace.
-    pub namespace: Namespace,
+    pub namespace: NamespaceState,
     /// Machines in the tenant's namespace.
     pub machines: &'a [Machine],
     /// Claims of the tenant that are not in quarantine, each with its name.
@@ -113,66 +113,70 @@ pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
 
 /// Returns the next step of a tenant's deletion.
 #[must_use]
-pub fn next(view: DeletionState<'_>) -> Step {
+pub fn next_step(state: DeletionState<'_>) -> Step {
     let step = |action, reason, message: String| Step { action, reason, message };
-    if let Some(machines) = machines(view) {
+    if let Some(machines) = machine_step(state) {
         return machines;
     }
-    let status = view.tenant.status.clone().unwrap_or_default();
+    let status = state.tenant.status.clone().unwrap_or_default();
     if status.vlan.is_some() || status.vni.is_some() {
         let id = NetworkId::from_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
         let message = format!("machines are deleted; {id} is removed from the hosts");
         return step(Action::ClearNetworkId, ConditionReason::DeletingNetwork, message);
     }
-    let (waiting, given_up) = hosts(view);
+    let (waiting, given_up) = blocking_hosts(state);
     if !waiting.is_empty() {
         let message = format!("network is still on {}", join_names_limited(&waiting));
         return step(Action::Wait, ConditionReason::DeletingNetwork, message);
     }
-    let without = if given_up.is_empty() {
+    let given_up_note = if given_up.is_empty() {
         String::new()
     } else {
         format!("; not waiting for {}", join_names_limited(&given_up))
     };
-    if !view.claims.is_empty() {
-        let names: Vec<String> = view.claims.iter().map(|(name, _)| name.clone()).collect();
-        let message = format!("{} start their quarantine{without}", join_names_limited(&names));
+    if !state.claims.is_empty() {
+        let names: Vec<String> = state.claims.iter().map(|(name, _)| name.clone()).collect();
+        let message =
+            format!("{} start their quarantine{given_up_note}", join_names_limited(&names));
         return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
     }
-    let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
-    match view.namespace {
-        Namespace::Owned => {
-            let message = format!("namespace {namespace} is deleted{without}");
+    let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
+    match state.namespace {
+        NamespaceState::Owned => {
+            let message = format!("namespace {namespace} is deleted{given_up_note}");
             step(Action::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
         }
-        Namespace::Terminating => {
-            let message = format!("namespace {namespace} is being deleted{without}");
+        NamespaceState::Terminating => {
+            let message = format!("namespace {namespace} is being deleted{given_up_note}");
             step(Action::Wait, ConditionReason::NamespaceTerminating, message)
         }
-        Namespace::NotOwned if view.objects > 0 => {
+        NamespaceState::NotOwned if state.objects > 0 => {
             let message = format!(
-                "namespace {namespace} was not created by Berth and stays; Berth's objects are deleted{without}"
+                "namespace {namespace} was not created by Berth and stays; Berth's objects are deleted{given_up_note}"
             );
             step(Action::DeleteObjects, ConditionReason::DeletingObjects, message)
         }
-        Namespace::NotOwned | Namespace::Absent => {
-            step(Action::Finish, ConditionReason::Deleted, format!("nothing is left{without}"))
-        }
+        NamespaceState::NotOwned | NamespaceState::Absent => step(
+            Action::Finish,
+            ConditionReason::Deleted,
+            format!("nothing is left{given_up_note}"),
+        ),
     }
 }
 
 /// Returns the step that deletes machines; `None` if there are no machines. In a namespace that Berth did not create,
 /// only machines that Berth created are deleted.
-fn machines(view: DeletionState<'_>) -> Option<Step> {
-    if view.machines.is_empty() {
+fn machine_step(state: DeletionState<'_>) -> Option<Step> {
+    if state.machines.is_empty() {
         return None;
     }
-    let may = |machine: &&Machine| view.namespace != Namespace::NotOwned || machine.is_owned;
-    let doomed: Vec<Machine> = view
+    let may_delete =
+        |machine: &&Machine| state.namespace != NamespaceState::NotOwned || machine.is_owned;
+    let to_delete: Vec<Machine> = state
         .machines
         .iter()
-        .filter(|machine| !machine.is_deleting && may(machine))
+        .filter(|machine| !machine.is_deleting && may_delete(machine))
         .cloned()
         .collect();
     let named = |machines: &mut dyn Iterator<Item = &Machine>| {
@@ -180,35 +184,37 @@ fn machines(view: DeletionState<'_>) -> Option<Step> {
             &machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>(),
         )
     };
-    let mut message = format!("machines are deleted first: {}", named(&mut view.machines.iter()));
-    let mut foreign = view.machines.iter().filter(|machine| !machine.is_deleting && !may(machine));
+    let mut message = format!("machines are deleted first: {}", named(&mut state.machines.iter()));
+    let mut foreign =
+        state.machines.iter().filter(|machine| !machine.is_deleting && !may_delete(machine));
     let foreign = named(&mut foreign);
     if !foreign.is_empty() {
         message = format!("{message}; {foreign} were not created by Berth, delete them");
     }
-    let action = if doomed.is_empty() { Action::Wait } else { Action::DeleteMachines(doomed) };
+    let action =
+        if to_delete.is_empty() { Action::Wait } else { Action::DeleteMachines(to_delete) };
     Some(Step { action, reason: ConditionReason::DeletingMachines, message })
 }
 
 /// Returns the hosts that still have the tenant's network, as two lists: the hosts that the deletion waits for, and
 /// the hosts that it no longer waits for.
-fn hosts(view: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
-    let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
-    let ids: Vec<NetworkId> = view.claims.iter().map(|(_, id)| *id).collect();
+fn blocking_hosts(state: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
+    let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
+    let ids: Vec<NetworkId> = state.claims.iter().map(|(_, id)| *id).collect();
     let (mut waiting, mut given_up) = (Vec::new(), Vec::new());
-    for host in view.hosts {
-        if !host.carries(view.tenant) && !host.desired.contains_key(&namespace) {
+    for host in state.hosts {
+        if !host.carries(state.tenant) && !host.desired.contains_key(&namespace) {
             continue;
         }
-        let Some(why) = host.removal_pending_reason(&namespace, &ids) else { continue };
+        let Some(reason) = host.removal_pending_reason(&namespace, &ids) else { continue };
         let timeout =
             host.unresponsive_since.and_then(|since| since.checked_add(UNRESPONSIVE_TIMEOUT).ok());
         if host.labels.is_none() {
             given_up.push(format!("{} (its Node does not exist)", host.name));
-        } else if timeout.is_some_and(|end| end <= view.now) {
+        } else if timeout.is_some_and(|end| end <= state.now) {
             given_up.push(format!("{} (its agent is unresponsive)", host.name));
         } else {
-            waiting.push(format!("{} ({why})", host.name));
+            waiting.push(format!("{} ({reason})", host.name));
         }
     }
     (waiting, given_up)

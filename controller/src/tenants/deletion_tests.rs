@@ -16,7 +16,7 @@ fn tenant(vlan: Option<u16>) -> TenantCluster {
     tenant
 }
 
-fn host(asked: bool, has_reported: bool) -> HostState {
+fn host(is_desired: bool, has_reported: bool) -> HostState {
     let id = NetworkId::Vlan(120.try_into().unwrap());
     let network =
         json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}});
@@ -27,7 +27,7 @@ fn host(asked: bool, has_reported: bool) -> HostState {
         has_reported,
         ..HostState::default()
     };
-    if asked {
+    if is_desired {
         host.desired.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
     }
     host
@@ -41,7 +41,7 @@ fn claims() -> Vec<(String, NetworkId)> {
     vec![("trunk-120".to_owned(), NetworkId::Vlan(120.try_into().unwrap()))]
 }
 
-fn view<'a>(tenant: &'a TenantCluster, namespace: Namespace) -> DeletionState<'a> {
+fn view<'a>(tenant: &'a TenantCluster, namespace: NamespaceState) -> DeletionState<'a> {
     DeletionState {
         tenant,
         namespace,
@@ -57,30 +57,39 @@ fn view<'a>(tenant: &'a TenantCluster, namespace: Namespace) -> DeletionState<'a
 fn machines_are_deleted_first_and_others_objects_stay() {
     let tenant = tenant(Some(120));
     let machines = [machine(false, false)];
-    let step = next(DeletionState { machines: &machines, ..view(&tenant, Namespace::Owned) });
+    let step =
+        next_step(DeletionState { machines: &machines, ..view(&tenant, NamespaceState::Owned) });
     assert_eq!(step.action, Action::DeleteMachines(machines.to_vec()));
-    let step = next(DeletionState { machines: &machines, ..view(&tenant, Namespace::NotOwned) });
+    let step =
+        next_step(DeletionState { machines: &machines, ..view(&tenant, NamespaceState::NotOwned) });
     assert_eq!(step.action, Action::Wait);
     assert!(
         step.message.ends_with("VirtualMachine web-1 were not created by Berth, delete them"),
         "{step:?}"
     );
-    let going = [machine(false, true)];
-    let step = next(DeletionState { machines: &going, ..view(&tenant, Namespace::Owned) });
+    let deleting = [machine(false, true)];
+    let step =
+        next_step(DeletionState { machines: &deleting, ..view(&tenant, NamespaceState::Owned) });
     assert_eq!((step.action, step.reason), (Action::Wait, ConditionReason::DeletingMachines));
 }
 
 #[test]
 fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
-    let has = tenant(Some(120));
-    assert_eq!(next(view(&has, Namespace::Owned)).action, Action::ClearNetworkId);
+    let with_network_id = tenant(Some(120));
+    assert_eq!(
+        next_step(view(&with_network_id, NamespaceState::Owned)).action,
+        Action::ClearNetworkId
+    );
     let tenant = tenant(None);
     let claims = claims();
     let with = |hosts: &[HostState]| {
         let hosts: Vec<Arc<HostState>> = hosts.iter().cloned().map(Arc::new).collect();
-        let view =
-            DeletionState { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Owned) };
-        let step = next(view);
+        let view = DeletionState {
+            claims: &claims,
+            hosts: &hosts,
+            ..view(&tenant, NamespaceState::Owned)
+        };
+        let step = next_step(view);
         (step.action == Action::Release(vec!["trunk-120".to_owned()]), step.message)
     };
     assert_eq!(with(&[host(true, true)]).1, "network is still on rack1-a (its spec still has it)");
@@ -110,7 +119,11 @@ fn missing_and_unresponsive_hosts_are_not_waited_for() {
     let mut unresponsive = host(true, true);
     let with = |host: &HostState| {
         let hosts = [Arc::new(host.clone())];
-        next(DeletionState { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Owned) })
+        next_step(DeletionState {
+            claims: &claims,
+            hosts: &hosts,
+            ..view(&tenant, NamespaceState::Owned)
+        })
     };
     unresponsive.unresponsive_since = Some(Timestamp::from_second(9_900).unwrap());
     assert_eq!(with(&unresponsive).action, Action::Wait);
@@ -129,28 +142,28 @@ fn missing_and_unresponsive_hosts_are_not_waited_for() {
 #[test]
 fn a_namespace_that_berth_did_not_create_stays() {
     let tenant = tenant(None);
-    let objects = DeletionState { objects: 3, ..view(&tenant, Namespace::NotOwned) };
-    assert_eq!(next(objects).action, Action::DeleteObjects);
-    assert_eq!(next(view(&tenant, Namespace::NotOwned)).action, Action::Finish);
-    assert_eq!(next(view(&tenant, Namespace::Owned)).action, Action::DeleteNamespace);
-    assert_eq!(next(view(&tenant, Namespace::Terminating)).action, Action::Wait);
+    let objects = DeletionState { objects: 3, ..view(&tenant, NamespaceState::NotOwned) };
+    assert_eq!(next_step(objects).action, Action::DeleteObjects);
+    assert_eq!(next_step(view(&tenant, NamespaceState::NotOwned)).action, Action::Finish);
+    assert_eq!(next_step(view(&tenant, NamespaceState::Owned)).action, Action::DeleteNamespace);
+    assert_eq!(next_step(view(&tenant, NamespaceState::Terminating)).action, Action::Wait);
 }
 
 /// A simulated cluster in which a tenant is deleted. It records the order of the deletions.
 #[derive(Clone, Debug)]
 struct World {
     tenant: TenantCluster,
-    namespace: Namespace,
+    namespace: NamespaceState,
     machines: Vec<Machine>,
     claims: Vec<(String, NetworkId)>,
     objects: usize,
     host: Arc<HostState>,
-    went: Vec<&'static str>,
+    completed: Vec<&'static str>,
 }
 
 impl World {
     fn next(&self) -> Step {
-        next(DeletionState {
+        next_step(DeletionState {
             tenant: &self.tenant,
             namespace: self.namespace,
             machines: &self.machines,
@@ -163,20 +176,20 @@ impl World {
 
     /// Simulates one action of the other controllers: KubeVirt, the reconciler of hosts, the agent, or the namespace
     /// controller.
-    fn others(&mut self) {
+    fn run_other_controllers(&mut self) {
         if self.machines.iter().any(|machine| machine.is_deleting) {
             self.machines.retain(|machine| !machine.is_deleting);
-            self.went.push("machines");
+            self.completed.push("machines");
         } else if self.tenant.status.as_ref().is_some_and(|status| status.vlan.is_none())
             && Arc::make_mut(&mut self.host).desired.remove("cluster-abc").is_some()
         {
             Arc::make_mut(&mut self.host).has_reported = false;
         } else if !self.host.has_reported {
             Arc::make_mut(&mut self.host).has_reported = true;
-            self.went.push("network");
-        } else if self.namespace == Namespace::Terminating {
-            self.namespace = Namespace::Absent;
-            self.went.push("namespace");
+            self.completed.push("network");
+        } else if self.namespace == NamespaceState::Terminating {
+            self.namespace = NamespaceState::Absent;
+            self.completed.push("namespace");
         }
     }
 }
@@ -188,23 +201,23 @@ proptest! {
     fn the_order_is_kept_however_often_it_is_interrupted(moments in prop::collection::vec(0..3_u8, 40..80)) {
         let mut world = World {
             tenant: tenant(Some(120)),
-            namespace: Namespace::Owned,
+            namespace: NamespaceState::Owned,
             machines: vec![machine(true, false), machine(false, false)],
             claims: claims(),
             objects: 5,
             host: Arc::new(host(true, true)),
-            went: Vec::new(),
+            completed: Vec::new(),
         };
         let mut is_done = false;
         for moment in moments.into_iter().chain(std::iter::repeat_n(2, 40)).chain([1; 1]) {
             if moment == 0 {
-                world.others();
+                world.run_other_controllers();
                 continue;
             }
             // The controller is interrupted after the decision and before the action.
             let step = world.next();
             match step.action {
-                Action::Wait => world.others(),
+                Action::Wait => world.run_other_controllers(),
                 Action::DeleteMachines(some) => {
                     // The controller is interrupted during the action.
                     let some = if moment == 1 { some.first().cloned() } else { None };
@@ -214,18 +227,18 @@ proptest! {
                 }
                 Action::ClearNetworkId => world.tenant = tenant(None),
                 Action::Release(names) => {
-                    prop_assert!(world.went.contains(&"network"));
+                    prop_assert!(world.completed.contains(&"network"));
                     prop_assert_eq!(names.len(), 1);
                     world.claims.clear();
-                    world.went.push("claim");
+                    world.completed.push("claim");
                 }
                 Action::DeleteObjects => prop_assert!(false, "Berth created the namespace"),
-                Action::DeleteNamespace => world.namespace = Namespace::Terminating,
+                Action::DeleteNamespace => world.namespace = NamespaceState::Terminating,
                 Action::Finish => is_done = true,
             }
         }
         prop_assert!(is_done, "{:?}", world);
-        world.went.dedup();
-        prop_assert_eq!(world.went, ["machines", "network", "claim", "namespace"]);
+        world.completed.dedup();
+        prop_assert_eq!(world.completed, ["machines", "network", "claim", "namespace"]);
     }
 }

@@ -24,9 +24,9 @@ impl Fault {
 #[must_use]
 pub fn join_names_limited(all: &[String]) -> String {
     const MAX_NAMES: usize = 4;
-    let named = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    let joined = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(MAX_NAMES) {
-        0 => named,
-        more => format!("{named} and {more} more"),
+        0 => joined,
+        more => format!("{joined} and {more} more"),
     }
 }

@@ -121,10 +121,10 @@ impl HostState {
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
-            let stays = |(tenant, has): &(&String, &(String, NetworkId))| {
+            let is_unchanged = |(tenant, has): &(&String, &(String, NetworkId))| {
                 self.desired.get(*tenant) == Some(*has)
             };
-            let stay = before.reported.iter().filter(stays);
+            let stay = before.reported.iter().filter(is_unchanged);
             self.reported = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
         }
         self
@@ -157,22 +157,25 @@ impl HostState {
             return Some("unknown: its agent is unresponsive".to_owned());
         }
         match self.desired.get(namespace) {
-            Some((on, has)) if on == network && *has == id => {}
-            Some((on, has)) => return Some(format!("its spec still has {has} on {on}")),
-            None => return Some("its spec does not have it yet".to_owned()),
+            Some((desired_network, desired_id))
+                if desired_network == network && *desired_id == id => {}
+            Some((desired_network, desired_id)) => {
+                return Some(format!("its spec still has {desired_id} on {desired_network}"));
+            }
+            None => return Some("its spec does not have the network yet".to_owned()),
         }
         if !self.reported.contains_key(namespace) {
             return Some("its agent has not reported yet".to_owned());
         }
         let key = (network.to_owned(), namespace.to_owned());
-        if let Some(why) = self.not_ready.get(&key) {
-            return Some(why.clone());
+        if let Some(reason) = self.not_ready.get(&key) {
+            return Some(reason.clone());
         }
         match self.unnamed.get(network) {
             Some(0) => None,
             // The tenant may be among those that the report counts but does not name.
-            Some(more) => {
-                Some(format!("unknown: {more} more tenants are not ready than the report names"))
+            Some(count) => {
+                Some(format!("unknown: {count} more tenants are not ready than the report names"))
             }
             None => Some("its agent does not report this network".to_owned()),
         }
@@ -188,14 +191,15 @@ impl HostState {
         if !self.has_reported {
             return Some("its agent has not reported yet".to_owned());
         }
-        let has = |vlans: &VlanRanges| {
+        let contains_id = |vlans: &VlanRanges| {
             ids.iter().any(|id| matches!(id, NetworkId::Vlan(id) if vlans.ids().contains(*id)))
         };
-        let ours = |removes: &Removal| {
-            removes.tenant.as_deref() == Some(namespace) || removes.vlans.as_ref().is_some_and(has)
+        let is_for_tenant = |removes: &Removal| {
+            removes.tenant.as_deref() == Some(namespace)
+                || removes.vlans.as_ref().is_some_and(contains_id)
         };
         let FailedRemoval { what, message, .. } =
-            self.failed_removals.iter().find(|one| ours(&one.removes))?;
+            self.failed_removals.iter().find(|one| is_for_tenant(&one.removes))?;
         Some(format!("{what}: {message}"))
     }
 }
@@ -217,12 +221,12 @@ fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     }
     let UplinkSelector { name, mac, pci_address, .. } = spec.uplink.as_ref()?;
     let mac = mac.as_ref().map(ToString::to_string);
-    let is = |uplink: &&berth_api::infra_node::Uplink| {
+    let is_selected = |uplink: &&berth_api::infra_node::Uplink| {
         name.as_ref() == Some(&uplink.name)
             || (mac.is_some() && uplink.mac == mac)
             || (pci_address.is_some() && uplink.pci_address == *pci_address)
     };
-    uplinks.iter().find(is)?.mtu
+    uplinks.iter().find(is_selected)?.mtu
 }
 
 /// Returns whether a tenant's network is ready on the hosts that carry it: counts, and the hosts that are not ready.
@@ -237,11 +241,11 @@ pub fn readiness(
     let mut all = TenantHosts::default();
     for host in hosts.iter().filter(|host| host.carries(tenant)) {
         all.selected = all.selected.saturating_add(1);
-        let why = match id {
+        let reason = match id {
             Some(id) => host.not_ready_reason(&namespace, &network.name, id),
             None => Some("the tenant has no VLAN or VNI yet".to_owned()),
         };
-        match why {
+        match reason {
             None => all.ready = all.ready.saturating_add(1),
             Some(message) => {
                 all.not_ready.push(TenantHost { name: host.name.clone(), message });
@@ -299,9 +303,9 @@ mod tests {
         let mut old = networks(json!({}));
         old["observedGeneration"] = 3.into();
         assert_eq!(reason(trunk(), old), "its agent has not reported yet");
-        let not = json!({"tenant": "cluster-abc", "vlan": 120, "state": "Failed", "message": "no uplink"});
+        let failed_tenant = json!({"tenant": "cluster-abc", "vlan": 120, "state": "Failed", "message": "no uplink"});
         assert_eq!(
-            reason(trunk(), networks(json!({"failed": 1, "notReady": [not]}))),
+            reason(trunk(), networks(json!({"failed": 1, "notReady": [failed_tenant]}))),
             "failed: no uplink"
         );
         assert_eq!(
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(reason(other, networks(json!({}))), "its spec still has VLAN 121 on trunk");
         let mut none = trunk();
         none.as_object_mut().unwrap().remove("tenantNetworks");
-        assert_eq!(reason(none, networks(json!({}))), "its spec does not have it yet");
+        assert_eq!(reason(none, networks(json!({}))), "its spec does not have the network yet");
         let mut unresponsive = networks(json!({}));
         unresponsive["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "AgentUnresponsive", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
@@ -339,8 +343,8 @@ mod tests {
         let answered = with("a", 4);
         let not_ready_reason = |host: HostState| host.not_ready_reason("cluster-abc", "trunk", id);
         assert_eq!(not_ready_reason(with("a", 3).with_previous(&answered)), None);
-        let why = not_ready_reason(with("b", 3).with_previous(&answered));
-        assert_eq!(why.as_deref(), Some("its agent has not reported yet"));
+        let reason = not_ready_reason(with("b", 3).with_previous(&answered));
+        assert_eq!(reason.as_deref(), Some("its agent has not reported yet"));
     }
 
     #[test]
@@ -368,9 +372,9 @@ mod tests {
         assert!(!host(other, json!({})).carries(&tenant()));
         let mut gone = host(trunk(), json!({}));
         assert!(gone.carries(&tenant()));
-        let mut picky = tenant();
-        picky.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
-        assert!(!gone.carries(&picky));
+        let mut with_selector = tenant();
+        with_selector.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
+        assert!(!gone.carries(&with_selector));
         gone.labels = None;
         assert!(!gone.carries(&tenant()));
     }

@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn of(url: &str) -> Result<Server, InvalidKubeconfig> {
+    fn server_for_url(url: &str) -> Result<Server, InvalidKubeconfig> {
         server(&format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: b\ncontexts:\n- name: b\n  context: {{cluster: two}}\n\
              clusters:\n- name: one\n  cluster: {{server: https://192.0.2.1}}\n- name: two\n  cluster: {{server: '{url}'}}\n"
@@ -106,14 +106,14 @@ mod tests {
     #[test]
     fn the_server_of_the_current_context_is_found() {
         let address = |text: &str| Ok(Server::Address(text.parse().unwrap()));
-        assert_eq!(of("https://10.1.2.3:6443"), address("10.1.2.3"));
-        assert_eq!(of("https://[2001:db8::1]:6443/path"), address("2001:db8::1"));
+        assert_eq!(server_for_url("https://10.1.2.3:6443"), address("10.1.2.3"));
+        assert_eq!(server_for_url("https://[2001:db8::1]:6443/path"), address("2001:db8::1"));
         assert_eq!(
-            of("https://api.example.org:6443"),
+            server_for_url("https://api.example.org:6443"),
             Ok(Server::Name("api.example.org".to_owned()))
         );
         for wrong in ["", "http://10.1.2.3", "https://", "https://:6443"] {
-            assert_eq!(of(wrong), Err(InvalidKubeconfig::NoServer), "{wrong}");
+            assert_eq!(server_for_url(wrong), Err(InvalidKubeconfig::NoServer), "{wrong}");
         }
         assert_eq!(server("- a"), Err(InvalidKubeconfig::NotParsed));
         assert!(server("").is_err());
@@ -123,7 +123,7 @@ mod tests {
         #[test]
         fn any_text_gives_an_error_or_a_server(text in "\\PC{0,60}") {
             drop(server(&text));
-            drop(of(&text.replace('\'', "")));
+            drop(server_for_url(&text.replace('\'', "")));
         }
     }
 }

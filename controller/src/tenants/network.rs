@@ -42,13 +42,14 @@ impl HostNetwork {
     /// Returns a network with default bridge names.
     #[cfg(test)]
     pub(super) fn for_tests(scenario: NetworkScenario) -> Self {
-        let shared = scenario == NetworkScenario::VlanAwareBridge;
-        let own = [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&scenario);
+        let has_shared_bridge = scenario == NetworkScenario::VlanAwareBridge;
+        let has_own_bridge =
+            [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&scenario);
         Self {
             name: "trunk".to_owned(),
             scenario,
-            shared_bridge: shared.then(|| "br-trunk".parse().unwrap()),
-            bridge_prefix: own.then(|| "tn".to_owned()),
+            shared_bridge: has_shared_bridge.then(|| "br-trunk".parse().unwrap()),
+            bridge_prefix: has_own_bridge.then(|| "tn".to_owned()),
             mtu: Some(1500),
         }
     }
@@ -59,7 +60,7 @@ impl HostNetwork {
 /// # Errors
 /// Returns a fault if no host of the tenant has the network, or if two of its hosts have it with different
 /// properties.
-pub fn resolve(
+pub fn resolve_host_network(
     tenant: &TenantCluster,
     hosts: &[Arc<HostState>],
 ) -> Result<Option<HostNetwork>, Fault> {
@@ -68,10 +69,10 @@ pub fn resolve(
     let mut found: Option<(&str, HostNetwork)> = None;
     let carriers = hosts.iter().filter(|host| host.carries(tenant));
     for (host, spec) in carriers.filter_map(|host| Some((host, host.network(name)?))) {
-        let shared = spec.scenario == NetworkScenario::VlanAwareBridge;
-        let own =
+        let has_shared_bridge = spec.scenario == NetworkScenario::VlanAwareBridge;
+        let has_own_bridge =
             [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
-        let shared_bridge = match shared.then(|| spec.shared_bridge()).transpose() {
+        let shared_bridge = match has_shared_bridge.then(|| spec.shared_bridge()).transpose() {
             Ok(bridge) => bridge,
             // The agent of this host reports the same error.
             Err(error) => {
@@ -84,7 +85,7 @@ pub fn resolve(
             name: name.clone(),
             scenario: spec.scenario,
             shared_bridge,
-            bridge_prefix: own.then(|| spec.bridge_prefix().to_owned()),
+            bridge_prefix: has_own_bridge.then(|| spec.bridge_prefix().to_owned()),
             mtu: host.mtus.get(name).copied(),
         };
         match &mut found {
@@ -120,24 +121,25 @@ fn bridge_name(network: &HostNetwork) -> String {
 }
 
 fn no_such_network_fault(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Fault {
-    let have: Vec<String> =
+    let hosts_with_network: Vec<String> =
         hosts.iter().filter(|host| host.network(name).is_some()).map(|h| h.name.clone()).collect();
-    let message = if have.is_empty() {
+    let message = if hosts_with_network.is_empty() {
         let mut others: Vec<String> = hosts
             .iter()
             .flat_map(|host| host.networks.iter().map(|one| one.name.clone()))
             .collect();
         others.sort();
         others.dedup();
-        let there = if others.is_empty() { "none".to_owned() } else { join_names_limited(&others) };
-        format!("spec.network.name: no host has network {name}; there are: {there}")
+        let available =
+            if others.is_empty() { "none".to_owned() } else { join_names_limited(&others) };
+        format!("spec.network.name: no host has network {name}; there are: {available}")
     } else {
         let selector: Vec<String> =
             tenant.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         format!(
             "spec.nodeSelector: no Node of a host with network {name} has the labels {}; it is on {}",
             join_names_limited(&selector),
-            join_names_limited(&have)
+            join_names_limited(&hosts_with_network)
         )
     };
     Fault::new(ConditionReason::NoHosts, message)
@@ -171,7 +173,7 @@ mod tests {
         let same = || json!({"name": "trunk", "scenario": "VlanAwareBridge"});
         let hosts =
             [host("a", same(), Some(9000)), host("b", same(), Some(1500)), host("c", same(), None)];
-        let network = resolve(&tenant(), &hosts).unwrap().unwrap();
+        let network = resolve_host_network(&tenant(), &hosts).unwrap().unwrap();
         assert_eq!(
             (network.mtu, network.shared_bridge.unwrap().as_str()),
             (Some(1500), "br-trunk")
@@ -184,17 +186,17 @@ mod tests {
             host("a", json!({"name": "trunk", "scenario": "VlanAwareBridge"}), None),
             host("b", json!({"name": "trunk", "scenario": "BridgePerTenant"}), None),
         ];
-        let fault = resolve(&tenant(), &hosts).unwrap_err();
+        let fault = resolve_host_network(&tenant(), &hosts).unwrap_err();
         assert_eq!(fault.reason, ConditionReason::HostNetworksDiffer);
         assert!(fault.message.contains("hosts a and b"), "{fault}");
-        let mut picky = tenant();
-        picky.spec.node_selector.insert("host".to_owned(), "b".to_owned());
-        let network = resolve(&picky, &hosts).unwrap().unwrap();
+        let mut with_selector = tenant();
+        with_selector.spec.node_selector.insert("host".to_owned(), "b".to_owned());
+        let network = resolve_host_network(&with_selector, &hosts).unwrap().unwrap();
         assert_eq!(network.bridge_of(NetworkId::Vlan(7.try_into().unwrap())).unwrap(), "tn7");
-        picky.spec.node_selector.insert("host".to_owned(), "c".to_owned());
-        let fault = resolve(&picky, &hosts).unwrap_err();
+        with_selector.spec.node_selector.insert("host".to_owned(), "c".to_owned());
+        let fault = resolve_host_network(&with_selector, &hosts).unwrap_err();
         assert!(fault.message.contains("host=c; it is on a, b"), "{fault}");
-        let fault = resolve(&tenant(), &[]).unwrap_err();
+        let fault = resolve_host_network(&tenant(), &[]).unwrap_err();
         assert!(fault.message.ends_with("there are: none"), "{fault}");
     }
 }

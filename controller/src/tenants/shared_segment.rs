@@ -66,7 +66,7 @@ pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<Vlan
 
 /// Returns the networks in the InfraConfig and in `known` that may share a wire with this network.
 #[must_use]
-pub fn networks_sharing_wire<'a>(
+pub fn networks_sharing_segment<'a>(
     config: &'a InfraConfigSpec,
     network: &str,
     known: impl Iterator<Item = &'a str>,
@@ -104,7 +104,7 @@ pub fn config_problems(
 
 fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
-    let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
+    let (mut names, mut segment_of_network) = (BTreeMap::new(), BTreeMap::new());
     for segment in &config.segments {
         *names.entry(segment.name.as_str()).or_insert(0_u32) += 1;
         for network in &segment.networks {
@@ -114,7 +114,7 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
                     "segments[{name}]: no HostProfile has a host network of the name `{network}`"
                 ));
             }
-            if let Some(before) = places.insert(network.as_str(), name)
+            if let Some(before) = segment_of_network.insert(network.as_str(), name)
                 && before != name
             {
                 problems.push(format!(
@@ -123,9 +123,10 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
             }
         }
     }
-    let twice = names.into_iter().filter(|(_, count)| *count > 1);
-    problems
-        .extend(twice.map(|(name, count)| format!("segments: `{name}` is listed {count} times")));
+    let duplicates = names.into_iter().filter(|(_, count)| *count > 1);
+    problems.extend(
+        duplicates.map(|(name, count)| format!("segments: `{name}` is listed {count} times")),
+    );
     problems
 }
 
@@ -158,11 +159,12 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
     if all.is_empty() {
         return all;
     }
-    let more = all.len().saturating_sub(MAX_NAMED_VLANS);
+    let omitted_count = all.len().saturating_sub(MAX_NAMED_VLANS);
     all.truncate(MAX_NAMED_VLANS);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let omitted_note =
+        if omitted_count > 0 { format!(" and {omitted_count} more") } else { String::new() };
     vec![format!(
-        "VlanClaims of networks that may share a wire: {}{more}; both keep it: name the networks in different segments if \
+        "VlanClaims of networks that may share a wire: {}{omitted_note}; both keep it: name the networks in different segments if \
          their wires are separate, else delete one of the tenants and create it again",
         all.join(", ")
     )]
@@ -213,8 +215,9 @@ mod tests {
         ]));
         assert!(may_share_segment(&both, "a", "b"));
         assert!(found_problems(&both, &[])[0].contains("network `b` is in segment east too"));
-        let around = networks_sharing_wire(&declared, "b", ["c", "y", "b"].into_iter());
-        assert_eq!(around.into_iter().collect::<Vec<_>>(), ["c", "y"]);
+        let sharing_networks =
+            networks_sharing_segment(&declared, "b", ["c", "y", "b"].into_iter());
+        assert_eq!(sharing_networks.into_iter().collect::<Vec<_>>(), ["c", "y"]);
     }
 
     #[test]

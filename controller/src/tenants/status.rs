@@ -19,7 +19,7 @@ pub const OWNED_CONDITIONS: [&str; 5] =
 pub const POLICIES_READY: &str = "PoliciesReady";
 
 /// State of a part of a tenant: ready, or a fault.
-pub type Part = Result<ReadyPart, Fault>;
+pub type PartResult = Result<ReadyPart, Fault>;
 
 /// Reason and message of a part that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +42,11 @@ impl ReadyPart {
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// State of the VLAN or VNI and of the NetworkAttachmentDefinition.
-    pub network: Part,
+    pub network: PartResult,
     /// State of the NetworkPolicies.
-    pub policies: Part,
+    pub policies: PartResult,
     /// State of the namespace, the instance types, and the CSI driver's account.
-    pub objects: Part,
+    pub objects: PartResult,
     /// Readiness of the tenant's network on the hosts.
     pub hosts: TenantHosts,
     /// The tenant's VLAN or VNI.
@@ -86,7 +86,7 @@ impl Parts {
 ///
 /// # Errors
 /// Returns the joined faults, with the reason of the first fault.
-pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> Part {
+pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> PartResult {
     match faults.first() {
         None => Ok(ready),
         Some(first) => {
@@ -114,7 +114,7 @@ pub fn desired_status(
     ];
     let theirs = tenant.status.iter().flat_map(|status| &status.conditions);
     let machines = theirs.filter(|one| one.type_ == "MachinesReady" && one.status == "False");
-    let not: Vec<String> = conditions
+    let not_ready: Vec<String> = conditions
         .iter()
         .chain(machines)
         .filter(|one| one.status != "True")
@@ -122,13 +122,13 @@ pub fn desired_status(
         .collect();
     let first = conditions.iter().find(|one| one.status != "True").map(|one| one.reason.clone());
     let first = first.as_ref();
-    let ready = if not.is_empty() {
+    let ready = if not_ready.is_empty() {
         ("True", ConditionReason::Ready.as_str(), "all parts are ready".to_owned())
     } else {
         (
             "False",
             first.map_or(ConditionReason::MachinesNotReady.as_str(), String::as_str),
-            not.join("; "),
+            not_ready.join("; "),
         )
     };
     conditions.insert(0, new_condition(tenant, "Ready", ready.0, ready.1, ready.2, now));
@@ -144,16 +144,16 @@ pub fn desired_status(
     }
 }
 
-/// Returns the status of a tenant that is being deleted. `has` is the VLAN or VNI that hosts may still carry.
+/// Returns the status of a tenant that is being deleted. `id` is the VLAN or VNI that hosts may still carry.
 #[must_use]
 pub fn deleting_status(
     tenant: &TenantCluster,
-    has: Option<NetworkId>,
+    id: Option<NetworkId>,
     reason: ConditionReason,
     message: &str,
     now: Timestamp,
 ) -> TenantClusterStatus {
-    let (vlan, vni) = has.map_or((None, None), NetworkId::split);
+    let (vlan, vni) = id.map_or((None, None), NetworkId::split);
     let message = format!("is being deleted: {message}");
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
@@ -165,7 +165,7 @@ pub fn deleting_status(
     }
 }
 
-fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
+fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> PartResult {
     let Some(network) = &tenant.spec.network else {
         return Ok(ReadyPart {
             reason: ConditionReason::PodNetworkOnly,
@@ -190,7 +190,7 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
     Err(Fault::new(ConditionReason::HostsNotReady, message))
 }
 
-fn condition(tenant: &TenantCluster, type_: &str, part: &Part, now: Timestamp) -> Condition {
+fn condition(tenant: &TenantCluster, type_: &str, part: &PartResult, now: Timestamp) -> Condition {
     match part {
         Ok(ready) => {
             new_condition(tenant, type_, "True", ready.reason.as_str(), ready.message.clone(), now)
@@ -226,26 +226,29 @@ fn new_condition(
 
 /// Returns true if the desired status differs from the actual status in a field that the reconciler of tenants owns.
 #[must_use]
-pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
-    let mut there = tenant.status.clone().unwrap_or_default();
-    there.machines = None;
-    there.conditions.retain(|one| OWNED_CONDITIONS.contains(&one.type_.as_str()));
-    let mut should = should.clone();
-    for status in [&mut there, &mut should] {
+pub fn differs(desired: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
+    let mut actual = tenant.status.clone().unwrap_or_default();
+    actual.machines = None;
+    actual.conditions.retain(|one| OWNED_CONDITIONS.contains(&one.type_.as_str()));
+    let mut desired = desired.clone();
+    for status in [&mut actual, &mut desired] {
         status.conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
     }
-    there != should
+    actual != desired
 }
 
 /// Returns the body of the request that applies the status. With `only_if_unchanged`, the API server refuses the
 /// request if another client has written the object since it was read.
 #[must_use]
-pub fn apply(
+pub fn apply_body(
     tenant: &TenantCluster,
     status: &TenantClusterStatus,
     only_if_unchanged: bool,
 ) -> Value {
-    debug_assert!(status.machines.is_none(), "{TENANTS_FIELD_MANAGER} counts no machines");
+    debug_assert!(
+        status.machines.is_none(),
+        "{TENANTS_FIELD_MANAGER} must not set status.machines"
+    );
     let mut body = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
@@ -253,8 +256,8 @@ pub fn apply(
     });
     let entries = tenant.metadata.managed_fields.as_deref().unwrap_or_default();
     if crate::managed_fields::conditions_are_atomic(entries) {
-        let there = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = there.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
+        let existing = tenant.status.iter().flat_map(|status| &status.conditions);
+        let others = existing.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
         let owned = status.conditions.iter();
         body["status"]["conditions"] = json!(owned.chain(others).collect::<Vec<_>>());
     }
@@ -307,16 +310,16 @@ mod tests {
     #[test]
     fn conditions_of_other_managers_are_kept_in_atomic_lists() {
         let mut tenant = tenant();
-        let mut should = desired_status(&tenant, &parts(), at(100));
-        let mut machines = should.conditions[0].clone();
+        let mut desired = desired_status(&tenant, &parts(), at(100));
+        let mut machines = desired.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status =
             Some(TenantClusterStatus { conditions: vec![machines], ..Default::default() });
-        should.conditions.truncate(1);
+        desired.conditions.truncate(1);
         let mut types = |fields: Value| {
             let entry = json!([{"manager": "x", "operation": "Apply", "fieldsV1": {"f:status": {"f:conditions": fields}}}]);
             tenant.metadata.managed_fields = serde_json::from_value(entry).unwrap();
-            let body = apply(&tenant, &should, true);
+            let body = apply_body(&tenant, &desired, true);
             let all = body["status"]["conditions"].as_array().unwrap().clone();
             all.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };

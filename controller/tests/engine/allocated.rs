@@ -7,17 +7,17 @@ use berth_kubelet_admission::{MemoryKind, State};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-pub(crate) type FreeNow = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
+pub(crate) type FreeResources = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
 
 /// Returns the free CPUs, and the free memory of each zone.
-pub(crate) fn free(state: &State) -> FreeNow {
+pub(crate) fn free_resources(state: &State) -> FreeResources {
     let memory = state.memory().into_iter().map(|zone| (zone.zone, zone.free));
     (state.free_cpus(), memory.collect())
 }
 
 /// Returns the sum of the free memory of all zones, because the memory of a group may be counted in any of its
 /// zones.
-pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
+pub(crate) fn total_free_memory(state: &State) -> BTreeMap<MemoryKind, u64> {
     let mut all = BTreeMap::new();
     for (kind, bytes) in state.memory().into_iter().flat_map(|zone| zone.free) {
         *all.entry(kind).or_insert(0) += bytes;
@@ -29,7 +29,7 @@ pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
 ///
 /// A report that only contains sums does not distribute them over several zones: then `knows_zones` is false, and
 /// pages are not added up.
-pub(crate) fn nothing_twice(
+pub(crate) fn check_no_double_allocation(
     state: &State,
     empty: &State,
     uids: BTreeSet<&str>,
@@ -41,13 +41,13 @@ pub(crate) fn nothing_twice(
     let mut bytes: BTreeMap<MemoryKind, u64> = BTreeMap::new();
     let mut groups: BTreeSet<Vec<u32>> = BTreeSet::new();
     for uid in uids {
-        let Some(given) = state.admission(uid) else {
+        let Some(admission) = state.admission(uid) else {
             return Err(TestCaseError::fail(format!("{uid} is not there")));
         };
-        let own = given.cpus(host);
-        prop_assert!(!own.intersects(&cpus), "CPUs {} of {} are another's too", own, uid);
-        cpus = cpus.union(&own);
-        for block in given.placements(host).into_iter().flat_map(|one| one.memory) {
+        let pod_cpus = admission.cpus(host);
+        prop_assert!(!pod_cpus.intersects(&cpus), "CPUs {} of {} are another's too", pod_cpus, uid);
+        cpus = cpus.union(&pod_cpus);
+        for block in admission.placements(host).into_iter().flat_map(|one| one.memory) {
             *bytes.entry(block.kind).or_default() += block.bytes;
             groups.insert(block.zones);
         }
@@ -57,17 +57,18 @@ pub(crate) fn nothing_twice(
     // With best-effort, a kubelet may allocate a block on one zone of a group that another block uses. The list of
     // blocks does not show from which zone of the group the memory of the other block comes (`memorymanager`
     // allocates and releases greedily).
-    let share = |one: &Vec<u32>| groups.iter().any(|other| other != one && meets(one, other));
-    if !knows_zones || groups.iter().any(share) {
+    let shares_zone =
+        |one: &Vec<u32>| groups.iter().any(|other| other != one && intersects(one, other));
+    if !knows_zones || groups.iter().any(shares_zone) {
         return Ok(());
     }
-    let (left, all) = (in_all(state), in_all(empty));
+    let (free, all) = (total_free_memory(state), total_free_memory(empty));
     for (kind, bytes) in bytes {
-        prop_assert!(bytes + left[&kind] <= all[&kind], "{bytes} of {kind}, {left:?} of {all:?}");
+        prop_assert!(bytes + free[&kind] <= all[&kind], "{bytes} of {kind}, {free:?} of {all:?}");
     }
     Ok(())
 }
 
-fn meets(one: &[u32], other: &[u32]) -> bool {
+fn intersects(one: &[u32], other: &[u32]) -> bool {
     one.iter().any(|zone| other.contains(zone))
 }

@@ -6,7 +6,7 @@ use berth_kubelet_admission::State;
 
 use super::allocation::allocation;
 use super::host::{HostForm, ZoneForm};
-use super::pod::{BesideForm, NearForm, PodForm, PreferForm, SpreadForm};
+use super::pod::{AffinityForm, ContainerForm, PodForm, PreferForm, SpreadForm};
 
 /// Bytes that are read in sequence. After the last byte, zeros are read.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ impl<'a> Dice<'a> {
         self.bytes.is_empty()
     }
 
-    pub(crate) fn below(&mut self, most: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         let Some((first, rest)) = self.bytes.split_first() else { return 0 };
         self.bytes = rest;
-        usize::from(*first) % most.max(1)
+        usize::from(*first) % limit.max(1)
     }
 
     /// Returns true in one of `one_in` cases.
@@ -38,18 +38,18 @@ impl<'a> Dice<'a> {
         self.below(one_in) == one_in - 1
     }
 
-    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
     pub(crate) fn host(&mut self, at: usize) -> HostForm {
-        let zones = self.of(&[2, 1, 2, 3, 4]);
-        let threads = self.of(&[1, 2]);
+        let zones = self.choose(&[2, 1, 2, 3, 4]);
+        let threads = self.choose(&[1, 2]);
         let zone = ZoneForm {
-            cpus: self.of(&[4, 6, 8, 12]),
-            memory: self.of(&[8, 16, 12]),
-            huge: self.of(&[4, 0, 6, 2]),
-            small: self.of(&[0, 512, 1024]),
+            cpus: self.choose(&[4, 6, 8, 12]),
+            memory: self.choose(&[8, 16, 12]),
+            huge: self.choose(&[4, 0, 6, 2]),
+            small: self.choose(&[0, 512, 1024]),
         };
         let mut form = HostForm {
             name: format!("host-{at}"),
@@ -57,14 +57,16 @@ impl<'a> Dice<'a> {
             threads,
             pins: !self.rarely(8),
             keeps_memory: !self.rarely(3),
-            policy: self.of(&["single-numa-node", "restricted", "best-effort", "none"]).to_owned(),
-            scope: self.of(&["pod", "container"]).to_owned(),
+            policy: self
+                .choose(&["single-numa-node", "restricted", "best-effort", "none"])
+                .to_owned(),
+            scope: self.choose(&["pod", "container"]).to_owned(),
             options: if self.rarely(3) { vec!["full-pcpus-only".to_owned()] } else { Vec::new() },
-            version: self.of(&["v1.36.0", "v1.27.3", "v1.31.0"]).to_owned(),
+            version: self.choose(&["v1.36.0", "v1.27.3", "v1.31.0"]).to_owned(),
             class: self.class(),
-            max_pods: self.of(&[110, 110, 3]),
-            kvm_devices: self.of(&[1000, 1000, 2]),
-            vfs: (0..zones).map(|_| self.of(&[0, 2, 4])).collect(),
+            max_pods: self.choose(&[110, 110, 3]),
+            kvm_devices: self.choose(&[1000, 1000, 2]),
+            vfs: (0..zones).map(|_| self.choose(&[0, 2, 4])).collect(),
             hides_devices: self.rarely(6),
             ..HostForm::default()
         };
@@ -73,7 +75,7 @@ impl<'a> Dice<'a> {
             let last = form.zones.len() - 1;
             form.zones[last].cpus = if last > 0 && self.rarely(2) { 0 } else { 16 };
         }
-        form.labels.insert(ZONE.to_owned(), self.of(&["a", "b", "c"]).to_owned());
+        form.labels.insert(ZONE.to_owned(), self.choose(&["a", "b", "c"]).to_owned());
         if self.rarely(4) {
             form.labels.remove(ZONE);
         }
@@ -82,15 +84,15 @@ impl<'a> Dice<'a> {
     }
 
     fn class(&mut self) -> Class {
-        self.of(&[Class::Standard, Class::Performance, Class::Density])
+        self.choose(&[Class::Standard, Class::Performance, Class::Density])
     }
 
     /// Changes the properties of a host that can change without a reboot.
     pub(crate) fn change(&mut self, form: &mut HostForm) {
         form.cordoned = self.rarely(10);
         form.stale = self.rarely(8);
-        form.ksm = self.of(&[Some(false), Some(true), None]);
-        form.kvm = self.of(&[Some(KvmState::Ready), Some(KvmState::Ready), None]);
+        form.ksm = self.choose(&[Some(false), Some(true), None]);
+        form.kvm = self.choose(&[Some(KvmState::Ready), Some(KvmState::Ready), None]);
         if self.rarely(10) {
             form.kvm = Some(KvmState::DisabledInFirmware);
         }
@@ -105,16 +107,16 @@ impl<'a> Dice<'a> {
     }
 
     pub(crate) fn pod(&mut self, name: String) -> PodForm {
-        let app = self.of(&APPS);
+        let app = self.choose(&APPS);
         let mut form = PodForm {
             name,
             plain: self.rarely(3),
             emulated: self.rarely(6),
-            cpus: self.of(&[2, 1, 4, 0, 8, 6]),
+            cpus: self.choose(&[2, 1, 4, 0, 8, 6]),
             millis: 500,
-            memory: self.of(&[None, Some(2), Some(5)]),
-            huge: self.of(&[0, 1, 2, 5]),
-            small: self.of(&[0, 0, 512]),
+            memory: self.choose(&[None, Some(2), Some(5)]),
+            huge: self.choose(&[0, 1, 2, 5]),
+            small: self.choose(&[0, 0, 512]),
             class: self.class(),
             numa: self.rarely(4),
             ..PodForm::default()
@@ -123,31 +125,31 @@ impl<'a> Dice<'a> {
         if form.cpus > 0 && !form.plain && !self.rarely(3) {
             // This is the usual VM: KubeVirt logs the guest's console in an additional container, and the VM may
             // have a virtual function.
-            form.beside.push(BesideForm { millis: 15, memory: 60, first: true, sidecar: true });
-            form.vfs = self.of(&[0, 1, 1, 2]);
+            form.beside.push(ContainerForm { millis: 15, memory: 60, first: true, sidecar: true });
+            form.vfs = self.choose(&[0, 1, 1, 2]);
         } else if self.rarely(3) {
-            let beside = BesideForm {
-                millis: self.of(&[100, 1000, 2000, 4000]),
-                memory: self.of(&[64, 1024]),
+            let beside = ContainerForm {
+                millis: self.choose(&[100, 1000, 2000, 4000]),
+                memory: self.choose(&[64, 1024]),
                 first: self.rarely(2),
                 sidecar: self.rarely(2),
             };
             form.beside.push(beside);
         }
         if self.rarely(5) {
-            form.selector.insert(ZONE.to_owned(), self.of(&["a", "b"]).to_owned());
+            form.selector.insert(ZONE.to_owned(), self.choose(&["a", "b"]).to_owned());
         }
         if self.rarely(3) {
             form.tolerates.push("special".to_owned());
         }
-        let by = self.of(&[HOSTNAME, ZONE]).to_owned();
-        let weight = self.of(&[None, Some(100), Some(1)]);
-        let near = NearForm { app: self.of(&APPS).to_owned(), by: by.clone(), weight };
+        let by = self.choose(&[HOSTNAME, ZONE]).to_owned();
+        let weight = self.choose(&[None, Some(100), Some(1)]);
+        let near = AffinityForm { app: self.choose(&APPS).to_owned(), by: by.clone(), weight };
         match self.below(8) {
             4 => form.apart.push(near),
             5 => form.together.push(near),
             6 | 7 => {
-                let (max, soft) = (self.of(&[1, 2]), self.rarely(2));
+                let (max, soft) = (self.choose(&[1, 2]), self.rarely(2));
                 form.spread.push(SpreadForm { by, max, soft });
             }
             _ => {}
@@ -193,8 +195,8 @@ impl<'a> Dice<'a> {
         free.truncate(self.below(5));
         let zone = u32::try_from(at).unwrap_or(0);
         let used: u64 = form.has.iter().flat_map(|one| &one.hugepages).map(|one| one.count).sum();
-        let left = form.zones[at].huge.saturating_sub(used);
-        let count = if form.keeps_memory { left.min(self.below(3) as u64) } else { 0 };
+        let free_pages = form.zones[at].huge.saturating_sub(used);
+        let count = if form.keeps_memory { free_pages.min(self.below(3) as u64) } else { 0 };
         Allocation {
             pod_uid: format!("stranger-{}", self.below(200)),
             cpus: (form.pins && !free.is_empty()).then(|| free.into_iter().collect()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
-use berth_placement::engine::{Engine, Needs, Numa, Request};
+use berth_placement::engine::{Engine, NumaGuestMemory, Request, VmRequirements};
 use berth_placement::rules::{Counts, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -34,7 +34,7 @@ pub(crate) struct PodForm {
     /// Number of virtual functions of the first container.
     pub(crate) vfs: u64,
     /// Additional containers.
-    pub(crate) beside: Vec<BesideForm>,
+    pub(crate) beside: Vec<ContainerForm>,
     pub(crate) class: Class,
     /// True for `guestMappingPassthrough`.
     pub(crate) numa: bool,
@@ -42,8 +42,8 @@ pub(crate) struct PodForm {
     pub(crate) selector: BTreeMap<String, String>,
     /// Keys of tolerated taints, with any value and effect.
     pub(crate) tolerates: Vec<String>,
-    pub(crate) together: Vec<NearForm>,
-    pub(crate) apart: Vec<NearForm>,
+    pub(crate) together: Vec<AffinityForm>,
+    pub(crate) apart: Vec<AffinityForm>,
     pub(crate) spread: Vec<SpreadForm>,
     pub(crate) prefer: Vec<PreferForm>,
     pub(crate) terminating: bool,
@@ -52,7 +52,7 @@ pub(crate) struct PodForm {
 /// An additional container of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct BesideForm {
+pub(crate) struct ContainerForm {
     pub(crate) millis: u64,
     /// Memory in MiB.
     pub(crate) memory: u64,
@@ -65,7 +65,7 @@ pub(crate) struct BesideForm {
 /// Affinity to pods whose label `app` has this value; required, unless it has a weight.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct NearForm {
+pub(crate) struct AffinityForm {
     pub(crate) app: String,
     pub(crate) by: String,
     #[serde(default)]
@@ -93,9 +93,9 @@ pub(crate) struct PreferForm {
 
 /// A pod, converted to the types that the controller reads.
 #[derive(Clone, Debug)]
-pub(crate) struct Built {
+pub(crate) struct BuiltPod {
     pub(crate) pod: Pod,
-    pub(crate) needs: Needs,
+    pub(crate) needs: VmRequirements,
     labels: BTreeMap<String, String>,
     selector: BTreeMap<String, String>,
     affinity: v1::Affinity,
@@ -104,7 +104,7 @@ pub(crate) struct Built {
     is_terminating: bool,
 }
 
-impl Built {
+impl BuiltPod {
     fn parts(&self) -> PodSpecParts<'_> {
         PodSpecParts {
             namespace: "default",
@@ -119,7 +119,7 @@ impl Built {
     }
 
     pub(crate) fn request(&self, engine: &mut Engine) -> Request {
-        engine.request(&self.parts(), self.needs.clone()).expect("rules that are right")
+        engine.compile_request(&self.parts(), self.needs.clone()).expect("rules that are right")
     }
 
     pub(crate) fn rules(&self, counts: &mut Counts) -> Rules {
@@ -128,16 +128,18 @@ impl Built {
 }
 
 impl PodForm {
-    pub(crate) fn build(&self) -> Built {
-        Built {
+    pub(crate) fn build(&self) -> BuiltPod {
+        BuiltPod {
             pod: self.pod(),
-            needs: Needs {
+            needs: VmRequirements {
                 is_vm: !self.plain,
                 is_emulated: self.emulated,
                 is_pinned: !self.plain && self.cpus > 0,
                 class: self.class,
-                numa: (self.numa && self.huge > 0)
-                    .then_some(Numa { memory: self.huge << 30, page: PageSize::GIB_1 }),
+                numa: (self.numa && self.huge > 0).then_some(NumaGuestMemory {
+                    memory: self.huge << 30,
+                    page_size: PageSize::GIB_1,
+                }),
             },
             labels: self.labels.clone(),
             selector: self.selector.clone(),
@@ -172,7 +174,7 @@ impl PodForm {
             Resources { cpu_millis: 0, memory: 0, ..requests.clone() }
         };
         let main = Container { name: "compute".to_owned(), is_sidecar: false, requests, limits };
-        let beside = |(at, form): (usize, &BesideForm)| {
+        let beside = |(at, form): (usize, &ContainerForm)| {
             let own = Resources {
                 cpu_millis: form.millis,
                 memory: form.memory << 20,
@@ -181,7 +183,7 @@ impl PodForm {
             let name = format!("beside-{at}");
             Container { name, is_sidecar: form.sidecar, requests: own.clone(), limits: own }
         };
-        let is_first = |(_, form): &(usize, &BesideForm)| form.first || form.sidecar;
+        let is_first = |(_, form): &(usize, &ContainerForm)| form.first || form.sidecar;
         let all = || self.beside.iter().enumerate();
         Pod {
             uid: self.name.clone(),
@@ -194,15 +196,15 @@ impl PodForm {
     }
 
     fn affinity(&self) -> v1::Affinity {
-        let term = |near: &NearForm| v1::PodAffinityTerm {
+        let term = |near: &AffinityForm| v1::PodAffinityTerm {
             label_selector: Some(selector(&near.app)),
             topology_key: near.by.clone(),
             ..v1::PodAffinityTerm::default()
         };
-        let must = |all: &[NearForm]| {
+        let required = |all: &[AffinityForm]| {
             all.iter().filter(|near| near.weight.is_none()).map(term).collect::<Vec<_>>()
         };
-        let may = |all: &[NearForm]| {
+        let preferred = |all: &[AffinityForm]| {
             let weighted = all.iter().filter_map(|near| {
                 Some(v1::WeightedPodAffinityTerm {
                     weight: near.weight?,
@@ -230,12 +232,14 @@ impl PodForm {
                 ..v1::NodeAffinity::default()
             }),
             pod_affinity: Some(v1::PodAffinity {
-                required_during_scheduling_ignored_during_execution: Some(must(&self.together)),
-                preferred_during_scheduling_ignored_during_execution: Some(may(&self.together)),
+                required_during_scheduling_ignored_during_execution: Some(required(&self.together)),
+                preferred_during_scheduling_ignored_during_execution: Some(preferred(
+                    &self.together,
+                )),
             }),
             pod_anti_affinity: Some(v1::PodAntiAffinity {
-                required_during_scheduling_ignored_during_execution: Some(must(&self.apart)),
-                preferred_during_scheduling_ignored_during_execution: Some(may(&self.apart)),
+                required_during_scheduling_ignored_during_execution: Some(required(&self.apart)),
+                preferred_during_scheduling_ignored_during_execution: Some(preferred(&self.apart)),
             }),
         }
     }

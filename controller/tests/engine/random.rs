@@ -12,51 +12,51 @@ use berth_placement::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
-use super::allocated::{free, in_all, nothing_twice};
+use super::allocated::{check_no_double_allocation, free_resources, total_free_memory};
 use super::allocation::allocation;
 use super::dice::Dice;
 use super::host::HostForm;
-use super::pod::Built;
-use super::slow::Slow;
+use super::pod::BuiltPod;
+use super::reference_model::ReferenceModel;
 
 /// An engine, a second engine that handles the same events, and the reference model.
-struct Bed {
+struct Testbed {
     engine: Engine,
     twin: Engine,
-    slow: Slow,
+    reference: ReferenceModel,
     forms: Vec<HostForm>,
     ids: Vec<HostId>,
     tally: Rc<Tally>,
 }
 
-impl Bed {
+impl Testbed {
     fn new(dice: &mut Dice<'_>, tally: Rc<Tally>) -> Self {
         let hosts = 1 + dice.below(12);
-        let mut bed = Self {
+        let mut testbed = Self {
             engine: Engine::new(),
             twin: Engine::new(),
-            slow: Slow::default(),
+            reference: ReferenceModel::default(),
             forms: Vec::new(),
             ids: Vec::new(),
             tally,
         };
         for _ in 0..hosts {
-            let form = dice.host(bed.forms.len());
+            let form = dice.host(testbed.forms.len());
             // Some descriptions are hosts on which no kubelet would start.
             if form.facts().is_ok() {
-                bed.forms.push(form);
-                bed.set_host(bed.forms.len() - 1);
+                testbed.forms.push(form);
+                testbed.set_host(testbed.forms.len() - 1);
             }
         }
         // If there are many hosts, the engine does not scan all of them.
         if dice.rarely(20) {
-            for at in 0..bed.forms.len() * 9 {
-                let name = format!("host-{}", bed.forms.len());
-                bed.forms.push(HostForm { name, ..bed.forms[at].clone() });
-                bed.set_host(bed.forms.len() - 1);
+            for at in 0..testbed.forms.len() * 9 {
+                let name = format!("host-{}", testbed.forms.len());
+                testbed.forms.push(HostForm { name, ..testbed.forms[at].clone() });
+                testbed.set_host(testbed.forms.len() - 1);
             }
         }
-        bed
+        testbed
     }
 
     fn set_host(&mut self, at: usize) {
@@ -65,13 +65,13 @@ impl Bed {
         let id = self.engine.set_host(facts.clone(), form.class).expect("right taints");
         let twin = self.twin.set_host(facts.clone(), form.class).expect("right taints");
         assert_eq!(id, twin);
-        self.slow.set_host(at, facts);
+        self.reference.set_host(at, facts);
         if at == self.ids.len() {
             self.ids.push(id);
         }
     }
 
-    fn at(&self, host: HostId) -> usize {
+    fn host_index(&self, host: HostId) -> usize {
         self.ids.iter().position(|id| *id == host).expect("a host that came")
     }
 
@@ -80,21 +80,21 @@ impl Bed {
         match dice.below(10) {
             0..=4 => {
                 let pod = dice.pod(format!("pod-{number}")).build();
-                let among = self.among(dice);
+                let among = self.random_hosts(dice);
                 self.place(&pod, among.as_deref())
             }
             5 => {
-                if let Some((pod, _)) = self.any(dice) {
-                    let among = self.among(dice);
+                if let Some((pod, _)) = self.random_pod(dice) {
+                    let among = self.random_hosts(dice);
                     self.place(&pod, among.as_deref())?;
                 }
                 Ok(())
             }
             6 => {
-                if let Some((pod, _)) = self.any(dice) {
+                if let Some((pod, _)) = self.random_pod(dice) {
                     let uid = pod.pod.uid.as_str();
                     prop_assert!(self.engine.remove(uid) && self.twin.remove(uid));
-                    self.slow.remove(uid);
+                    self.reference.remove(uid);
                 }
                 Ok(())
             }
@@ -104,7 +104,7 @@ impl Bed {
                 self.bind(&pod, at)
             }
             8 => {
-                if let Some((pod, at)) = self.any(dice) {
+                if let Some((pod, at)) = self.random_pod(dice) {
                     let at = if dice.rarely(2) { dice.below(hosts) } else { at };
                     if dice.rarely(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
                 } else {
@@ -118,120 +118,127 @@ impl Bed {
         }
     }
 
-    fn among(&self, dice: &mut Dice<'_>) -> Option<Vec<HostId>> {
+    fn random_hosts(&self, dice: &mut Dice<'_>) -> Option<Vec<HostId>> {
         let count = dice.below(self.ids.len() + 2);
-        (count > 0).then(|| (1..count).map(|_| dice.of(&self.ids)).collect())
+        (count > 0).then(|| (1..count).map(|_| dice.choose(&self.ids)).collect())
     }
 
-    fn any(&self, dice: &mut Dice<'_>) -> Option<(Built, usize)> {
-        let assumed = self.slow.assumed();
+    fn random_pod(&self, dice: &mut Dice<'_>) -> Option<(BuiltPod, usize)> {
+        let assumed = self.reference.assumed();
         assumed.get(dice.below(assumed.len())).cloned()
     }
 
-    fn place(&mut self, pod: &Built, among: Option<&[HostId]>) -> TestCaseResult {
+    fn place(&mut self, pod: &BuiltPod, candidates: Option<&[HostId]>) -> TestCaseResult {
         let uid = pod.pod.uid.as_str();
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
-        let is_among = |at: &usize| among.is_none_or(|among| among.contains(&self.ids[*at]));
+        let is_among = |at: &usize| candidates.is_none_or(|among| among.contains(&self.ids[*at]));
         // A reported pod was bound long ago and must not be placed.
-        if (0..self.ids.len()).any(|at| self.slow.facts(at).allocation(uid).is_some()) {
+        if (0..self.ids.len()).any(|at| self.reference.facts(at).allocation(uid).is_some()) {
             return Ok(());
         }
-        let before = self.slow.host_of_pod(uid);
+        let before = self.reference.host_of_pod(uid);
         if let Some(at) = before.filter(is_among) {
             let stays = Some(self.ids[at]);
-            prop_assert_eq!(self.engine.place(&request, among), stays, "{} moves", uid);
-            prop_assert_eq!(self.twin.place(&twin, among), stays);
+            prop_assert_eq!(self.engine.place(&request, candidates), stays, "{} moves", uid);
+            prop_assert_eq!(self.twin.place(&twin, candidates), stays);
             return Ok(());
         }
         if before.is_none() {
-            let takers = self.slow.takers(pod);
+            let accepting_hosts = self.reference.accepting_hosts(pod);
             for (at, id) in self.ids.iter().enumerate() {
                 let reasons = self.engine.rejection_reasons(&request, *id);
                 prop_assert_eq!(
                     reasons.is_empty(),
-                    takers.contains(&at),
+                    accepting_hosts.contains(&at),
                     "{} on host {}: {:?}",
                     uid,
                     at,
                     reasons
                 );
             }
-            let chosen = self.engine.choose(&request, among);
-            let placed = self.engine.place(&request, among);
+            let chosen = self.engine.choose(&request, candidates);
+            let placed = self.engine.place(&request, candidates);
             prop_assert_eq!(chosen, placed, "what is chosen is assumed");
-            self.placed(pod, placed, &takers, among)?;
-            prop_assert_eq!(self.twin.place(&twin, among), placed, "another engine, the same");
+            self.check_placement(pod, placed, &accepting_hosts, candidates)?;
+            prop_assert_eq!(self.twin.place(&twin, candidates), placed, "another engine, the same");
         } else {
-            self.slow.remove(uid);
-            let takers = self.slow.takers(pod);
-            let placed = self.engine.place(&request, among);
-            self.placed(pod, placed, &takers, among)?;
-            prop_assert_eq!(self.twin.place(&twin, among), placed, "another engine, the same");
+            self.reference.remove(uid);
+            let accepting_hosts = self.reference.accepting_hosts(pod);
+            let placed = self.engine.place(&request, candidates);
+            self.check_placement(pod, placed, &accepting_hosts, candidates)?;
+            prop_assert_eq!(self.twin.place(&twin, candidates), placed, "another engine, the same");
         }
         Ok(())
     }
 
-    fn placed(
+    fn check_placement(
         &mut self,
-        pod: &Built,
+        pod: &BuiltPod,
         placed: Option<HostId>,
-        takers: &[usize],
-        among: Option<&[HostId]>,
+        accepting_hosts: &[usize],
+        candidates: Option<&[HostId]>,
     ) -> TestCaseResult {
-        let is_among = |at: &&usize| among.is_none_or(|among| among.contains(&self.ids[**at]));
-        let may: Vec<usize> = takers.iter().filter(is_among).copied().collect();
+        let is_among = |at: &&usize| candidates.is_none_or(|among| among.contains(&self.ids[**at]));
+        let allowed: Vec<usize> = accepting_hosts.iter().filter(is_among).copied().collect();
         match placed {
             Some(host) => {
-                let at = self.at(host);
-                prop_assert!(may.contains(&at), "{} on host {} of {:?}", pod.pod.uid, at, may);
-                count(&self.tally.placed);
-                if takers.len() < self.ids.len() {
-                    count(&self.tally.chosen);
+                let at = self.host_index(host);
+                prop_assert!(
+                    allowed.contains(&at),
+                    "{} on host {} of {:?}",
+                    pod.pod.uid,
+                    at,
+                    allowed
+                );
+                increment(&self.tally.placed);
+                if accepting_hosts.len() < self.ids.len() {
+                    increment(&self.tally.chosen);
                 }
-                self.slow.book(pod, at, false);
+                self.reference.add_pod(pod, at, false);
             }
-            None => prop_assert!(may.is_empty(), "{} nowhere, but {:?}", pod.pod.uid, may),
+            None => prop_assert!(allowed.is_empty(), "{} nowhere, but {:?}", pod.pod.uid, allowed),
         }
-        if takers.is_empty() {
-            count(&self.tally.nowhere);
+        if accepting_hosts.is_empty() {
+            increment(&self.tally.unplaced);
         }
         Ok(())
     }
 
-    fn bind(&mut self, pod: &Built, at: usize) -> TestCaseResult {
+    fn bind(&mut self, pod: &BuiltPod, at: usize) -> TestCaseResult {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
-        self.slow.remove(&pod.pod.uid);
-        let is_right = self.slow.facts(at).allocation(&pod.pod.uid).is_some()
-            || self.slow.state(at).check(&pod.pod).is_ok();
-        if !is_right {
-            count(&self.tally.refused_when_bound);
+        self.reference.remove(&pod.pod.uid);
+        let is_admitted = self.reference.facts(at).allocation(&pod.pod.uid).is_some()
+            || self.reference.state(at).check(&pod.pod).is_ok();
+        if !is_admitted {
+            increment(&self.tally.refused_when_bound);
         }
-        self.slow.book(pod, at, true);
-        prop_assert_eq!(self.engine.bound(&request, self.ids[at]).is_ok(), is_right);
-        prop_assert_eq!(self.twin.bound(&twin, self.ids[at]).is_ok(), is_right);
+        self.reference.add_pod(pod, at, true);
+        prop_assert_eq!(self.engine.add_bound_pod(&request, self.ids[at]).is_ok(), is_admitted);
+        prop_assert_eq!(self.twin.add_bound_pod(&twin, self.ids[at]).is_ok(), is_admitted);
         Ok(())
     }
 
-    fn admit(&mut self, pod: &Built, at: usize) -> TestCaseResult {
+    fn admit(&mut self, pod: &BuiltPod, at: usize) -> TestCaseResult {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
-        self.slow.remove(&pod.pod.uid);
-        let is_right = self.slow.would_take(&pod.pod, at);
-        if is_right {
-            self.slow.book(pod, at, false);
+        self.reference.remove(&pod.pod.uid);
+        let is_admitted = self.reference.would_admit(&pod.pod, at);
+        if is_admitted {
+            self.reference.add_pod(pod, at, false);
         }
-        prop_assert_eq!(self.engine.admit(&request, self.ids[at]).is_ok(), is_right);
-        prop_assert_eq!(self.twin.admit(&twin, self.ids[at]).is_ok(), is_right);
+        prop_assert_eq!(self.engine.admit(&request, self.ids[at]).is_ok(), is_admitted);
+        prop_assert_eq!(self.twin.admit(&twin, self.ids[at]).is_ok(), is_admitted);
         Ok(())
     }
 
     fn report(&mut self, dice: &mut Dice<'_>) {
-        count(&self.tally.reports);
+        increment(&self.tally.reports);
         let at = dice.below(self.ids.len());
         let state = self.engine.state(self.ids[at]).expect("a host that came").clone();
-        let uids: Vec<String> = self.engine.on(self.ids[at]).map(|r| r.uid().to_owned()).collect();
+        let uids: Vec<String> =
+            self.engine.pods_on_host(self.ids[at]).map(|r| r.uid().to_owned()).collect();
         if dice.rarely(2) {
             dice.change(&mut self.forms[at]);
         }
@@ -242,45 +249,49 @@ impl Bed {
             };
             let sets: BTreeSet<Vec<u32>> = one.containers.iter().flat_map(zones).collect();
             if sets.len() > 1 {
-                count(&self.tally.of_several_zones);
+                increment(&self.tally.with_several_zones);
             }
             if one.containers.iter().any(|one| one.devices.iter().any(|one| one.zone.is_some())) {
-                count(&self.tally.with_devices);
+                increment(&self.tally.with_devices);
             }
         }
         if !Self::knows_zones_of(&self.forms[at]) {
-            count(&self.tally.sums_alone);
+            increment(&self.tally.sums_only);
         }
         self.set_host(at);
     }
 
     /// Checks the invariants of every state.
     fn check(&self) -> TestCaseResult {
-        prop_assert_eq!(self.engine.pods(), self.slow.assumed().len());
+        prop_assert_eq!(self.engine.pod_count(), self.reference.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {
             let state = self.engine.state(*id).expect("a host that came");
-            let slow = self.slow.state(at);
-            prop_assert_eq!(free(state), free(&slow), "host {}", at);
-            prop_assert_eq!(free(state), free(self.twin.state(*id).expect("the same hosts")));
-            let here = self.slow.assumed().iter().filter(|(_, host)| *host == at);
+            let expected = self.reference.state(at);
+            prop_assert_eq!(free_resources(state), free_resources(&expected), "host {}", at);
+            prop_assert_eq!(
+                free_resources(state),
+                free_resources(self.twin.state(*id).expect("the same hosts"))
+            );
+            let here = self.reference.assumed().iter().filter(|(_, host)| *host == at);
             let here: BTreeSet<&str> = here.map(|(pod, _)| pod.pod.uid.as_str()).collect();
-            let on: BTreeSet<&str> = self.engine.on(*id).map(|request| request.uid()).collect();
+            let on: BTreeSet<&str> =
+                self.engine.pods_on_host(*id).map(|request| request.uid()).collect();
             prop_assert_eq!(&on, &here);
             for uid in &here {
                 prop_assert_eq!(self.engine.host_of_pod(uid), Some(*id));
             }
-            let reported = self.slow.facts(at).allocations.iter().map(|one| one.uid.as_str());
-            let empty = State::new(&self.slow.facts(at).admission);
+            let reported = self.reference.facts(at).allocations.iter().map(|one| one.uid.as_str());
+            let empty = State::new(&self.reference.facts(at).admission);
             let knows_zones = self.knows_zones(at);
             let all = reported.chain(here).collect();
-            nothing_twice(state, &empty, all, knows_zones)?;
+            check_no_double_allocation(state, &empty, all, knows_zones)?;
         }
         Ok(())
     }
 
     /// Returns true if the report of a host contains the zones of all allocations.
     fn knows_zones(&self, at: usize) -> bool {
-        self.slow.facts(at).allocations.iter().all(|one| !one.is_unplaced)
+        self.reference.facts(at).allocations.iter().all(|one| !one.has_unknown_zones)
     }
 
     /// Returns true if no reported pod has only sums over several zones.
@@ -293,7 +304,7 @@ impl Bed {
     fn rebuild(&mut self) -> TestCaseResult {
         for at in 0..self.ids.len() {
             let state = self.engine.state(self.ids[at]).expect("a host that came");
-            let assumed = self.slow.assumed().iter().filter(|(_, host)| *host == at);
+            let assumed = self.reference.assumed().iter().filter(|(_, host)| *host == at);
             let mut has = std::mem::take(&mut self.forms[at].has);
             has.retain(|one| one.pod_uid.starts_with("stranger"));
             has.extend(assumed.filter_map(|(pod, _)| allocation(state, &pod.pod.uid)));
@@ -308,18 +319,18 @@ impl Bed {
             prop_assert_eq!(id, self.ids[at]);
         }
         // Running pods are added first, because the remainder for other pods is only known afterwards.
-        let mut pods: Vec<_> = self.slow.assumed().iter().collect();
-        pods.sort_by_key(|(pod, at)| self.slow.facts(*at).allocation(&pod.pod.uid).is_none());
+        let mut pods: Vec<_> = self.reference.assumed().iter().collect();
+        pods.sort_by_key(|(pod, at)| self.reference.facts(*at).allocation(&pod.pod.uid).is_none());
         for (pod, at) in pods {
             let request = pod.request(&mut rebuilt);
             // A pod that the kubelet would reject still counts, as it did before.
-            drop(rebuilt.bound(&request, self.ids[*at]));
+            drop(rebuilt.add_bound_pod(&request, self.ids[*at]));
         }
         for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
             let (before, after) = (self.engine.state(*id), rebuilt.state(*id));
             let (before, after) = (before.expect("there"), after.expect("there"));
             prop_assert_eq!(before.free_cpus(), after.free_cpus());
-            prop_assert_eq!(in_all(before), in_all(after));
+            prop_assert_eq!(total_free_memory(before), total_free_memory(after));
             prop_assert_eq!(before.pods(), after.pods());
         }
         Ok(())
@@ -330,20 +341,20 @@ impl Bed {
 #[derive(Debug, Default)]
 struct Tally {
     placed: Cell<usize>,
-    nowhere: Cell<usize>,
+    unplaced: Cell<usize>,
     /// Pods that some hosts accept and some hosts reject.
     chosen: Cell<usize>,
     refused_when_bound: Cell<usize>,
     reports: Cell<usize>,
     /// Reported pods whose containers have memory of different zones.
-    of_several_zones: Cell<usize>,
+    with_several_zones: Cell<usize>,
     /// Reported pods that have a device of a zone.
     with_devices: Cell<usize>,
     /// Pods with memory of several zones in reports of old agents, which only contain sums.
-    sums_alone: Cell<usize>,
+    sums_only: Cell<usize>,
 }
 
-fn count(cell: &Cell<usize>) {
+fn increment(cell: &Cell<usize>) {
     cell.set(cell.get() + 1);
 }
 
@@ -358,26 +369,26 @@ fn the_engine_agrees_with_the_reference_model() {
         &prop::collection::vec(any::<u8>(), 0..1500),
         |bytes| {
             let mut dice = Dice::new(&bytes);
-            let mut bed = Bed::new(&mut dice, Rc::clone(&tally));
-            if bed.ids.is_empty() {
+            let mut testbed = Testbed::new(&mut dice, Rc::clone(&tally));
+            if testbed.ids.is_empty() {
                 return Ok(());
             }
             let mut number = 0;
             while !dice.is_empty() && number < 60 {
                 number += 1;
-                bed.step(&mut dice, number)?;
-                bed.check()?;
+                testbed.step(&mut dice, number)?;
+                testbed.check()?;
             }
-            bed.rebuild()
+            testbed.rebuild()
         },
     );
     assert!(result.is_ok(), "{}", result.err().map(|error| error.to_string()).unwrap_or_default());
     for seen in
-        [&tally.placed, &tally.nowhere, &tally.chosen, &tally.refused_when_bound, &tally.reports]
+        [&tally.placed, &tally.unplaced, &tally.chosen, &tally.refused_when_bound, &tally.reports]
     {
         assert!(seen.get() > 500, "{tally:?}");
     }
-    for seen in [&tally.of_several_zones, &tally.with_devices, &tally.sums_alone] {
+    for seen in [&tally.with_several_zones, &tally.with_devices, &tally.sums_only] {
         assert!(seen.get() > 20, "{tally:?}");
     }
 }

@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use super::{infra_node, node, read};
 
 /// Expected result for a host.
-enum Then {
+enum Expected {
     /// The host is usable, and has these problems.
     Reported(&'static [&'static str]),
     /// No VM can be placed on the host, for these reasons.
     Unusable(&'static [&'static str]),
 }
-use Then::{Reported, Unusable};
+use Expected::{Reported, Unusable};
 
 /// Sets a value at a JSON pointer.
-fn with(mut document: Value, pointer: &str, value: Value) -> Value {
+fn with_value(mut document: Value, pointer: &str, value: Value) -> Value {
     if let Some(place) = document.pointer_mut(pointer) {
         *place = value;
         return document;
@@ -27,28 +27,28 @@ fn with(mut document: Value, pointer: &str, value: Value) -> Value {
     document
 }
 
-fn hold(infra: Value, node: Value, what: &str, then: &Then) {
+fn check_case(infra: Value, node: Value, label: &str, expected: &Expected) {
     let found = read(infra, Some(node));
-    match (then, found) {
+    match (expected, found) {
         (Reported(wanted), Ok((_, problems))) => {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            assert_eq!(texts.len(), wanted.len(), "{what}: {texts:#?}");
+            assert_eq!(texts.len(), wanted.len(), "{label}: {texts:#?}");
             for (text, words) in texts.iter().zip(*wanted) {
-                assert!(text.contains(words), "{what}: {text}");
+                assert!(text.contains(words), "{label}: {text}");
             }
         }
         (Unusable(wanted), Err(error)) => {
             let text = error.to_string();
             for words in *wanted {
-                assert!(text.contains(words), "{what}: {text}");
+                assert!(text.contains(words), "{label}: {text}");
             }
         }
-        (_, found) => panic!("{what}: {found:?}"),
+        (_, found) => panic!("{label}: {found:?}"),
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_report_is_named() {
+fn problems_of_a_report_are_reported() {
     let kubelet = "/status/capabilities/kubelet";
     let cases = [
         // Cases with values of the kubelet's configuration.
@@ -206,13 +206,13 @@ fn what_is_wrong_with_a_report_is_named() {
         ("/metadata".to_owned(), json!({}), Unusable(&["metadata.name: is missing"])),
     ];
     for (pointer, value, then) in cases {
-        let what = format!("{pointer} = {value}");
-        hold(with(infra_node(), &pointer, value), node(), &what, &then);
+        let label = format!("{pointer} = {value}");
+        check_case(with_value(infra_node(), &pointer, value), node(), &label, &then);
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_node_is_named() {
+fn problems_of_a_node_are_reported() {
     let allocatable = "/status/allocatable";
     let cases = [
         (
@@ -242,24 +242,24 @@ fn what_is_wrong_with_a_node_is_named() {
         ),
     ];
     for (pointer, value, then) in cases {
-        let what = format!("{pointer} = {value}");
-        hold(infra_node(), with(node(), &pointer, value), &what, &then);
+        let label = format!("{pointer} = {value}");
+        check_case(infra_node(), with_value(node(), &pointer, value), &label, &then);
     }
 }
 
 /// If a pod is listed twice, and a third entry claims the same CPUs as the second, all of these CPUs are allocated,
 /// each once.
 #[test]
-fn duplicate_allocations_are_taken() {
+fn duplicate_allocations_count_once() {
     let mut infra = infra_node();
-    let again = json!([
+    let allocations = json!([
         {"podUID": "x", "cpus": "4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 2}]},
         {"podUID": "x", "cpus": "5", "zones": [0], "hugepages": [{"size": "1Gi", "count": 3}]},
         {"podUID": "y", "cpus": "5-6", "zones": [0],
          "devices": [{"resource": "devices.kubevirt.io/kvm", "count": 1},
                      {"resource": "devices.kubevirt.io/kvm", "count": 2}]},
     ]);
-    infra = with(infra, "/status/allocations", again);
+    infra = with_value(infra, "/status/allocations", allocations);
     let (facts, problems) = read(infra, Some(node())).expect("a host");
     assert_eq!(problems.len(), 2, "{problems:?}");
     let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
@@ -272,18 +272,18 @@ fn duplicate_allocations_are_taken() {
 
 /// If a Node was deleted and created again with the same name, the InfraNode of the previous Node does not apply.
 #[test]
-fn a_report_of_an_earlier_node_does_not_count() {
+fn report_of_an_earlier_node_is_refused() {
     let owned_by = |uid: &str| {
         let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": uid}]);
-        with(infra_node(), "/metadata/ownerReferences", owner)
+        with_value(infra_node(), "/metadata/ownerReferences", owner)
     };
-    let node = with(node(), "/metadata/uid", json!("new"));
-    let wrong = read(owned_by("old"), Some(node.clone())).expect_err("an earlier Node's report");
+    let node = with_value(node(), "/metadata/uid", json!("new"));
+    let error = read(owned_by("old"), Some(node.clone())).expect_err("an earlier Node's report");
     assert!(
-        wrong
+        error
             .to_string()
             .contains("metadata.ownerReferences: `old`: is the uid of an earlier Node"),
-        "{wrong}"
+        "{error}"
     );
     assert!(read(owned_by("new"), Some(node.clone())).is_ok());
     assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
@@ -292,8 +292,9 @@ fn a_report_of_an_earlier_node_does_not_count() {
 /// Devices are counted by zone if the report and the Node agree; otherwise no pod that needs alignment is placed by
 /// devices.
 #[test]
-fn devices_whose_zones_are_not_known_are_named() {
-    let offered = |count: &str| with(node(), "/status/allocatable/intel.com~1vf", json!(count));
+fn devices_with_unknown_zones_are_listed() {
+    let offered =
+        |count: &str| with_value(node(), "/status/allocatable/intel.com~1vf", json!(count));
     let devices = json!([
         {"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1},
         {"resource": "intel.com/vf", "zone": 1, "total": 1, "free": 1},
@@ -302,20 +303,24 @@ fn devices_whose_zones_are_not_known_are_named() {
     let unplaced = |infra: Value, node: Value| {
         let (facts, problems) = read(infra, Some(node)).expect("a host");
         assert_eq!(problems, []);
-        facts.unplaced_devices.into_iter().collect::<Vec<_>>()
+        facts.devices_with_unknown_zones.into_iter().collect::<Vec<_>>()
     };
-    let reported = || with(infra_node(), "/status/devices", devices.clone());
+    let reported = || with_value(infra_node(), "/status/devices", devices.clone());
     assert_eq!(unplaced(reported(), offered("3")), [""; 0]);
     assert_eq!(unplaced(reported(), offered("4")), ["intel.com/vf"], "one is new");
     assert_eq!(unplaced(infra_node(), offered("3")), ["intel.com/vf"], "an older agent");
     assert_eq!(unplaced(infra_node(), offered("0")), [""; 0]);
     let bridge = "/status/allocatable/bridge.network.kubevirt.io~1br0";
-    assert_eq!(unplaced(infra_node(), with(node(), bridge, json!("1k"))), [""; 0], "no device");
+    assert_eq!(
+        unplaced(infra_node(), with_value(node(), bridge, json!("1k"))),
+        [""; 0],
+        "no device"
+    );
 }
 
 /// If a zone disappears, its CPUs and allocations disappear too.
 #[test]
-fn a_zone_that_vanishes_takes_its_allocations_along() {
+fn allocations_of_a_removed_zone_are_dropped() {
     let mut infra = infra_node();
     infra.pointer_mut("/status/zones").and_then(Value::as_array_mut).expect("zones").pop();
     let (facts, problems) = read(infra, Some(node())).expect("a host");

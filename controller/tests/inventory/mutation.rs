@@ -13,11 +13,11 @@ pub(crate) struct Mutation {
 #[derive(Clone, Debug)]
 enum Kind {
     Put(Value),
-    Leave,
+    Remove,
     Repeat,
 }
 
-fn nonsense() -> Vec<Value> {
+fn invalid_values() -> Vec<Value> {
     vec![
         json!(null),
         json!(-1),
@@ -60,9 +60,9 @@ fn nonsense() -> Vec<Value> {
 
 pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
     let kind = prop_oneof![
-        6 => prop::sample::select(nonsense()).prop_map(Kind::Put),
+        6 => prop::sample::select(invalid_values()).prop_map(Kind::Put),
         2 => any::<u32>().prop_map(|number| Kind::Put(json!(number))),
-        2 => Just(Kind::Leave),
+        2 => Just(Kind::Remove),
         1 => Just(Kind::Repeat),
     ];
     (any::<prop::sample::Index>(), kind)
@@ -81,12 +81,12 @@ impl Mutation {
             (Value::Object(map), Kind::Put(value)) => {
                 map.insert(last, value.clone());
             }
-            (Value::Object(map), Kind::Leave) => drop(map.remove(&last)),
+            (Value::Object(map), Kind::Remove) => drop(map.remove(&last)),
             (Value::Array(list), kind) => {
                 let at: usize = last.parse().expect("a place in a list");
                 match kind {
                     Kind::Put(value) => list[at] = value.clone(),
-                    Kind::Leave => drop(list.remove(at)),
+                    Kind::Remove => drop(list.remove(at)),
                     Kind::Repeat => list.push(list[at].clone()),
                 }
             }

@@ -159,12 +159,12 @@ pub(crate) struct Outcome {
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
     #[serde(default)]
-    pub(crate) containers: Vec<Given>,
+    pub(crate) containers: Vec<ContainerAllocation>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Given {
+pub(crate) struct ContainerAllocation {
     pub(crate) numa_affinity: Option<Vec<u32>>,
     pub(crate) preferred: bool,
     #[serde(default)]

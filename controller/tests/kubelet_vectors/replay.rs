@@ -11,8 +11,8 @@ use berth_kubelet_admission::{
 };
 
 use super::format::{
-    BlockRecord, Case, CountRecord, DeviceRecord, Event, Given, MemoryRecord, Outcome, StateRecord,
-    cpus,
+    BlockRecord, Case, ContainerAllocation, CountRecord, DeviceRecord, Event, MemoryRecord,
+    Outcome, StateRecord, cpus,
 };
 
 /// Results of the replay.
@@ -22,13 +22,13 @@ pub(crate) struct Tally {
     pub(crate) events: usize,
     pub(crate) restarts: usize,
     pub(crate) restarts_refused: usize,
-    pub(crate) restarts_by_chance: usize,
+    pub(crate) nondeterministic_restarts: usize,
     /// Number of admissions, by policy, scope and outcome.
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
     /// Number of admissions for which the kubelet selects CPUs or devices at random, and number of these with
     /// another result.
-    pub(crate) chances: usize,
-    pub(crate) chances_otherwise: usize,
+    pub(crate) nondeterministic_admissions: usize,
+    pub(crate) nondeterministic_mismatches: usize,
     /// Number of refusals that name another device, if several devices are insufficient.
     pub(crate) other_devices_named: usize,
     pub(crate) mismatches: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
         case,
         state: State::new(&Arc::new(case.host())),
         // In version 1.20, the order of equal CPUs is not total: see `take_legacy`.
-        by_number: case.kubelet().version.minor > 22,
+        compares_cpu_numbers: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
         tally.mismatches.push(format!("{} before the first event: {difference}", case.case_id));
@@ -62,18 +62,20 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     }
     if let Some(expected) = &case.memory_manager_restart {
         tally.restarts += 1;
-        let said = match replay.state.check_restart() {
+        let predicted = match replay.state.check_restart() {
             Restart::Accepted => "ok",
             Restart::Refused(error) => error,
             Restart::Nondeterministic => {
-                tally.restarts_by_chance += 1;
+                tally.nondeterministic_restarts += 1;
                 expected
             }
         };
         tally.restarts_refused += usize::from(expected != "ok");
-        if said != expected {
+        if predicted != expected {
             let id = &case.case_id;
-            tally.mismatches.push(format!("{id} restart: kubelet {expected}, predicted {said}"));
+            tally
+                .mismatches
+                .push(format!("{id} restart: kubelet {expected}, predicted {predicted}"));
         }
     }
 }
@@ -81,7 +83,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
 struct Replay<'c> {
     case: &'c Case,
     state: State,
-    by_number: bool,
+    compares_cpu_numbers: bool,
 }
 
 impl Replay<'_> {
@@ -96,9 +98,9 @@ impl Replay<'_> {
                     outcome.reason.clone().unwrap_or_else(|| "admitted".to_owned()),
                 );
                 *tally.outcomes.entry(key).or_default() += 1;
-                let foreseen = self.state.check(&pod);
+                let checked = self.state.check(&pod);
                 let answer = self.state.admit(&pod).cloned();
-                ensure!(foreseen == answer, "check returns {foreseen:?}, admit {answer:?}");
+                ensure!(checked == answer, "check returns {checked:?}, admit {answer:?}");
                 self.compare(&pod, outcome, answer, tally)?;
                 self.compare_state(state_after)
             }
@@ -128,7 +130,7 @@ impl Replay<'_> {
                     && outcome.reason.as_ref() == Some(&refusal.reason)
                     && outcome.message.as_ref() == Some(&refusal.message);
                 if !same && !self.names_other_devices(pod, outcome, &refusal) {
-                    bail!(differ(outcome, &refusal));
+                    bail!(describe_difference(outcome, &refusal));
                 }
                 tally.other_devices_named += usize::from(!same);
                 return Ok(());
@@ -137,34 +139,34 @@ impl Replay<'_> {
         let host = self.state.host();
         let placements = admission.placements(host);
         if !outcome.admitted || outcome.containers.len() != placements.len() {
-            bail!(differ(outcome, &placements));
+            bail!(describe_difference(outcome, &placements));
         }
-        tally.chances += usize::from(!admission.is_deterministic());
+        tally.nondeterministic_admissions += usize::from(!admission.is_deterministic());
         let mut same_numbers = true;
         for (given, placement) in outcome.containers.iter().zip(&placements) {
             if !same_zones_and_memory(given, placement) {
-                bail!(differ(given, placement));
+                bail!(describe_difference(given, placement));
             }
             let (recorded, mine) = (devices(given), placement_devices(placement));
             if recorded != mine {
                 if admission.is_deterministic() || by_resource(&recorded) != by_resource(&mine) {
-                    bail!(differ(given, placement));
+                    bail!(describe_difference(given, placement));
                 }
-                tally.chances_otherwise += 1;
+                tally.nondeterministic_mismatches += 1;
             }
             let recorded = cpus(&given.exclusive_cpus);
             if recorded == placement.cpus {
                 continue;
             }
             let same_zones = self.by_zone(&recorded) == self.by_zone(&placement.cpus);
-            if self.by_number || (!same_zones && admission.is_deterministic()) {
-                bail!(differ(given, placement));
+            if self.compares_cpu_numbers || (!same_zones && admission.is_deterministic()) {
+                bail!(describe_difference(given, placement));
             }
-            tally.chances_otherwise += usize::from(!same_zones);
+            tally.nondeterministic_mismatches += usize::from(!same_zones);
             same_numbers = false;
         }
         if !same_numbers {
-            self.take_recorded(pod, outcome);
+            self.restore_recorded(pod, outcome);
         }
         Ok(())
     }
@@ -174,7 +176,7 @@ impl Replay<'_> {
     /// insufficient resource. If the resource that the predictor names is removed, the predicted refusal is the
     /// recorded refusal.
     fn names_other_devices(&self, pod: &Pod, outcome: &Outcome, refusal: &Refusal) -> bool {
-        let Some(named) = short_devices(&refusal.message) else { return false };
+        let Some(named) = insufficient_resource(&refusal.message) else { return false };
         let mut without = pod.clone();
         let init = without.init_containers.iter_mut();
         for container in init.chain(&mut without.containers) {
@@ -185,17 +187,17 @@ impl Replay<'_> {
         let is_recorded = outcome.message.as_ref() == Some(&other.message)
             && outcome.reason.as_ref() == Some(&other.reason);
         !outcome.admitted
-            && short_devices(&other.message).is_some()
+            && insufficient_resource(&other.message).is_some()
             && (is_recorded || self.names_other_devices(&without, outcome, &other))
     }
 
     /// Continues with the CPUs that the kubelet allocated, if the kubelet could also have allocated others.
-    fn take_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
+    fn restore_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
         let containers = outcome.containers.iter().map(|given| RestoredContainer {
             cpus: cpus(&given.exclusive_cpus),
             ..RestoredContainer::default()
         });
-        let requests = sums(pod);
+        let requests = pod_requests(pod);
         let containers = containers.collect();
         self.state.restore(&pod.uid, &Restored { containers, requests });
     }
@@ -209,7 +211,7 @@ impl Replay<'_> {
     }
 
     fn compare_state(&self, recorded: &StateRecord) -> anyhow::Result<()> {
-        let mine = StateRecord {
+        let predicted = StateRecord {
             // Without a policy, the CPU Manager has no default CPU set.
             default_cpu_set: recorded
                 .default_cpu_set
@@ -217,8 +219,8 @@ impl Replay<'_> {
                 .map(|_| self.state.shared_cpus().to_string()),
             memory: memory(&self.state, recorded),
         };
-        let is_equal = mine == *recorded;
-        ensure!(is_equal, "state after it\n  kubelet   {recorded:?}\n  predicted {mine:?}");
+        let is_equal = predicted == *recorded;
+        ensure!(is_equal, "state after it\n  kubelet   {recorded:?}\n  predicted {predicted:?}");
         Ok(())
     }
 }
@@ -247,7 +249,7 @@ fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
     records.collect()
 }
 
-fn same_zones_and_memory(given: &Given, placement: &Placement) -> bool {
+fn same_zones_and_memory(given: &ContainerAllocation, placement: &Placement) -> bool {
     let mut blocks: Vec<BlockRecord> = placement
         .memory
         .iter()
@@ -267,7 +269,7 @@ fn same_zones_and_memory(given: &Given, placement: &Placement) -> bool {
 
 type Devices = BTreeMap<(String, Option<u32>), u32>;
 
-fn devices(given: &Given) -> Devices {
+fn devices(given: &ContainerAllocation) -> Devices {
     let each = |device: &DeviceRecord| {
         let name = device.resource_name.clone();
         let near = device.per_numa_node.iter();
@@ -292,29 +294,31 @@ fn by_resource(devices: &Devices) -> BTreeMap<&str, u32> {
 }
 
 /// Returns the requests of a pod in a version without sidecars, computed as in `PodRequests`.
-fn sums(pod: &Pod) -> Resources {
-    let most = |of: &dyn Fn(&Resources) -> u64| {
+fn pod_requests(pod: &Pod) -> Resources {
+    let max_request = |of: &dyn Fn(&Resources) -> u64| {
         let apps: u64 = pod.containers.iter().map(|container| of(&container.requests)).sum();
         let inits = pod.init_containers.iter().map(|container| of(&container.requests));
         inits.max().unwrap_or(0).max(apps)
     };
     let pages = [PageSize::MIB_2, PageSize::GIB_1];
     Resources {
-        cpu_millis: most(&|from| from.cpu_millis),
-        memory: most(&|from| from.memory),
+        cpu_millis: max_request(&|from| from.cpu_millis),
+        memory: max_request(&|from| from.memory),
         hugepages: pages
-            .map(|size| (size, most(&|from| from.hugepages.get(&size).copied().unwrap_or(0))))
+            .map(|size| {
+                (size, max_request(&|from| from.hugepages.get(&size).copied().unwrap_or(0)))
+            })
             .into(),
         extended: BTreeMap::new(),
     }
 }
 
 /// Returns the resource that a refusal for insufficient devices names.
-fn short_devices(message: &str) -> Option<&str> {
+fn insufficient_resource(message: &str) -> Option<&str> {
     let rest = message.split_once("requested number of devices unavailable for ")?.1;
     rest.split_once(". Requested").map(|(name, _)| name)
 }
 
-fn differ(kubelet: &impl std::fmt::Debug, predicted: &impl std::fmt::Debug) -> String {
+fn describe_difference(kubelet: &impl std::fmt::Debug, predicted: &impl std::fmt::Debug) -> String {
     format!("\n  kubelet   {kubelet:?}\n  predicted {predicted:?}")
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::evaluator::{Cluster, End, Labels, Pod, Port, labels};
+use super::evaluator::{Cluster, Endpoint, Labels, Pod, Port, labels};
 
 fn policy(spec: Value) -> Value {
     json!({"metadata": {"namespace": "default", "name": "p"}, "spec": spec})
@@ -19,8 +19,8 @@ fn cluster(policies: Vec<Value>) -> Cluster {
     Cluster { namespaces, policies, blocks_apply_to_pods: false }
 }
 
-fn pod(namespace: &str, pairs: &[(&str, &str)]) -> End {
-    End::Pod(Pod {
+fn pod(namespace: &str, pairs: &[(&str, &str)]) -> Endpoint {
+    Endpoint::Pod(Pod {
         namespace: namespace.to_owned(),
         labels: labels(pairs),
         addresses: vec!["10.244.1.9".parse().unwrap(), "fd00:244::9".parse().unwrap()],
@@ -29,17 +29,17 @@ fn pod(namespace: &str, pairs: &[(&str, &str)]) -> End {
     })
 }
 
-fn at(address: &str) -> End {
-    End::Address(address.parse().unwrap())
+fn external(address: &str) -> Endpoint {
+    Endpoint::Address(address.parse().unwrap())
 }
 
-fn tcp(cluster: &Cluster, from: &End, to: &End, number: u16) -> bool {
+fn allows_tcp(cluster: &Cluster, from: &Endpoint, to: &Endpoint, number: u16) -> bool {
     cluster.allows(from, to, Port { protocol: "TCP", number }, false)
 }
 
 /// The first example of the documentation page: `test-network-policy`.
 #[test]
-fn the_first_example() {
+fn complete_example_policy() {
     let cluster = cluster(vec![policy(json!({
         "podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress", "Egress"],
         "ingress": [{
@@ -58,32 +58,32 @@ fn the_first_example() {
         (pod("default", &[("role", "other")]), false),
         (pod("mine", &[]), true),
         (pod("frontend", &[("role", "frontend")]), false),
-        (at("172.17.0.5"), true),
-        (at("172.17.2.5"), true),
-        (at("172.17.1.5"), false),
-        (at("172.18.0.5"), false),
+        (external("172.17.0.5"), true),
+        (external("172.17.2.5"), true),
+        (external("172.17.1.5"), false),
+        (external("172.18.0.5"), false),
         // The address of the node on which the pod runs.
-        (at("192.0.2.10"), true),
-        (at("192.0.2.11"), false),
+        (external("192.0.2.10"), true),
+        (external("192.0.2.11"), false),
     ] {
-        assert_eq!(tcp(&cluster, &from, &db, 6379), is_allowed, "{from:?}");
+        assert_eq!(allows_tcp(&cluster, &from, &db, 6379), is_allowed, "{from:?}");
     }
-    assert!(!tcp(&cluster, &pod("mine", &[]), &db, 6380));
+    assert!(!allows_tcp(&cluster, &pod("mine", &[]), &db, 6380));
     assert!(!cluster.allows(&pod("mine", &[]), &db, Port { protocol: "UDP", number: 6379 }, false));
-    assert!(tcp(&cluster, &db, &at("10.0.0.7"), 5978));
-    assert!(!tcp(&cluster, &db, &at("10.0.0.7"), 5979));
-    assert!(!tcp(&cluster, &db, &at("10.0.1.7"), 5978));
+    assert!(allows_tcp(&cluster, &db, &external("10.0.0.7"), 5978));
+    assert!(!allows_tcp(&cluster, &db, &external("10.0.0.7"), 5979));
+    assert!(!allows_tcp(&cluster, &db, &external("10.0.1.7"), 5978));
     // Pods that the policy does not select are not isolated.
-    assert!(tcp(&cluster, &at("172.18.0.5"), &pod("default", &[]), 1));
-    assert!(tcp(&cluster, &pod("mine", &[("role", "db")]), &at("10.0.1.7"), 1));
+    assert!(allows_tcp(&cluster, &external("172.18.0.5"), &pod("default", &[]), 1));
+    assert!(allows_tcp(&cluster, &pod("mine", &[("role", "db")]), &external("10.0.1.7"), 1));
 }
 
 #[test]
 fn default_policies() {
     let (one, other) = (pod("default", &[]), pod("mine", &[]));
     let (out, into) = (
-        |spec: Value| tcp(&cluster(vec![policy(spec)]), &one, &other, 80),
-        |spec: Value| tcp(&cluster(vec![policy(spec)]), &other, &one, 80),
+        |spec: Value| allows_tcp(&cluster(vec![policy(spec)]), &one, &other, 80),
+        |spec: Value| allows_tcp(&cluster(vec![policy(spec)]), &other, &one, 80),
     );
     for (spec, goes_out, comes_in) in [
         // Examples "Default deny all ingress" and "Allow all ingress".
@@ -104,15 +104,15 @@ fn default_policies() {
 
 /// "Behavior of to and from selectors": one entry with both fields, and two entries with one field each.
 #[test]
-fn both_fields_of_a_peer_must_hold() {
+fn both_fields_of_a_peer_must_match() {
     let alice = json!({"matchLabels": {"namespace": "frontend"}});
     let client = json!({"matchLabels": {"role": "client"}});
     let both = json!([{"namespaceSelector": alice, "podSelector": client}]);
     let either = json!([{"namespaceSelector": alice}, {"podSelector": client}]);
-    let from = |peers: &Value, pod: &End| {
+    let from = |peers: &Value, pod: &Endpoint| {
         let cluster =
             cluster(vec![policy(json!({"podSelector": {}, "ingress": [{"from": peers}]}))]);
-        tcp(&cluster, pod, &self::pod("default", &[]), 80)
+        allows_tcp(&cluster, pod, &self::pod("default", &[]), 80)
     };
     for (pod, with_both, with_either) in [
         (pod("frontend", &[("role", "client")]), true, true),
@@ -141,40 +141,43 @@ fn both_fields_of_a_peer_must_hold() {
 
 /// "Targeting a range of ports", and ports by name.
 #[test]
-fn ports() {
+fn port_ranges_and_named_ports() {
     let range = cluster(vec![policy(json!({
         "podSelector": {}, "policyTypes": ["Egress"],
         "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/24"}}],
             "ports": [{"protocol": "TCP", "port": 32000, "endPort": 32768}]}],
     }))]);
     for (number, is_allowed) in [(31999, false), (32000, true), (32768, true), (32769, false)] {
-        assert_eq!(tcp(&range, &pod("default", &[]), &at("10.0.0.3"), number), is_allowed);
+        assert_eq!(
+            allows_tcp(&range, &pod("default", &[]), &external("10.0.0.3"), number),
+            is_allowed
+        );
     }
     let named = cluster(vec![policy(json!({
         "podSelector": {}, "ingress": [{"ports": [{"port": "web"}, {"protocol": "UDP"}]}],
     }))]);
-    let (from, to) = (at("198.51.100.1"), pod("default", &[]));
-    assert!(tcp(&named, &from, &to, 8080) && !tcp(&named, &from, &to, 8081));
+    let (from, to) = (external("198.51.100.1"), pod("default", &[]));
+    assert!(allows_tcp(&named, &from, &to, 8080) && !allows_tcp(&named, &from, &to, 8081));
     assert!(named.allows(&from, &to, Port { protocol: "UDP", number: 1 }, false));
 }
 
 /// "Network policies do not conflict; they are additive." Both ends must allow a connection.
 #[test]
-fn policies_add_up_and_both_ends_count() {
+fn policies_are_additive_and_both_ends_must_allow() {
     let to_mine = json!({"podSelector": {}, "policyTypes": ["Egress"],
         "egress": [{"to": [{"namespaceSelector": {"matchLabels": {"project": "myproject"}}}]}]});
     let nothing = json!({"podSelector": {}, "policyTypes": ["Egress"]});
     let mut both = cluster(vec![policy(nothing.clone()), policy(to_mine.clone())]);
     let (from, to) = (pod("default", &[]), pod("mine", &[]));
-    assert!(tcp(&both, &from, &to, 80));
-    assert!(!tcp(&cluster(vec![policy(nothing)]), &from, &to, 80));
+    assert!(allows_tcp(&both, &from, &to, 80));
+    assert!(!allows_tcp(&cluster(vec![policy(nothing)]), &from, &to, 80));
     let closed = json!({"metadata": {"namespace": "mine"}, "spec": {"podSelector": {}}});
     both.policies.push(closed);
-    assert!(!tcp(&both, &from, &to, 80), "the other end is closed");
+    assert!(!allows_tcp(&both, &from, &to, 80), "the other end is closed");
 }
 
 #[test]
-fn blocks_of_either_family() {
+fn ip_blocks_match_their_address_family() {
     let block = |cidr: &str, except: Value| {
         cluster(vec![policy(json!({"podSelector": {}, "policyTypes": ["Egress"],
             "egress": [{"to": [{"ipBlock": {"cidr": cidr, "except": except}}]}]}))])
@@ -182,12 +185,12 @@ fn blocks_of_either_family() {
     let from = pod("default", &[]);
     let port = Port { protocol: "TCP", number: 80 };
     let v6 = block("::/0", json!(["fc00::/7"]));
-    assert!(v6.allows(&from, &at("2001:db8::1"), port, true));
-    assert!(!v6.allows(&from, &at("fd12::1"), port, true));
-    assert!(!v6.allows(&from, &at("192.0.2.99"), port, false), "IPv4 is not in ::/0");
+    assert!(v6.allows(&from, &external("2001:db8::1"), port, true));
+    assert!(!v6.allows(&from, &external("fd12::1"), port, true));
+    assert!(!v6.allows(&from, &external("192.0.2.99"), port, false), "IPv4 is not in ::/0");
     // The network plugin decides if a block also applies to pods.
     let mut pods = block("10.0.0.0/8", json!([]));
-    assert!(!tcp(&pods, &from, &pod("mine", &[]), 80));
+    assert!(!allows_tcp(&pods, &from, &pod("mine", &[]), 80));
     pods.blocks_apply_to_pods = true;
-    assert!(tcp(&pods, &from, &pod("mine", &[]), 80));
+    assert!(allows_tcp(&pods, &from, &pod("mine", &[]), 80));
 }

@@ -29,7 +29,7 @@ pub(crate) struct Pod {
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
+pub(crate) enum Endpoint {
     Pod(Pod),
     /// An address that does not belong to a pod.
     Address(IpAddr),
@@ -61,30 +61,38 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Returns true if a connection is allowed by the policies of its source and by the policies of its
     /// destination.
-    pub(crate) fn allows(&self, from: &End, to: &End, port: Port<'_>, is_v6: bool) -> bool {
-        let way_out = match from {
-            End::Pod(pod) => self.passes(Direction::Egress, pod, to, to, port, is_v6),
-            End::Address(_) => true,
+    pub(crate) fn allows(
+        &self,
+        from: &Endpoint,
+        to: &Endpoint,
+        port: Port<'_>,
+        is_v6: bool,
+    ) -> bool {
+        let egress_allowed = match from {
+            Endpoint::Pod(pod) => self.is_allowed_by(Direction::Egress, pod, to, to, port, is_v6),
+            Endpoint::Address(_) => true,
         };
-        let way_in = match to {
-            End::Pod(pod) => self.passes(Direction::Ingress, pod, from, to, port, is_v6),
-            End::Address(_) => true,
+        let ingress_allowed = match to {
+            Endpoint::Pod(pod) => {
+                self.is_allowed_by(Direction::Ingress, pod, from, to, port, is_v6)
+            }
+            Endpoint::Address(_) => true,
         };
-        way_out && way_in
+        egress_allowed && ingress_allowed
     }
 
-    fn passes(
+    fn is_allowed_by(
         &self,
         direction: Direction,
         pod: &Pod,
-        other: &End,
-        to: &End,
+        other: &Endpoint,
+        to: &Endpoint,
         port: Port<'_>,
         is_v6: bool,
     ) -> bool {
         // "traffic to and from the node where a Pod is running is always allowed, regardless of the IP address of the Pod or
         // the node".
-        if let End::Address(address) = other
+        if let Endpoint::Address(address) = other
             && pod.node.contains(address)
         {
             return true;
@@ -111,13 +119,13 @@ impl Cluster {
                 let ports = list(&rule["ports"]);
                 // An absent or empty list matches all peers or all ports.
                 (peers.is_empty()
-                    || peers.iter().any(|peer| self.is_peer(peer, policy, other, is_v6)))
-                    && (ports.is_empty() || ports.iter().any(|one| is_port(one, to, port)))
+                    || peers.iter().any(|peer| self.matches_peer(peer, policy, other, is_v6)))
+                    && (ports.is_empty() || ports.iter().any(|one| matches_port(one, to, port)))
             })
         })
     }
 
-    fn is_peer(&self, peer: &Value, policy: &Value, end: &End, is_v6: bool) -> bool {
+    fn matches_peer(&self, peer: &Value, policy: &Value, end: &Endpoint, is_v6: bool) -> bool {
         let block = &peer["ipBlock"];
         if block.is_object() {
             assert!(
@@ -125,27 +133,27 @@ impl Cluster {
                 "ipBlock excludes the other fields: {peer}"
             );
             let address = match end {
-                End::Address(address) => Some(*address),
-                End::Pod(pod) if self.blocks_apply_to_pods => {
+                Endpoint::Address(address) => Some(*address),
+                Endpoint::Pod(pod) if self.blocks_apply_to_pods => {
                     pod.addresses.iter().copied().find(|address| address.is_ipv6() == is_v6)
                 }
-                End::Pod(_) => None,
+                Endpoint::Pod(_) => None,
             };
             return address.is_some_and(|address| {
                 let is_in = |cidr: &Value| contains(cidr.as_str().expect("a CIDR"), address);
                 is_in(&block["cidr"]) && !list(&block["except"]).iter().any(is_in)
             });
         }
-        let End::Pod(pod) = end else { return false };
+        let Endpoint::Pod(pod) = end else { return false };
         let none = Labels::new();
-        let of_namespace = self.namespaces.get(&pod.namespace).unwrap_or(&none);
+        let namespace_labels = self.namespaces.get(&pod.namespace).unwrap_or(&none);
         let (pods, namespaces) = (peer.get("podSelector"), peer.get("namespaceSelector"));
         assert!(pods.is_some() || namespaces.is_some(), "a peer needs a field: {peer}");
-        let is_namespace = match namespaces {
-            Some(selector) => selects(selector, of_namespace),
+        let matches_namespace = match namespaces {
+            Some(selector) => selects(selector, namespace_labels),
             None => pod.namespace == namespace_of(policy),
         };
-        is_namespace && pods.is_none_or(|selector| selects(selector, &pod.labels))
+        matches_namespace && pods.is_none_or(|selector| selects(selector, &pod.labels))
     }
 }
 
@@ -171,7 +179,7 @@ fn has_type(policy: &Value, direction: Direction) -> bool {
     types.iter().any(|one| one == name)
 }
 
-fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
+fn matches_port(rule: &Value, to: &Endpoint, port: Port<'_>) -> bool {
     if rule["protocol"].as_str().unwrap_or("TCP") != port.protocol {
         return false;
     }
@@ -185,10 +193,10 @@ fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
         (Value::Number(only), _) => only.as_u64() == Some(port.number.into()),
         // A named port is a container port of the destination pod.
         (Value::String(name), _) => match to {
-            End::Pod(pod) => pod.ports.iter().any(|(known, protocol, number)| {
+            Endpoint::Pod(pod) => pod.ports.iter().any(|(known, protocol, number)| {
                 known == name && protocol == port.protocol && *number == port.number
             }),
-            End::Address(_) => false,
+            Endpoint::Address(_) => false,
         },
         (other, _) => panic!("no port: {other}"),
     }
@@ -198,20 +206,20 @@ fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
 /// must match.
 fn selects(selector: &Value, labels: &Labels) -> bool {
     let pairs = selector["matchLabels"].as_object();
-    let pairs_hold = pairs.into_iter().flatten().all(|(key, value)| {
+    let pairs_match = pairs.into_iter().flatten().all(|(key, value)| {
         labels.get(key).map(String::as_str) == Some(value.as_str().expect("a text"))
     });
     let terms = list(&selector["matchExpressions"]);
-    pairs_hold
+    pairs_match
         && terms.iter().all(|term| {
-            let there = labels.get(term["key"].as_str().expect("a key"));
+            let value = labels.get(term["key"].as_str().expect("a key"));
             let is_listed =
-                || there.is_some_and(|there| list(&term["values"]).iter().any(|one| one == there));
+                || value.is_some_and(|there| list(&term["values"]).iter().any(|one| one == there));
             match term["operator"].as_str().expect("an operator") {
                 "In" => is_listed(),
                 "NotIn" => !is_listed(),
-                "Exists" => there.is_some(),
-                "DoesNotExist" => there.is_none(),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
                 other => panic!("no operator: {other}"),
             }
         })

@@ -157,19 +157,19 @@ fn presets_of_the_documents_are_rendered() {
 }
 
 #[test]
-fn flavors_are_instance_types_but_for_the_first() {
-    let with = |name: &str| {
+fn all_flavors_except_the_first_are_instance_types() {
+    let machine_with_flavor = |name: &str| {
         let mut provider = base();
         let template = provider.pointer_mut("/cloudProviderSpec/virtualMachine/template").unwrap();
         template.as_object_mut().unwrap().retain(|key, _| key == "primaryDisk");
         set(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": name}));
         rendered(&deployment(&provider), &[], "vm").unwrap().machine
     };
-    let standard = with("kubermatic-standard");
+    let standard = machine_with_flavor("kubermatic-standard");
     let domain = &standard["spec"]["template"]["spec"]["domain"];
     assert_eq!(domain["resources"]["requests"], json!({"cpu": "2", "memory": "8Gi"}));
     assert_eq!(standard["metadata"]["labels"]["kubevirt.io/flavor"], "kubermatic-standard");
-    let performance = with("performance-4");
+    let performance = machine_with_flavor("performance-4");
     assert_eq!(
         performance["spec"]["instancetype"],
         json!({"name": "performance-4", "kind": "VirtualMachineClusterInstancetype"})
@@ -179,6 +179,6 @@ fn flavors_are_instance_types_but_for_the_first() {
         performance["spec"]["preference"],
         json!({"name": "performance", "kind": "VirtualMachineClusterPreference"})
     );
-    let database = with("performance-database-4");
+    let database = machine_with_flavor("performance-database-4");
     assert_eq!(database["spec"]["preference"]["name"], "performance-database");
 }

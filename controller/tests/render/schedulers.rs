@@ -69,7 +69,7 @@ fn instancetypes() -> Vec<Value> {
 fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
     let refuses = recorded("schedulerName");
     assert!(refuses[&(true, true)], "the records have both");
-    let (mut made, mut refused) = (0, 0);
+    let (mut rendered_count, mut refused) = (0, 0);
     for instancetype in instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
             // The controller knows the shipped instance types by name, so that `render -f` of a single file works
@@ -86,14 +86,14 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
                     "/cloudProviderSpec/virtualMachine/flavor",
                     json!({"name": name}),
                 );
-                let mut beside =
+                let mut other_objects =
                     vec![json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
                     "metadata": {"name": "cluster-name"}, "spec": {"schedulerName": asked}})];
-                beside.extend(is_known.then(|| instancetype.clone()));
+                other_objects.extend(is_known.then(|| instancetype.clone()));
                 let mut deployment = deployment(&provider);
                 deployment["metadata"]["namespace"] = json!("cluster-cluster-name");
                 let case = format!("{name} ({theirs:?}), tenant {asked:?}, known: {is_known}");
-                match rendered(&deployment, &beside, "vm") {
+                match rendered(&deployment, &other_objects, "vm") {
                     Ok(rendered) => {
                         let spec = &rendered.machine["spec"]["template"]["spec"];
                         let ours = spec["schedulerName"].as_str();
@@ -101,16 +101,16 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
                             !refuses[&(theirs.is_some(), ours.is_some())],
                             "{case}: refused by KubeVirt"
                         );
-                        let taken = ours.or(theirs);
-                        assert_eq!(taken, asked.or(theirs), "{case}");
+                        let scheduler = ours.or(theirs);
+                        assert_eq!(scheduler, asked.or(theirs), "{case}");
                         let tolerations = json!([{"key": "berth.dev/vms", "operator": "Exists"}]);
-                        let expected = if taken == Some("berth-scheduler") {
+                        let expected = if scheduler == Some("berth-scheduler") {
                             tolerations
                         } else {
                             Value::Null
                         };
                         assert_eq!(spec["tolerations"], expected, "{case}");
-                        made += 1;
+                        rendered_count += 1;
                     }
                     Err(report) => {
                         assert!(
@@ -126,7 +126,7 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
             }
         }
     }
-    assert!(made > 30 && refused > 10, "{made} made, {refused} refused");
+    assert!(rendered_count > 30 && refused > 10, "{rendered_count} made, {refused} refused");
 }
 
 #[test]

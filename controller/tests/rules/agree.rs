@@ -23,38 +23,39 @@ fn put_host(world: &mut World, counts: &mut Counts, made: MadeHost) {
 /// Compares the answers of the indexes and of the reference model for a pod on every host. Returns the hosts on
 /// which the pod is allowed.
 fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec<String> {
-    let question = counts.filter_for(rules);
+    let filter = counts.filter_for(rules);
     let mut allowed = Vec::new();
     for name in world.hosts.keys() {
         let host = counts.host(name).unwrap();
-        let ours: Vec<String> =
-            question.reasons(host).iter().map(|reason| reason.summary().into_owned()).collect();
-        let mut sorted = ours.clone();
+        let actual: Vec<String> =
+            filter.reasons(host).iter().map(|reason| reason.summary().into_owned()).collect();
+        let mut sorted = actual.clone();
         sorted.sort();
-        let mut slow = world.reasons(made, name);
-        slow.sort();
-        assert_eq!(sorted, slow, "{name}: {:#?}", question.reasons(host));
-        assert_eq!(question.allows(host), slow.is_empty(), "{name}");
-        let without = question.allows_except_resources(host);
+        let mut expected = world.reasons(made, name);
+        expected.sort();
+        assert_eq!(sorted, expected, "{name}: {:#?}", filter.reasons(host));
+        assert_eq!(filter.allows(host), expected.is_empty(), "{name}");
+        let allowed_except_resources = filter.allows_except_resources(host);
         let only_resources =
-            ours.iter().all(|one| one.starts_with("Insufficient") || one == "Too many pods");
-        assert!(only_resources || !without, "{name}: {ours:?}");
-        if slow.is_empty() {
-            assert!(question.candidates().any(|one| one == host), "{name} is no candidate");
+            actual.iter().all(|one| one.starts_with("Insufficient") || one == "Too many pods");
+        assert!(only_resources || !allowed_except_resources, "{name}: {actual:?}");
+        if expected.is_empty() {
+            assert!(filter.candidates().any(|one| one == host), "{name} is no candidate");
             allowed.push(name.clone());
         }
     }
     let hosts: Vec<_> = allowed.iter().map(|name| counts.host(name).unwrap()).collect();
-    let scores = Scorer::new(&question, &hosts).scores(&hosts);
+    let scores = Scorer::new(&filter, &hosts).scores(&hosts);
     assert_eq!(scores, world.scores(made, &allowed), "{allowed:?}");
     allowed
 }
 
 /// Runs a sequence of random changes.
-fn live(seed: u64, steps: u64) {
+fn apply_random_changes(seed: u64, steps: u64) {
     let mut dice = Dice(seed);
     let is_flawed = dice.once_in(2);
-    let mut counts = Counts::with(SchedulerBugs { negative_namespace_selectors: is_flawed });
+    let mut counts =
+        Counts::with_scheduler_bugs(SchedulerBugs { negative_namespace_selectors: is_flawed });
     let mut world = World { is_flawed, ..World::default() };
     let mut ids: BTreeMap<String, (PodId, Arc<Rules>)> = BTreeMap::new();
     for step in 0..steps {
@@ -66,10 +67,10 @@ fn live(seed: u64, steps: u64) {
             }
             2 if dice.once_in(3) => {
                 if world.hosts.remove(&name).is_some() {
-                    let gone: Vec<String> =
+                    let removed_pods: Vec<String> =
                         ids.keys().filter(|pod| world.pods[*pod].1 == name).cloned().collect();
-                    assert_eq!(counts.remove_host(counts.host(&name).unwrap()), gone.len());
-                    for pod in gone {
+                    assert_eq!(counts.remove_host(counts.host(&name).unwrap()), removed_pods.len());
+                    for pod in removed_pods {
                         world.pods.remove(&pod);
                         assert!(!counts.remove(ids.remove(&pod).unwrap().0), "went with its host");
                     }
@@ -98,8 +99,8 @@ fn live(seed: u64, steps: u64) {
                 let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
                 let allowed = compare(&world, &counts, &made, &rules);
                 // Another component may have placed the pod on any host: a DaemonSet, or a user by nodeName.
-                let anywhere: Vec<String> = world.hosts.keys().cloned().collect();
-                let hosts = if allowed.is_empty() { &anywhere } else { &allowed };
+                let all_hosts: Vec<String> = world.hosts.keys().cloned().collect();
+                let hosts = if allowed.is_empty() { &all_hosts } else { &allowed };
                 if !hosts.is_empty() {
                     let at = &hosts[usize::try_from(dice.below(hosts.len() as u64)).unwrap()];
                     let id = counts.add(Arc::clone(&rules), counts.host(at).unwrap()).unwrap();
@@ -120,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
     fn the_indexes_agree_with_a_full_scan(seed: u64, steps in 1u64..120) {
-        live(seed, steps);
+        apply_random_changes(seed, steps);
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use berth_kubelet_admission::pod::Pod;
-use berth_placement::rules::{Counts, Invalid, PodSpecParts, Rules};
+use berth_placement::rules::{Counts, InvalidField, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn compile(spec: Value) -> Result<Rules, Invalid> {
+fn compile(spec: Value) -> Result<Rules, InvalidField> {
     let mut spec = spec;
     spec["containers"] = json!([]);
     let pod: v1::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
@@ -94,7 +94,7 @@ fn errors_name_the_field() {
 }
 
 /// Generates a JSON tree with the fields of a pod and arbitrary texts.
-fn anything() -> impl Strategy<Value = Value> {
+fn arbitrary_spec() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "[ -~]{0,8}",
         prop::sample::select(vec![
@@ -128,7 +128,7 @@ fn anything() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn garbage_is_an_error_that_names_a_field(spec in anything()) {
+    fn errors_of_arbitrary_specs_name_a_field(spec in arbitrary_spec()) {
         if let Err(error) = compile(spec) {
             let error = error.to_string();
             prop_assert!(error.starts_with("spec.") && error.contains(": `"), "{error}");
@@ -136,15 +136,15 @@ proptest! {
     }
 
     #[test]
-    fn hosts_with_any_labels(labels: BTreeMap<String, String>, name: String, key: String) {
+    fn hosts_are_found_by_arbitrary_labels(labels: BTreeMap<String, String>, name: String, key: String) {
         use berth_placement::rules::HostParts;
         let mut counts = Counts::new();
         let allocatable = berth_kubelet_admission::pod::Resources::default();
         let parts = HostParts { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
         let host = counts.set_host(&parts).unwrap();
         for (key, value) in &labels {
-            prop_assert_eq!(counts.hosts_with(key, value).collect::<Vec<_>>(), vec![host]);
+            prop_assert_eq!(counts.hosts_with_label(key, value).collect::<Vec<_>>(), vec![host]);
         }
-        prop_assert_eq!(counts.hosts_with(&key, "no value").count(), 0);
+        prop_assert_eq!(counts.hosts_with_label(&key, "no value").count(), 0);
     }
 }

@@ -120,20 +120,20 @@ pub(crate) fn host(dice: &mut Dice, name: &str) -> MadeHost {
     MadeHost { node: serde_json::from_value(node).unwrap(), allocatable, pods_limit }
 }
 
-/// Formats values as Kubernetes writes them. A zero amount is left out, unless `with_none` is true.
-fn amounts(of: &Resources, with_none: bool) -> Value {
+/// Formats values as Kubernetes writes them. A zero amount is left out, unless `include_zero` is true.
+fn amounts(resources: &Resources, include_zero: bool) -> Value {
     let mut all = json!({});
     let mut put = |name: &str, value: String, is_some: bool| {
-        if is_some || with_none {
+        if is_some || include_zero {
             all[name] = value.into();
         }
     };
-    put("cpu", format!("{}m", of.cpu_millis), of.cpu_millis > 0);
-    put("memory", of.memory.to_string(), of.memory > 0);
-    for (size, bytes) in &of.hugepages {
+    put("cpu", format!("{}m", resources.cpu_millis), resources.cpu_millis > 0);
+    put("memory", resources.memory.to_string(), resources.memory > 0);
+    for (size, bytes) in &resources.hugepages {
         put(&format!("hugepages-{size}"), bytes.to_string(), *bytes > 0);
     }
-    for (name, number) in &of.extended {
+    for (name, number) in &resources.extended {
         put(name, number.to_string(), *number > 0);
     }
     all

@@ -25,7 +25,12 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<String, (MadePod, String)>,
 }
 
-fn requirement(key: &str, operator: &str, values: Option<&Vec<String>>, labels: &Labels) -> bool {
+fn matches_requirement(
+    key: &str,
+    operator: &str,
+    values: Option<&Vec<String>>,
+    labels: &Labels,
+) -> bool {
     let value = labels.get(key);
     let values = values.map(Vec::as_slice).unwrap_or_default();
     let number = |text: &String| text.parse::<i64>().ok();
@@ -40,24 +45,24 @@ fn requirement(key: &str, operator: &str, values: Option<&Vec<String>>, labels: 
     }
 }
 
-fn selector(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
+fn matches_selector(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
     let Some(selector) = selector else { return false };
     let pairs = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.iter().flatten();
     pairs.into_iter().all(|(key, value)| labels.get(key) == Some(value))
         && expressions
             .into_iter()
-            .all(|one| requirement(&one.key, &one.operator, one.values.as_ref(), labels))
+            .all(|one| matches_requirement(&one.key, &one.operator, one.values.as_ref(), labels))
 }
 
-fn node_term(term: &NodeSelectorTerm, host: &MadeHost) -> bool {
+fn matches_node_term(term: &NodeSelectorTerm, host: &MadeHost) -> bool {
     let labels = host.labels();
     let name = host.node.metadata.name.clone().unwrap();
     let fields = Labels::from([("metadata.name".to_owned(), name)]);
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let by_fields = term.match_fields.as_deref().unwrap_or_default();
     let all = |all: &[k8s_openapi::api::core::v1::NodeSelectorRequirement], of: &Labels| {
-        all.iter().all(|one| requirement(&one.key, &one.operator, one.values.as_ref(), of))
+        all.iter().all(|one| matches_requirement(&one.key, &one.operator, one.values.as_ref(), of))
     };
     !(expressions.is_empty() && by_fields.is_empty())
         && all(expressions, labels)
@@ -105,14 +110,14 @@ impl MadePod {
         all.filter(|one| one.when_unsatisfiable == when).cloned().collect()
     }
 
-    fn right_host(&self, host: &MadeHost) -> bool {
+    fn matches_node_affinity(&self, host: &MadeHost) -> bool {
         let spec = self.pod.spec.as_ref().unwrap();
         let selected = spec.node_selector.iter().flatten();
         let affinity = self.affinity().node_affinity.unwrap_or_default();
         selected.into_iter().all(|(key, value)| host.labels().get(key) == Some(value))
-            && affinity
-                .required_during_scheduling_ignored_during_execution
-                .is_none_or(|it| it.node_selector_terms.iter().any(|term| node_term(term, host)))
+            && affinity.required_during_scheduling_ignored_during_execution.is_none_or(|it| {
+                it.node_selector_terms.iter().any(|term| matches_node_term(term, host))
+            })
     }
 
     fn required(&self, anti: bool) -> Vec<PodAffinityTerm> {
@@ -153,22 +158,28 @@ impl MadePod {
 }
 
 /// Returns all requests by resource name.
-fn named(of: &Resources) -> BTreeMap<String, u64> {
-    let mut all =
-        BTreeMap::from([("cpu".to_owned(), of.cpu_millis), ("memory".to_owned(), of.memory)]);
-    all.extend(of.hugepages.iter().map(|(size, bytes)| (format!("hugepages-{size}"), *bytes)));
-    all.extend(of.extended.clone());
+fn requests_by_name(resources: &Resources) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::from([
+        ("cpu".to_owned(), resources.cpu_millis),
+        ("memory".to_owned(), resources.memory),
+    ]);
+    all.extend(
+        resources.hugepages.iter().map(|(size, bytes)| (format!("hugepages-{size}"), *bytes)),
+    );
+    all.extend(resources.extended.clone());
     all
 }
 
 /// Returns the effective requests of a pod. According to "Resource sharing within containers" in the documentation
 /// of sidecars, they are the maximum over time.
-fn effective(pod: &Pod) -> BTreeMap<String, u64> {
-    let mut names: BTreeSet<String> = named(&pod.overhead).into_keys().collect();
+fn effective_requests(pod: &Pod) -> BTreeMap<String, u64> {
+    let mut names: BTreeSet<String> = requests_by_name(&pod.overhead).into_keys().collect();
     names.insert("hugepages-2Mi".to_owned());
     names.insert("example.com/gpu".to_owned());
-    let of = |resources: &Resources, name: &str| named(resources).get(name).copied().unwrap_or(0);
-    let need = |name: &String| {
+    let of = |resources: &Resources, name: &str| {
+        requests_by_name(resources).get(name).copied().unwrap_or(0)
+    };
+    let max_request = |name: &String| {
         let mut most = 0;
         let mut sidecars = 0;
         for init in &pod.init_containers {
@@ -180,26 +191,30 @@ fn effective(pod: &Pod) -> BTreeMap<String, u64> {
         let running: u64 = pod.containers.iter().map(|one| of(&one.requests, name)).sum();
         most.max(running + sidecars) + of(&pod.overhead, name)
     };
-    names.iter().map(|name| (name.clone(), need(name))).collect()
+    names.iter().map(|name| (name.clone(), max_request(name))).collect()
 }
 
 impl World {
-    fn on<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a MadePod> {
+    fn pods_on<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a MadePod> {
         self.pods.values().filter(move |(_, at)| at == host).map(|(pod, _)| pod)
     }
 
     /// Returns true if a term of the owner selects a pod that does not exist yet.
-    fn new_means(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
-        let everywhere = selector(term.namespace_selector.as_ref(), &Labels::new());
+    fn selects_new_pod(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
+        let everywhere = matches_selector(term.namespace_selector.as_ref(), &Labels::new());
         if self.is_flawed && everywhere {
             let namespace_selector = Some(LabelSelector::default());
-            return self.means(owner, &PodAffinityTerm { namespace_selector, ..term.clone() }, pod);
+            return self.selects(
+                owner,
+                &PodAffinityTerm { namespace_selector, ..term.clone() },
+                pod,
+            );
         }
-        self.means(owner, term, pod)
+        self.selects(owner, term, pod)
     }
 
     /// Returns true if a term of the owner selects this pod.
-    fn means(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
+    fn selects(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
         let no_labels = Labels::new();
         let labels = self.namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let named = term.namespaces.as_deref().unwrap_or_default();
@@ -207,19 +222,19 @@ impl World {
             owner.namespace() == pod.namespace()
         } else {
             named.iter().any(|name| name == pod.namespace())
-                || selector(term.namespace_selector.as_ref(), labels)
+                || matches_selector(term.namespace_selector.as_ref(), labels)
         };
         let own = |key: &String| owner.labels().get(key);
         let same = |key: &String| own(key).is_none_or(|value| pod.labels().get(key) == Some(value));
         let other =
             |key: &String| own(key).is_none_or(|value| pod.labels().get(key) != Some(value));
-        here && selector(term.label_selector.as_ref(), pod.labels())
+        here && matches_selector(term.label_selector.as_ref(), pod.labels())
             && term.match_label_keys.iter().flatten().all(same)
             && term.mismatch_label_keys.iter().flatten().all(other)
     }
 
     /// Returns the pods in the domain of a host; no pods if the host is in no domain.
-    fn near<'a>(&'a self, host: &'a MadeHost, key: &'a str) -> Vec<&'a MadePod> {
+    fn pods_in_domain<'a>(&'a self, host: &'a MadeHost, key: &'a str) -> Vec<&'a MadePod> {
         let Some(domain) = host.labels().get(key) else { return Vec::new() };
         let here = |(_, at): &&(MadePod, String)| self.hosts[at].labels().get(key) == Some(domain);
         self.pods.values().filter(here).map(|(pod, _)| pod).collect()
@@ -241,85 +256,89 @@ impl World {
         if host.taints(true).any(|taint| !tolerates(pod, taint)) {
             return one("node(s) had untolerated taint(s)");
         }
-        if !pod.right_host(host) {
+        if !pod.matches_node_affinity(host) {
             return one("node(s) didn't match Pod's node affinity/selector");
         }
-        let lacking = self.lacking(pod, name, host);
-        if !lacking.is_empty() {
-            return lacking;
+        let insufficient = self.insufficient_resources(pod, name, host);
+        if !insufficient.is_empty() {
+            return insufficient;
         }
-        if let Some(reason) = self.spread_reason(pod, host).or_else(|| self.near_reason(pod, host))
+        if let Some(reason) =
+            self.spread_reason(pod, host).or_else(|| self.affinity_reason(pod, host))
         {
             return one(reason);
         }
         Vec::new()
     }
 
-    fn lacking(&self, pod: &MadePod, name: &str, host: &MadeHost) -> Vec<String> {
-        let mut lacking = Vec::new();
-        if self.on(name).count() as u64 >= host.pods_limit {
-            lacking.push("Too many pods".to_owned());
+    fn insufficient_resources(&self, pod: &MadePod, name: &str, host: &MadeHost) -> Vec<String> {
+        let mut insufficient = Vec::new();
+        if self.pods_on(name).count() as u64 >= host.pods_limit {
+            insufficient.push("Too many pods".to_owned());
         }
-        let all = named(&host.allocatable);
-        for (name_of, wanted) in effective(&pod.containers) {
-            let used: u64 = self.on(name).map(|pod| effective(&pod.containers)[&name_of]).sum();
+        let all = requests_by_name(&host.allocatable);
+        for (name_of, wanted) in effective_requests(&pod.containers) {
+            let used: u64 =
+                self.pods_on(name).map(|pod| effective_requests(&pod.containers)[&name_of]).sum();
             if wanted > all[&name_of].saturating_sub(used) {
-                lacking.push(format!("Insufficient {name_of}"));
+                insufficient.push(format!("Insufficient {name_of}"));
             }
         }
-        lacking
+        insufficient
     }
 
-    fn near_reason(&self, pod: &MadePod, host: &MadeHost) -> Option<&'static str> {
+    fn affinity_reason(&self, pod: &MadePod, host: &MadeHost) -> Option<&'static str> {
         let terms = pod.required(false);
-        let is_of_all = |other: &MadePod| terms.iter().all(|term| self.new_means(pod, term, other));
-        let has =
-            |term: &PodAffinityTerm| self.near(host, &term.topology_key).into_iter().any(is_of_all);
+        let is_of_all =
+            |other: &MadePod| terms.iter().all(|term| self.selects_new_pod(pod, term, other));
+        let has = |term: &PodAffinityTerm| {
+            self.pods_in_domain(host, &term.topology_key).into_iter().any(is_of_all)
+        };
         let is_in = |term: &PodAffinityTerm| host.labels().contains_key(&term.topology_key);
         let anywhere = self.pods.values().any(|(other, at)| {
             let labels = self.hosts[at].labels();
             is_of_all(other) && terms.iter().any(|term| labels.contains_key(&term.topology_key))
         });
-        let begins = !anywhere && is_of_all(pod);
-        if !terms.iter().all(is_in) || !(terms.iter().all(has) || begins) {
+        let is_first_of_group = !anywhere && is_of_all(pod);
+        if !terms.iter().all(is_in) || !(terms.iter().all(has) || is_first_of_group) {
             return Some("node(s) didn't match pod affinity rules");
         }
-        let must_not = |term: &PodAffinityTerm| {
-            self.near(host, &term.topology_key)
+        let has_excluded_pod = |term: &PodAffinityTerm| {
+            self.pods_in_domain(host, &term.topology_key)
                 .into_iter()
-                .any(|one| self.new_means(pod, term, one))
+                .any(|one| self.selects_new_pod(pod, term, one))
         };
-        if pod.required(true).iter().any(must_not) {
+        if pod.required(true).iter().any(has_excluded_pod) {
             return Some("node(s) didn't match pod anti-affinity rules");
         }
-        let refuses = |(other, at): &(MadePod, String)| {
+        let is_refused_by = |(other, at): &(MadePod, String)| {
             let same = |term: &PodAffinityTerm| {
                 let domain = host.labels().get(&term.topology_key);
                 domain.is_some() && domain == self.hosts[at].labels().get(&term.topology_key)
             };
-            other.required(true).iter().any(|term| same(term) && self.means(other, term, pod))
+            other.required(true).iter().any(|term| same(term) && self.selects(other, term, pod))
         };
-        if self.pods.values().any(refuses) {
+        if self.pods.values().any(is_refused_by) {
             return Some("node(s) didn't satisfy existing pods anti-affinity rules");
         }
         None
     }
 
     /// Returns true if a constraint counts the pods of this host.
-    fn counts(&self, pod: &MadePod, one: &TopologySpreadConstraint, host: &MadeHost) -> bool {
+    fn counts_host(&self, pod: &MadePod, one: &TopologySpreadConstraint, host: &MadeHost) -> bool {
         let honours =
             |policy: &Option<String>, absent: &str| policy.as_deref().unwrap_or(absent) == "Honor";
-        (!honours(&one.node_affinity_policy, "Honor") || pod.right_host(host))
+        (!honours(&one.node_affinity_policy, "Honor") || pod.matches_node_affinity(host))
             && (!honours(&one.node_taints_policy, "Ignore")
                 || host.taints(true).all(|taint| tolerates(pod, taint)))
     }
 
-    fn is_spread(pod: &MadePod, one: &TopologySpreadConstraint, other: &MadePod) -> bool {
+    fn is_counted(pod: &MadePod, one: &TopologySpreadConstraint, other: &MadePod) -> bool {
         let same = |key: &String| {
             pod.labels().get(key).is_none_or(|value| other.labels().get(key) == Some(value))
         };
         pod.namespace() == other.namespace()
-            && selector(one.label_selector.as_ref(), other.labels())
+            && matches_selector(one.label_selector.as_ref(), other.labels())
             && one.match_label_keys.iter().flatten().all(same)
     }
 
@@ -335,14 +354,16 @@ impl World {
         let keys = |of: &TopologySpreadConstraint| {
             of.match_label_keys.iter().flatten().any(|key| pod.labels().contains_key(key))
         };
-        let is_everything =
+        let is_empty_selector =
             one.label_selector.as_ref().is_some_and(|s| *s == LabelSelector::default())
                 && !keys(one);
         for (name, host) in &self.hosts {
             let has_keys = all.iter().all(|one| host.labels().contains_key(&one.topology_key));
-            if has_keys && self.counts(pod, one, host) {
-                let pods = self.on(name).filter(|other| {
-                    !is_everything && !other.is_terminating() && Self::is_spread(pod, one, other)
+            if has_keys && self.counts_host(pod, one, host) {
+                let pods = self.pods_on(name).filter(|other| {
+                    !is_empty_selector
+                        && !other.is_terminating()
+                        && Self::is_counted(pod, one, other)
                 });
                 let pods = i64::try_from(pods.count()).unwrap();
                 *domains.entry(host.labels()[&one.topology_key].clone()).or_default() += pods;
@@ -362,7 +383,7 @@ impl World {
             let domains = self.domains(pod, &all, one);
             let enough = domains.len() >= usize::try_from(one.min_domains.unwrap_or(1)).unwrap();
             let least = if enough { domains.values().copied().min().unwrap() } else { 0 };
-            let itself = i64::from(Self::is_spread(pod, one, pod));
+            let itself = i64::from(Self::is_counted(pod, one, pod));
             let here = domains.get(domain).copied().unwrap_or(0);
             if here + itself - least > i64::from(one.max_skew) {
                 return Some("node(s) didn't match pod topology spread constraints");
@@ -380,7 +401,8 @@ impl World {
         let labels: Vec<i64> = hosts
             .iter()
             .map(|host| {
-                let matching = preferred.iter().filter(|one| node_term(&one.preference, host));
+                let matching =
+                    preferred.iter().filter(|one| matches_node_term(&one.preference, host));
                 matching.map(|one| i64::from(one.weight)).sum()
             })
             .collect();
@@ -389,11 +411,11 @@ impl World {
             .map(|host| host.taints(false).filter(|taint| !tolerates(pod, taint)).count())
             .map(|count| i64::try_from(count).unwrap())
             .collect();
-        let near: Vec<i64> = hosts.iter().map(|host| self.liking(pod, host)).collect();
-        let crowds = self.crowds(pod, &hosts);
+        let near: Vec<i64> = hosts.iter().map(|host| self.affinity_score(pod, host)).collect();
+        let spread_scores = self.spread_scores(pod, &hosts);
         let best = |all: &[i64]| all.iter().copied().max().unwrap_or(0);
         let (least, most) = (near.iter().copied().min().unwrap_or(0), best(&near));
-        let known: Vec<i64> = crowds.iter().flatten().copied().collect();
+        let known: Vec<i64> = spread_scores.iter().flatten().copied().collect();
         let (empty, full) = (known.iter().copied().min().unwrap_or(0), best(&known));
         let has_soft = !pod.constraints("ScheduleAnyway").is_empty();
         (0..hosts.len())
@@ -413,7 +435,7 @@ impl World {
                 } else {
                     (100.0 * ((near[at] - least) as f64 / (most - least) as f64)) as i64
                 },
-                spread: match crowds[at] {
+                spread: match spread_scores[at] {
                     Some(_) if has_soft && full == 0 => 100,
                     Some(here) if has_soft => 100 * (full + empty - here) / full,
                     _ => 0,
@@ -422,19 +444,19 @@ impl World {
             .collect()
     }
 
-    fn liking(&self, pod: &MadePod, host: &MadeHost) -> i64 {
+    fn affinity_score(&self, pod: &MadePod, host: &MadeHost) -> i64 {
         let mut sum = 0;
         for (term, weight) in pod.preferred() {
-            let near = self.near(host, &term.topology_key);
-            let meant = near.into_iter().filter(|other| self.new_means(pod, &term, other));
+            let near = self.pods_in_domain(host, &term.topology_key);
+            let meant = near.into_iter().filter(|other| self.selects_new_pod(pod, &term, other));
             sum += weight * i64::try_from(meant.count()).unwrap();
         }
         for (other, _) in self.pods.values() {
             let required = other.required(false).into_iter().map(|term| (term, 1));
             for (term, weight) in other.preferred().into_iter().chain(required) {
-                let near = self.near(host, &term.topology_key);
+                let near = self.pods_in_domain(host, &term.topology_key);
                 let is_near = near.into_iter().any(|one| std::ptr::eq(one, other));
-                if is_near && self.means(other, &term, pod) {
+                if is_near && self.selects(other, &term, pod) {
                     sum += weight;
                 }
             }
@@ -442,12 +464,12 @@ impl World {
         sum
     }
 
-    fn crowds(&self, pod: &MadePod, hosts: &[&MadeHost]) -> Vec<Option<i64>> {
+    fn spread_scores(&self, pod: &MadePod, hosts: &[&MadeHost]) -> Vec<Option<i64>> {
         let all = pod.constraints("ScheduleAnyway");
         let is_scored =
             |host: &MadeHost| all.iter().all(|one| host.labels().contains_key(&one.topology_key));
         let scored: Vec<&MadeHost> = hosts.iter().copied().filter(|host| is_scored(host)).collect();
-        let crowd = |host: &MadeHost| {
+        let spread_score = |host: &MadeHost| {
             let mut sum = 0.0;
             for one in &all {
                 let domain = &host.labels()[&one.topology_key];
@@ -459,6 +481,6 @@ impl World {
             }
             sum.round() as i64
         };
-        hosts.iter().map(|host| is_scored(host).then(|| crowd(host))).collect()
+        hosts.iter().map(|host| is_scored(host).then(|| spread_score(host))).collect()
     }
 }

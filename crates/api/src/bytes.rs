@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::quantity::{BINARY, split};
+use crate::quantity::{BINARY_SUFFIXES, split};
 
 /// A number of bytes, written as a Kubernetes quantity (`64Gi`, `47925628Ki`, `0`).
 ///
@@ -34,7 +34,7 @@ impl Bytes {
     /// Returns a human-readable amount: three digits and a binary unit (`45.7 GiB`).
     #[must_use]
     pub fn human(self) -> String {
-        let unit = BINARY.iter().find(|(_, shift)| self.0 >> shift != 0 && *shift > 0);
+        let unit = BINARY_SUFFIXES.iter().find(|(_, shift)| self.0 >> shift != 0 && *shift > 0);
         let Some((suffix, shift)) = unit else { return format!("{} B", self.0) };
         // Tenths are computed in integers: a float would print 16 digits or need a cast.
         let tenths = (u128::from(self.0) * 10 + (1u128 << shift) / 2) >> shift;
@@ -50,7 +50,7 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |shift: u32| self.0 != 0 && self.0.trailing_zeros() >= shift;
         let (suffix, shift) =
-            BINARY.iter().copied().find(|&(_, shift)| exact(shift)).unwrap_or(("", 0));
+            BINARY_SUFFIXES.iter().copied().find(|&(_, shift)| exact(shift)).unwrap_or(("", 0));
         write!(f, "{}{suffix}", self.0 >> shift)
     }
 }
@@ -68,11 +68,14 @@ impl FromStr for Bytes {
         let fraction = parts.fraction.trim_end_matches('0');
         let digits: u128 =
             format!("{}{fraction}", parts.whole).parse().map_err(|_| out_of_range())?;
-        let places = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
-        let (shift, ten) = (parts.shift, parts.ten.checked_sub(places).ok_or_else(out_of_range)?);
+        let fraction_digits = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
+        let (shift, decimal_exponent) = (
+            parts.shift,
+            parts.decimal_exponent.checked_sub(fraction_digits).ok_or_else(out_of_range)?,
+        );
         let value = digits.checked_mul(1 << shift).ok_or_else(out_of_range)?;
-        let power = 10u128.checked_pow(ten.unsigned_abs());
-        let value = match (digits, ten < 0, power) {
+        let power = 10u128.checked_pow(decimal_exponent.unsigned_abs());
+        let value = match (digits, decimal_exponent < 0, power) {
             (0, _, _) => Some(0),
             (_, true, Some(power)) => Some(value.div_ceil(power)),
             (_, true, None) => Some(1),

@@ -163,7 +163,7 @@ impl CpuSet {
             let mut bits = u32::from_str_radix(word, 16).map_err(|_| not_hex())?;
             while bits != 0 {
                 let cpu = base + u64::from(bits.trailing_zeros());
-                set.insert(checked(cpu)?);
+                set.insert(validate_cpu(cpu)?);
                 bits &= bits - 1;
             }
         }
@@ -214,7 +214,7 @@ impl CpuSet {
     }
 }
 
-fn checked(cpu: u64) -> Result<u32, ParseCpuSetError> {
+fn validate_cpu(cpu: u64) -> Result<u32, ParseCpuSetError> {
     u32::try_from(cpu)
         .ok()
         .filter(|&cpu| cpu <= CpuSet::MAX_CPU)
@@ -257,15 +257,15 @@ struct Range {
 impl Range {
     /// Parses `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
     fn parse(element: &str) -> Result<Self, ParseCpuSetError> {
-        let wrong = || ParseCpuSetError::Element(shorten(element));
+        let parse_error = || ParseCpuSetError::Element(shorten(element));
         let number = |text: &str| -> Result<u64, ParseCpuSetError> {
-            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            if !digits {
-                return Err(wrong());
+            let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            if !is_number {
+                return Err(parse_error());
             }
             text.parse().map_err(|_| ParseCpuSetError::TooLarge(u64::MAX))
         };
-        let cpu = |text: &str| number(text).and_then(checked);
+        let cpu = |text: &str| number(text).and_then(validate_cpu);
 
         let Some((first, rest)) = element.split_once('-') else {
             let first = cpu(element)?;

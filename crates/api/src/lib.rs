@@ -52,7 +52,7 @@ pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use problem::Problem;
 pub use quantity::{ParseQuantityError, Quantity};
-pub use ranges::{ParseVniRangeError, VNI_MAX, VlanRanges, VniRange};
+pub use ranges::{MAX_VNI, ParseVniRangeError, VlanRanges, VniRange};
 pub use reason::{ConditionReason, EventReason};
 #[cfg(feature = "kube")]
 pub use tenant_cluster::*;

@@ -24,15 +24,15 @@ impl FromStr for MacAddress {
     type Err = ParseMacAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseMacAddressError(text.chars().take(40).collect());
+        let parse_error = || ParseMacAddressError(text.chars().take(40).collect());
         let mut octets = [0; 6];
         let mut parts = text.split([':', '-']);
         for octet in &mut octets {
             let part = parts.next().filter(|p| p.len() == 2 && !p.starts_with('+'));
-            *octet = part.and_then(|p| u8::from_str_radix(p, 16).ok()).ok_or_else(wrong)?;
+            *octet = part.and_then(|p| u8::from_str_radix(p, 16).ok()).ok_or_else(parse_error)?;
         }
         if parts.next().is_some() {
-            return Err(wrong());
+            return Err(parse_error());
         }
         Ok(Self(octets))
     }

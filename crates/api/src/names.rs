@@ -5,7 +5,7 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Prefix of the alias of every link that Berth created. Berth never changes links without it.
 pub const LINK_ALIAS_PREFIX: &str = "berth:";
 /// Scheduler (`spec.schedulerName`) of the pods that Berth places on hosts.
-pub const SCHEDULER: &str = "berth-scheduler";
+pub const SCHEDULER_NAME: &str = "berth-scheduler";
 /// Field manager of the agent.
 pub const AGENT: &str = "berth-agent";
 /// Field manager of the controller.
@@ -22,9 +22,9 @@ pub const FINALIZER: &str = "berth.dev/cleanup";
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
 /// Label of a tenant's namespace and of the objects in it. Its value is the tenant's id. Also an annotation of a
 /// MachineDeployment outside that namespace.
-pub const TENANT: &str = "berth.dev/tenant";
+pub const TENANT_LABEL: &str = "berth.dev/tenant";
 /// Label of a NetworkPolicy from a list of custom policies. Its value is the source: `infra-config` or `tenant`.
-pub const CUSTOM_POLICY: &str = "berth.dev/custom-network-policy";
+pub const CUSTOM_POLICY_LABEL: &str = "berth.dev/custom-network-policy";
 /// Field manager of the status of objects that the controller also applies. API servers before 1.22 treat spec and
 /// status as one set of fields, so with a single manager each apply would remove the fields of the other.
 pub const CONTROLLER_STATUS_FIELD_MANAGER: &str = "berth-controller-status";
@@ -57,7 +57,7 @@ pub const CONTROLLER_ACCOUNT: (&str, &str) = ("berth-system", "berth-controller"
 /// ClusterRole with the controller's permissions for Secrets of a namespace. It is bound in tenants' namespaces only.
 pub const CONTROLLER_TENANT_ROLE: &str = "berth-controller-tenant";
 /// Label of a Secret with a machine's user data: the name of the machine.
-pub const MACHINE: &str = "berth.dev/machine";
+pub const MACHINE_LABEL: &str = "berth.dev/machine";
 
 /// Labels that the agent writes to its Node.
 pub mod label {

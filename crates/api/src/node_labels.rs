@@ -9,26 +9,26 @@ use crate::{InfraNodeStatus, PageSize};
 /// Returns each label with its value, or with `None` if the fact is not known.
 #[must_use]
 pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option<String>> {
-    let has = &status.capabilities;
-    let unknown = |path: &str| status.unknown.iter().any(|unknown| unknown.path.starts_with(path));
-    let pool = |size| pool(&status.zones, size).filter(|_| !unknown("zones"));
-    let kubelet = has.kubelet.as_ref();
-    let sriov = has.sriov.iter().any(|function| function.total > 0);
+    let capabilities = &status.capabilities;
+    let is_unknown =
+        |path: &str| status.unknown.iter().any(|unknown| unknown.path.starts_with(path));
+    let has_pages = |size| has_hugepages(&status.zones, size).filter(|_| !is_unknown("zones"));
+    // One device is enough for `true`; `false` requires that the facts of all devices are known.
+    let present = |found: bool, path: &str| (found || !is_unknown(path)).then_some(found);
+    let kubelet = capabilities.kubelet.as_ref();
+    let sriov = capabilities.sriov.iter().any(|function| function.total > 0);
     BTreeMap::from([
-        (label::KVM, bool_value(has.kvm.state.map(|state| state == KvmState::Ready))),
-        (label::NESTED, bool_value(has.kvm.nested)),
-        (label::SMT, bool_value(has.cpu.threads_per_core.map(|threads| threads > 1))),
-        (label::HUGEPAGES_2MI, bool_value(pool(PageSize::MIB_2))),
-        (label::HUGEPAGES_1GI, bool_value(pool(PageSize::GIB_1))),
-        (label::KSM, bool_value(has.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
-        (label::IOMMU, bool_value(has.iommu.enabled)),
-        (label::SRIOV, bool_value(Some(sriov).filter(|_| !unknown("capabilities.sriov")))),
-        (
-            label::NVME,
-            bool_value(Some(!has.nvme.is_empty()).filter(|_| !unknown("capabilities.nvme"))),
-        ),
-        (label::VHOST_NET, bool_value(has.kvm.vhost_net)),
-        (label::CPU_VENDOR, has.cpu.vendor.as_deref().map(vendor)),
+        (label::KVM, bool_value(capabilities.kvm.state.map(|state| state == KvmState::Ready))),
+        (label::NESTED, bool_value(capabilities.kvm.nested)),
+        (label::SMT, bool_value(capabilities.cpu.threads_per_core.map(|threads| threads > 1))),
+        (label::HUGEPAGES_2MI, bool_value(has_pages(PageSize::MIB_2))),
+        (label::HUGEPAGES_1GI, bool_value(has_pages(PageSize::GIB_1))),
+        (label::KSM, bool_value(capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
+        (label::IOMMU, bool_value(capabilities.iommu.enabled)),
+        (label::SRIOV, bool_value(present(sriov, "capabilities.sriov"))),
+        (label::NVME, bool_value(present(!capabilities.nvme.is_empty(), "capabilities.nvme"))),
+        (label::VHOST_NET, bool_value(capabilities.kvm.vhost_net)),
+        (label::CPU_VENDOR, capabilities.cpu.vendor.as_deref().map(vendor)),
         (
             label::NUMA_ZONES,
             Some(status.zones.len().to_string()).filter(|_| !status.zones.is_empty()),
@@ -50,7 +50,7 @@ fn bool_value(fact: Option<bool>) -> Option<String> {
 }
 
 /// Returns true if a zone has huge pages of this size, or `None` without zones.
-fn pool(zones: &[Zone], size: PageSize) -> Option<bool> {
+fn has_hugepages(zones: &[Zone], size: PageSize) -> Option<bool> {
     let pools = || zones.iter().flat_map(|zone| &zone.hugepages);
     (!zones.is_empty()).then(|| pools().any(|pool| pool.size == size && pool.total > 0))
 }
@@ -71,10 +71,10 @@ const MAX_LABEL_VALUE_LENGTH: usize = 63;
 
 /// Converts a text to a valid label value: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
 fn to_label_value(text: &str) -> String {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let word: String = text
         .chars()
-        .map(|letter| if fits(letter) { letter } else { '-' })
+        .map(|letter| if is_allowed(letter) { letter } else { '-' })
         .take(MAX_LABEL_VALUE_LENGTH)
         .collect();
     word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
@@ -83,7 +83,7 @@ fn to_label_value(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infra_node::{HugepagePool, Unknown, UnknownReason};
+    use crate::infra_node::{HugepagePool, Nvme, Unknown, UnknownReason};
     use proptest::prelude::*;
 
     #[test]
@@ -98,6 +98,30 @@ mod tests {
         };
         status.unknown = vec![unknown("capabilities.nvme"), unknown("capabilities.sriov[0].total")];
         assert!(feature_labels(&status).values().all(Option::is_none));
+    }
+
+    #[test]
+    fn one_device_is_enough_for_true() {
+        let mut status = InfraNodeStatus::default();
+        status.capabilities.nvme = ["nvme0n1", "nvme1n1"]
+            .map(|name| Nvme {
+                name: name.to_owned(),
+                model: None,
+                size: None,
+                zone: None,
+                pci_address: None,
+                driver: None,
+                iommu_group: None,
+                in_use: None,
+                users: Vec::new(),
+            })
+            .to_vec();
+        status.unknown = vec![Unknown {
+            path: "capabilities.nvme[1].inUse".to_owned(),
+            reason: UnknownReason::NotFound,
+            message: None,
+        }];
+        assert_eq!(feature_labels(&status)[label::NVME].as_deref(), Some("true"));
     }
 
     #[test]

@@ -35,8 +35,8 @@ impl PageSize {
     #[must_use]
     pub fn from_kib(kib: u64) -> Option<Self> {
         let bytes = kib.checked_mul(1024)?;
-        let possible = bytes.is_power_of_two() && (64 << 10..=16u64 << 30).contains(&bytes);
-        possible.then_some(Self { bytes })
+        let is_supported = bytes.is_power_of_two() && (64 << 10..=16u64 << 30).contains(&bytes);
+        is_supported.then_some(Self { bytes })
     }
 
     /// Returns the size in bytes.
@@ -47,7 +47,7 @@ impl PageSize {
 
     /// Returns the Kubernetes resource of huge pages of this size, such as `hugepages-2Mi`.
     #[must_use]
-    pub fn resource(self) -> String {
+    pub fn resource_name(self) -> String {
         format!("hugepages-{self}")
     }
 
@@ -62,10 +62,10 @@ impl FromStr for PageSize {
     type Err = ParsePageSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParsePageSizeError(text.chars().take(40).collect());
-        let bytes: Bytes = text.parse().map_err(|_| wrong())?;
+        let parse_error = || ParsePageSizeError(text.chars().take(40).collect());
+        let bytes: Bytes = text.parse().map_err(|_| parse_error())?;
         let size = Self::from_kib(bytes.0 / 1024).filter(|size| size.bytes == bytes.0);
-        size.ok_or_else(wrong)
+        size.ok_or_else(parse_error)
     }
 }
 

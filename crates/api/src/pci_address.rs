@@ -40,10 +40,10 @@ impl FromStr for PciAddress {
 }
 
 fn parse(text: &str) -> Option<PciAddress> {
-    let hex = |digits: &str, most: usize| {
-        let fine = (1..=most).contains(&digits.len());
-        let fine = fine && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        fine.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+    let hex = |digits: &str, max_digits: usize| {
+        let is_valid = (1..=max_digits).contains(&digits.len());
+        let is_valid = is_valid && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        is_valid.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
     };
     let (rest, function) = text.rsplit_once('.')?;
     let (rest, device) = rest.rsplit_once(':')?;

@@ -31,14 +31,14 @@ impl Problem {
         message: impl Into<String>,
     ) -> Self {
         let value = value.to_string();
-        let mut shown: String = value.chars().take(MAX_VALUE_LENGTH).collect();
-        if shown.len() < value.len() {
-            shown.push_str("...");
+        let mut truncated: String = value.chars().take(MAX_VALUE_LENGTH).collect();
+        if truncated.len() < value.len() {
+            truncated.push_str("...");
         }
         Self {
             object: object.into(),
             field: field.into(),
-            value: shown,
+            value: truncated,
             message: message.into(),
             is_fatal: false,
         }
@@ -46,8 +46,8 @@ impl Problem {
 
     /// Marks the problem as fatal and adds its consequence to the message.
     #[must_use]
-    pub fn into_fatal(mut self, what: &str) -> Self {
-        self.message = format!("{}; {what}", self.message);
+    pub fn into_fatal(mut self, consequence: &str) -> Self {
+        self.message = format!("{}; {consequence}", self.message);
         self.is_fatal = true;
         self
     }

@@ -24,9 +24,9 @@ pub enum ParseQuantityError {
     OutOfRange(String),
 }
 
-pub(crate) const BINARY: [(&str, u32); 7] =
+pub(crate) const BINARY_SUFFIXES: [(&str, u32); 7] =
     [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10), ("", 0)];
-const DECIMAL: [(&str, i32); 9] = [
+const DECIMAL_SUFFIXES: [(&str, i32); 9] = [
     ("n", -9),
     ("u", -6),
     ("m", -3),
@@ -38,13 +38,13 @@ const DECIMAL: [(&str, i32); 9] = [
     ("E", 18),
 ];
 
-/// Parts of the text of a quantity: ±`whole`.`fraction` × 2^`shift` × 10^`ten`.
+/// Parts of the text of a quantity: ±`whole`.`fraction` × 2^`shift` × 10^`decimal_exponent`.
 pub(crate) struct Parts<'a> {
     pub(crate) negative: bool,
     pub(crate) whole: &'a str,
     pub(crate) fraction: &'a str,
     pub(crate) shift: u32,
-    pub(crate) ten: i32,
+    pub(crate) decimal_exponent: i32,
 }
 
 /// Splits a text into its parts; `None` if it is not a quantity.
@@ -56,18 +56,19 @@ pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
-    let (shift, ten) = if let Some((_, shift)) = BINARY.iter().find(|(s, _)| *s == suffix) {
-        (*shift, 0)
-    } else if let Some((_, power)) = DECIMAL.iter().find(|(s, _)| *s == suffix) {
-        (0, *power)
-    } else {
-        (0, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)
-    };
-    Some(Parts { negative: text.starts_with('-'), whole, fraction, shift, ten })
+    let (shift, decimal_exponent) =
+        if let Some((_, shift)) = BINARY_SUFFIXES.iter().find(|(s, _)| *s == suffix) {
+            (*shift, 0)
+        } else if let Some((_, power)) = DECIMAL_SUFFIXES.iter().find(|(s, _)| *s == suffix) {
+            (0, *power)
+        } else {
+            (0, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)
+        };
+    Some(Parts { negative: text.starts_with('-'), whole, fraction, shift, decimal_exponent })
 }
 
-const NANOS: i128 = 1_000_000_000;
-const MAX: i128 = 0x7fff_ffff_ffff_ffff * NANOS;
+const NANOS_PER_UNIT: i128 = 1_000_000_000;
+const MAX: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
 /// Maximum number of digits. 10^24 times 2^46, the maximum for a fraction with so many digits, fits into 128 bits.
 const MAX_DIGITS: usize = 24;
 
@@ -78,25 +79,25 @@ impl Quantity {
     /// Creates a quantity from whole units: bytes, devices, CPUs.
     #[must_use]
     pub fn from_units(units: u64) -> Self {
-        Self { nanos: i128::from(units).saturating_mul(NANOS).min(MAX) }
+        Self { nanos: i128::from(units).saturating_mul(NANOS_PER_UNIT).min(MAX) }
     }
 
     /// Returns the whole units, rounded away from zero like `Value()`.
     #[must_use]
     pub const fn whole_units_rounded_up(self) -> i128 {
-        rounded_up(self.nanos, NANOS)
+        rounded_up(self.nanos, NANOS_PER_UNIT)
     }
 
     /// Returns the thousandths, rounded away from zero like `MilliValue()`.
     #[must_use]
     pub const fn millis(self) -> i128 {
-        rounded_up(self.nanos, NANOS / 1000)
+        rounded_up(self.nanos, NANOS_PER_UNIT / 1000)
     }
 
     /// Returns the thousands, rounded away from zero like `ScaledValue(resource.Kilo)`.
     #[must_use]
     pub const fn thousands_rounded_up(self) -> i128 {
-        rounded_up(self.nanos, NANOS * 1000)
+        rounded_up(self.nanos, NANOS_PER_UNIT * 1000)
     }
 
     /// Returns true if the quantity is zero.
@@ -129,30 +130,32 @@ const fn rounded_up(nanos: i128, unit: i128) -> i128 {
     whole + rest.signum()
 }
 
-/// Returns `digits` × 2^`shift` × 10^`ten`, rounded up; `None` if the result is beyond the range of quantities.
-fn scaled(digits: u128, shift: u32, ten: i32) -> Option<u128> {
-    let by = ten.unsigned_abs();
-    if ten >= 0 {
-        return digits.checked_mul(1 << shift)?.checked_mul(10u128.checked_pow(by)?);
+/// Returns `digits` × 2^`shift` × 10^`decimal_exponent`, rounded up; `None` if the result is beyond the range of quantities.
+fn scaled(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
+    let exponent_magnitude = decimal_exponent.unsigned_abs();
+    if decimal_exponent >= 0 {
+        return digits
+            .checked_mul(1 << shift)?
+            .checked_mul(10u128.checked_pow(exponent_magnitude)?);
     }
     // 10^n is 2^n 5^n, and the factors of two cancel against the suffix. Otherwise fractions of `Ei` would not fit.
-    let twos = shift.min(by);
-    let above = digits.checked_mul(1 << (shift - twos))?;
-    let below = 5u128.checked_pow(by).and_then(|fives| {
-        let rest = 1u128.checked_shl(by - twos)?;
-        fives.checked_mul(rest)
+    let twos = shift.min(exponent_magnitude);
+    let numerator = digits.checked_mul(1 << (shift - twos))?;
+    let denominator = 5u128.checked_pow(exponent_magnitude).and_then(|fives| {
+        let power_of_two = 1u128.checked_shl(exponent_magnitude - twos)?;
+        fives.checked_mul(power_of_two)
     });
     // A fraction whose divisor does not fit is less than the smallest step, and is rounded up to that step.
-    Some(below.map_or(1, |below| above.div_ceil(below)))
+    Some(denominator.map_or(1, |below| numerator.div_ceil(below)))
 }
 
 impl FromStr for Quantity {
     type Err = ParseQuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let shown = || text.chars().take(40).collect::<String>();
-        let out_of_range = || ParseQuantityError::OutOfRange(shown());
-        let parts = split(text).ok_or_else(|| ParseQuantityError::Malformed(shown()))?;
+        let truncated = || text.chars().take(40).collect::<String>();
+        let out_of_range = || ParseQuantityError::OutOfRange(truncated());
+        let parts = split(text).ok_or_else(|| ParseQuantityError::Malformed(truncated()))?;
         let fraction = parts.fraction.trim_end_matches('0');
         let digits = format!("{}{fraction}", parts.whole);
         let digits = digits.trim_start_matches('0');
@@ -163,10 +166,11 @@ impl FromStr for Quantity {
             return Err(out_of_range());
         }
         let digits: u128 = digits.parse().map_err(|_| out_of_range())?;
-        let places = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
+        let fraction_digits = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
         // Conversion to nanos: nine more decimal places.
-        let ten = parts.ten.checked_sub(places).and_then(|ten| ten.checked_add(9));
-        let nanos = scaled(digits, parts.shift, ten.ok_or_else(out_of_range)?);
+        let decimal_exponent =
+            parts.decimal_exponent.checked_sub(fraction_digits).and_then(|ten| ten.checked_add(9));
+        let nanos = scaled(digits, parts.shift, decimal_exponent.ok_or_else(out_of_range)?);
         let nanos = nanos.and_then(|nanos| i128::try_from(nanos).ok()).filter(|n| *n <= MAX);
         let nanos = nanos.ok_or_else(out_of_range)?;
         Ok(Self { nanos: if parts.negative { -nanos } else { nanos } })
@@ -175,14 +179,14 @@ impl FromStr for Quantity {
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (step, suffix) = [(NANOS, ""), (NANOS / 1000, "m"), (1000, "u")]
+        let (step, suffix) = [(NANOS_PER_UNIT, ""), (NANOS_PER_UNIT / 1000, "m"), (1000, "u")]
             .into_iter()
             .find(|(step, _)| self.nanos % step == 0)
             .unwrap_or((1, "n"));
         let amount = self.nanos / step;
         let exact =
             |shift: u32| suffix.is_empty() && amount != 0 && amount.trailing_zeros() >= shift;
-        match BINARY.iter().find(|(_, shift)| exact(*shift)) {
+        match BINARY_SUFFIXES.iter().find(|(_, shift)| exact(*shift)) {
             Some((suffix, shift)) => write!(f, "{}{suffix}", amount >> shift),
             None => write!(f, "{amount}{suffix}"),
         }
@@ -315,7 +319,7 @@ mod tests {
         fn display_and_parse_round_trip(nanos in -MAX..=MAX) {
             let quantity = Quantity { nanos };
             let read: Result<Quantity, _> = quantity.to_string().parse();
-            prop_assert!(nanos % NANOS != 0 && nanos.abs() > 10i128.pow(24) || read == Ok(quantity), "{}", quantity);
+            prop_assert!(nanos % NANOS_PER_UNIT != 0 && nanos.abs() > 10i128.pow(24) || read == Ok(quantity), "{}", quantity);
         }
 
         #[test]

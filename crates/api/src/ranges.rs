@@ -15,7 +15,7 @@ pub struct VlanRanges(VlanSet);
 
 impl VlanRanges {
     /// Maximum length of the text.
-    const LENGTH: usize = 1024;
+    const MAX_LENGTH: usize = 1024;
 
     /// Returns the ids.
     #[must_use]
@@ -26,7 +26,7 @@ impl VlanRanges {
     /// Replaces ranges whose text is too long by one range from the first id to the last.
     pub fn merge_if_too_long(&mut self) {
         let ranges = self.0.ranges();
-        if self.0.to_string().len() > Self::LENGTH
+        if self.0.to_string().len() > Self::MAX_LENGTH
             && let (Some((first, _)), Some((_, last))) = (ranges.first(), ranges.last())
         {
             self.0 = (u16::from(*first)..=u16::from(*last))
@@ -70,13 +70,13 @@ impl JsonSchema for VlanRanges {
             "type": "string",
             "description": "VLAN ids: 100-199, 300, or several with commas",
             "pattern": "^ *[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)* *$",
-            "maxLength": Self::LENGTH
+            "maxLength": Self::MAX_LENGTH
         })
     }
 }
 
 /// The largest VXLAN network identifier (RFC 7348: 24 bits).
-pub const VNI_MAX: u32 = (1 << 24) - 1;
+pub const MAX_VNI: u32 = (1 << 24) - 1;
 
 /// A range of VXLAN network identifiers, such as `10000-19999`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,8 +108,8 @@ impl VniRange {
 
     /// Returns the identifier at this position, starting at 0.
     #[must_use]
-    pub fn at(self, place: u32) -> Option<u32> {
-        self.first.checked_add(place).filter(|vni| self.contains(*vni))
+    pub fn get(self, index: u32) -> Option<u32> {
+        self.first.checked_add(index).filter(|vni| self.contains(*vni))
     }
 
     /// Returns true if the range contains the identifier.
@@ -123,16 +123,17 @@ impl FromStr for VniRange {
     type Err = ParseVniRangeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseVniRangeError(text.chars().take(40).collect());
+        let parse_error = || ParseVniRangeError(text.chars().take(40).collect());
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| {
             let digits = text.trim();
             let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits.parse().ok().filter(|vni| is_number && (1..=VNI_MAX).contains(vni))
+            digits.parse().ok().filter(|vni| is_number && (1..=MAX_VNI).contains(vni))
         };
-        let (first, last) = (number(first).ok_or_else(wrong)?, number(last).ok_or_else(wrong)?);
+        let (first, last) =
+            (number(first).ok_or_else(parse_error)?, number(last).ok_or_else(parse_error)?);
         if first > last {
-            return Err(wrong());
+            return Err(parse_error());
         }
         Ok(Self { first, last })
     }
@@ -206,8 +207,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_and_parse_are_inverse(first in 1..=VNI_MAX, more in 0..1000_u32) {
-            let range = VniRange { first, last: (first + more).min(VNI_MAX) };
+        fn display_and_parse_are_inverse(first in 1..=MAX_VNI, more in 0..1000_u32) {
+            let range = VniRange { first, last: (first + more).min(MAX_VNI) };
             prop_assert_eq!(range.to_string().parse::<VniRange>(), Ok(range));
         }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A VLAN id that may carry frames, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
 ///
-/// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants: [`VlanId::for_tenants`].
+/// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants: [`VlanId::is_allowed_for_tenants`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct VlanId(u16);
@@ -20,7 +20,7 @@ pub struct ParseVlanIdError(String);
 impl VlanId {
     /// Returns true if a tenant network may use the id: every id except 1, which switches and bridges use untagged.
     #[must_use]
-    pub const fn for_tenants(self) -> bool {
+    pub const fn is_allowed_for_tenants(self) -> bool {
         self.0 != 1
     }
 }
@@ -46,15 +46,15 @@ impl std::str::FromStr for VlanId {
     type Err = ParseVlanIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseVlanIdError(text.chars().take(40).collect());
+        let parse_error = || ParseVlanIdError(text.chars().take(40).collect());
         let digits = text.trim();
         if !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(wrong());
+            return Err(parse_error());
         }
         digits
             .parse::<u16>()
-            .map_err(|_| wrong())
-            .and_then(|id| Self::try_from(id).map_err(|_| wrong()))
+            .map_err(|_| parse_error())
+            .and_then(|id| Self::try_from(id).map_err(|_| parse_error()))
     }
 }
 
@@ -109,6 +109,6 @@ mod tests {
             "`4095` is not a VLAN id: it must be a number from 1 to 4094"
         );
         assert!("+5".parse::<VlanId>().is_err());
-        assert!(!VlanId(1).for_tenants());
+        assert!(!VlanId(1).is_allowed_for_tenants());
     }
 }

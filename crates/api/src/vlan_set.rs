@@ -89,14 +89,14 @@ impl FromStr for VlanSet {
     type Err = ParseVlanSetError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseVlanSetError(text.chars().take(40).collect());
+        let parse_error = || ParseVlanSetError(text.chars().take(40).collect());
         let mut set = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let first: VlanId = first.parse().map_err(|_| wrong())?;
-            let last: VlanId = last.parse().map_err(|_| wrong())?;
+            let first: VlanId = first.parse().map_err(|_| parse_error())?;
+            let last: VlanId = last.parse().map_err(|_| parse_error())?;
             if first > last {
-                return Err(wrong());
+                return Err(parse_error());
             }
             set.extend(
                 (first.into()..=last.into()).filter_map(|id: u16| VlanId::try_from(id).ok()),

@@ -12,7 +12,7 @@ use kube::core::cel::validate_cel;
 use serde_json::{Value, json};
 
 #[test]
-fn deployed_crds_are_the_types() {
+fn deployed_crds_are_current() {
     for crd in all_crds() {
         let name = format!("{}.yaml", crd.name_any());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds").join(&name);
@@ -25,10 +25,10 @@ fn deployed_crds_are_the_types() {
 }
 
 #[test]
-fn crds_in_yaml_are_the_crds() {
+fn crd_yaml_round_trips() {
     for crd in all_crds() {
-        let back: Value = serde_saphyr::from_str(&crd_yaml(&crd).unwrap()).unwrap();
-        assert_eq!(back, serde_json::to_value(&crd).unwrap());
+        let parsed: Value = serde_saphyr::from_str(&crd_yaml(&crd).unwrap()).unwrap();
+        assert_eq!(parsed, serde_json::to_value(&crd).unwrap());
     }
 }
 
@@ -91,7 +91,7 @@ fn example() -> Value {
 }
 
 #[test]
-fn the_whole_example_is_accepted_and_comes_back() {
+fn example_is_valid_and_round_trips() {
     let node = node(example()).unwrap();
     validate_cel(&node).unwrap();
     assert_eq!(serde_json::to_value(&node.spec).unwrap(), example());
@@ -105,7 +105,7 @@ fn an_empty_spec_manages_nothing() {
 }
 
 #[test]
-fn rules_refuse_contradictions_in_words() {
+fn validation_rules_reject_contradictions() {
     let cases = [
         (
             "/cpu/reserved",
@@ -134,13 +134,13 @@ fn rules_refuse_contradictions_in_words() {
             Value::Null => drop(parent.remove(field)),
             value => drop(parent.insert(field.to_owned(), value.clone())),
         }
-        let refused = validate_cel(&node(spec).unwrap()).expect_err(pointer).to_string();
-        assert!(refused.contains(words), "{pointer} {value}: {refused}");
+        let message = validate_cel(&node(spec).unwrap()).expect_err(pointer).to_string();
+        assert!(message.contains(words), "{pointer} {value}: {message}");
     }
 }
 
 #[test]
-fn types_refuse_bad_values_and_name_them() {
+fn errors_quote_invalid_values() {
     let cases = [
         ("/hugepages/0/size", json!("3Mi"), "`3Mi` is not a huge page size"),
         ("/hugepages/0/count", json!(-1), "-1"),
@@ -157,12 +157,12 @@ fn types_refuse_bad_values_and_name_them() {
     for (pointer, value, words) in cases {
         let mut spec = example();
         *spec.pointer_mut(pointer).unwrap() = value;
-        let refused = node(spec).expect_err(pointer).to_string();
-        assert!(refused.contains(words), "{pointer}: {refused}");
+        let message = node(spec).expect_err(pointer).to_string();
+        assert!(message.contains(words), "{pointer}: {message}");
     }
 }
 
-fn of_kind<T: serde::de::DeserializeOwned>(
+fn parse_object<T: serde::de::DeserializeOwned>(
     kind: &str,
     name: &str,
     spec: Value,
@@ -173,7 +173,7 @@ fn of_kind<T: serde::de::DeserializeOwned>(
 }
 
 #[test]
-fn tenants_are_as_the_design_has_them() {
+fn tenant_cluster_is_valid_and_round_trips() {
     let spec = json!({
         "network": {"name": "tenant-trunk", "vlan": 120, "cidr": "10.20.0.0/24"},
         "nodeSelector": {"rack": "1"},
@@ -185,20 +185,20 @@ fn tenants_are_as_the_design_has_them() {
         "projectID": "f8vwtl5w7s",
         "userDataSecretRef": {"name": "user-data", "key": "cloud-config"}
     });
-    let tenant: TenantCluster = of_kind("TenantCluster", "abc", spec.clone()).unwrap();
+    let tenant: TenantCluster = parse_object("TenantCluster", "abc", spec.clone()).unwrap();
     validate_cel(&tenant).unwrap();
     assert_eq!(serde_json::to_value(&tenant.spec).unwrap(), spec);
     let both = json!({"network": {"name": "tenant-trunk", "vlan": 120, "vni": 5}});
-    let both: TenantCluster = of_kind("TenantCluster", "abc", both).unwrap();
+    let both: TenantCluster = parse_object("TenantCluster", "abc", both).unwrap();
     assert!(validate_cel(&both).unwrap_err().to_string().contains("exclude each other"));
 }
 
 #[test]
-fn claims_say_which_of_the_two_they_are() {
-    let claim = |more: Value| {
+fn vlan_claim_requires_exactly_one_of_vlan_and_vni() {
+    let claim = |extra_fields: Value| {
         let mut spec = json!({"network": "tenant-trunk", "tenant": "abc", "tenantUID": "u"});
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        validate_cel(&of_kind::<VlanClaim>("VlanClaim", "tenant-trunk-120", spec).unwrap())
+        spec.as_object_mut().unwrap().extend(extra_fields.as_object().unwrap().clone());
+        validate_cel(&parse_object::<VlanClaim>("VlanClaim", "tenant-trunk-120", spec).unwrap())
     };
     claim(json!({"vlan": 120})).unwrap();
     claim(json!({"vni": 120})).unwrap();
@@ -208,7 +208,7 @@ fn claims_say_which_of_the_two_they_are() {
 }
 
 #[test]
-fn the_configuration_is_named_as_in_a_datacenter() {
+fn infra_config_is_validated_and_round_trips() {
     let spec = json!({
         "replicatedNodeLabels": ["rack", "topology.kubernetes.io/*"],
         "vlanPools": [{"network": "tenant-trunk", "ranges": ["100-199", "300"]}],
@@ -221,7 +221,7 @@ fn the_configuration_is_named_as_in_a_datacenter() {
         "vmEvictionStrategy": "LiveMigrate",
         "nodeDefaults": {"cpus": "2", "memory": "8Gi", "primaryDiskSize": "20Gi"}
     });
-    let config: InfraConfig = of_kind("InfraConfig", "default", spec.clone()).unwrap();
+    let config: InfraConfig = parse_object("InfraConfig", "default", spec.clone()).unwrap();
     validate_cel(&config).unwrap();
     assert_eq!(serde_json::to_value(&config.spec).unwrap(), spec);
     for (field, wrong, words) in [
@@ -237,7 +237,7 @@ fn the_configuration_is_named_as_in_a_datacenter() {
     ] {
         let mut spec = spec.clone();
         spec[field] = wrong;
-        let refused = of_kind::<InfraConfig>("InfraConfig", "default", spec).unwrap_err();
-        assert!(refused.to_string().contains(words), "{field}: {refused}");
+        let error = parse_object::<InfraConfig>("InfraConfig", "default", spec).unwrap_err();
+        assert!(error.to_string().contains(words), "{field}: {error}");
     }
 }

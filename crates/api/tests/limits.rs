@@ -7,109 +7,109 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 /// Longer than any limit for people's words.
-fn long(text: &str) -> String {
+fn long_text(text: &str) -> String {
     text.repeat(40_000)
 }
 
 fn status() -> Value {
-    let many = |one: &Value| vec![one.clone(); 200];
-    let unknown = json!({"path": long("p"), "reason": "NotFound", "message": long("ü")});
-    let change = json!({"what": long("w"), "result": "Done", "message": long("m")});
-    let tenant = json!({"tenant": "t", "state": "Failed", "message": long("m")});
+    let repeated = |one: &Value| vec![one.clone(); 200];
+    let unknown = json!({"path": long_text("p"), "reason": "NotFound", "message": long_text("ü")});
+    let change = json!({"what": long_text("w"), "result": "Done", "message": long_text("m")});
+    let tenant = json!({"tenant": "t", "state": "Failed", "message": long_text("m")});
     let condition = json!({
-        "type": "Ready", "status": "True", "reason": "R", "message": long("m"), "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "type": "Ready", "status": "True", "reason": "R", "message": long_text("m"), "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     let uplink = json!({"name": "eth0", "kind": "Physical"});
     let link = json!({"name": "br0", "kind": "Bridge"});
-    let small = json!({
+    let container = json!({
         "name": "compute", "memory": [{"size": "1Gi", "zones": [0]}],
         "devices": [{"resource": "intel.com/vf", "zone": 0, "count": 1}],
     });
-    let with =
+    let allocation =
         |containers: Value| json!({"podUID": "u", "namespace": "n", "containers": containers});
-    let mut named = small.clone();
-    named["name"] = json!(long("n"));
-    let mut wide = small.clone();
-    wide["memory"] = json!(many(&small["memory"][0]));
+    let mut long_name = container.clone();
+    long_name["name"] = json!(long_text("n"));
+    let mut many_blocks = container.clone();
+    many_blocks["memory"] = json!(repeated(&container["memory"][0]));
     let device = json!({"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1});
-    let mut odd = device.clone();
-    odd["resource"] = json!(long("r"));
+    let mut long_resource = device.clone();
+    long_resource["resource"] = json!(long_text("r"));
     json!({
         "allocations": [
-            with(json!([small])), with(json!(many(&small))), with(json!([small, named])), with(json!([wide])),
+            allocation(json!([container])), allocation(json!(repeated(&container))), allocation(json!([container, long_name])), allocation(json!([many_blocks])),
         ],
-        "devices": [device, odd],
+        "devices": [device, long_resource],
         "unknown": [unknown],
-        "changes": many(&change),
-        "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": many(&tenant)}],
+        "changes": repeated(&change),
+        "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": repeated(&tenant)}],
         "conditions": [condition],
         "zones": [
-            {"id": 0, "threads": many(&json!("0-3")), "caches": many(&json!("0-3")),
-                "reservedHugepages": many(&json!({"size": "2Mi", "count": 1}))},
+            {"id": 0, "threads": repeated(&json!("0-3")), "caches": repeated(&json!("0-3")),
+                "reservedHugepages": repeated(&json!({"size": "2Mi", "count": 1}))},
             {"id": 1, "caches": ["0-3"]},
         ],
         "capabilities": {
-            "uplinks": many(&uplink), "links": many(&link),
-            "kubelet": {"startedWith": {"current": false, "pendingRestart": many(&json!("f"))}},
+            "uplinks": repeated(&uplink), "links": repeated(&link),
+            "kubelet": {"startedWith": {"current": false, "pendingRestart": repeated(&json!("f"))}},
         },
     })
 }
 
-/// Goes through a value beside its schema. `limited` is what has a limit and is no value type with a form of its own,
-/// `there` what of it the value has.
+/// Goes through a value beside its schema. `limited_paths` is what has a limit and is no value type with a form of its own,
+/// `present_paths` what of it the value has.
 fn walk(
     path: &str,
     schema: &Value,
     value: Option<&Value>,
-    limited: &mut BTreeSet<String>,
-    there: &mut BTreeSet<String>,
+    limited_paths: &mut BTreeSet<String>,
+    present_paths: &mut BTreeSet<String>,
 ) {
     let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
     let length = limit("maxLength").filter(|_| schema.get("pattern").is_none());
-    let most = length.or_else(|| limit("maxItems"));
-    if let Some(most) = most.filter(|most| *most > 17 || schema["type"] == "array") {
-        limited.insert(path.to_owned());
-        let long = match value {
+    let max = length.or_else(|| limit("maxItems"));
+    if let Some(max) = max.filter(|max| *max > 17 || schema["type"] == "array") {
+        limited_paths.insert(path.to_owned());
+        let actual_length = match value {
             Some(Value::String(text)) => Some(text.chars().count()),
             Some(Value::Array(items)) => Some(items.len()),
             _ => None,
         };
-        if let Some(long) = long {
-            assert!(long as u64 <= most, "{path}: {long}, and {most} are allowed");
-            there.insert(path.to_owned());
+        if let Some(actual_length) = actual_length {
+            assert!(actual_length as u64 <= max, "{path}: {actual_length}, and {max} are allowed");
+            present_paths.insert(path.to_owned());
         }
     }
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let value = value.and_then(|value| value.get(name));
-        walk(&format!("{path}.{name}"), field, value, limited, there);
+        walk(&format!("{path}.{name}"), field, value, limited_paths, present_paths);
     }
     if let Some(items) = schema.get("items") {
-        let all = value.and_then(Value::as_array).cloned().unwrap_or_default();
+        let elements = value.and_then(Value::as_array).cloned().unwrap_or_default();
         let path = format!("{path}[]");
-        walk(&path, items, None, limited, there);
-        all.iter().for_each(|one| walk(&path, items, Some(one), limited, there));
+        walk(&path, items, None, limited_paths, present_paths);
+        elements.iter().for_each(|one| walk(&path, items, Some(one), limited_paths, present_paths));
     }
 }
 
 #[test]
-fn whatever_a_host_says_fits_the_schema() {
+fn truncated_status_fits_the_schema() {
     let crd = serde_json::to_value(InfraNode::crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
     let mut status: InfraNodeStatus = serde_json::from_value(status()).unwrap();
     status.truncate_to_schema();
     let value = serde_json::to_value(&status).unwrap();
-    let (mut limited, mut there) = (BTreeSet::new(), BTreeSet::new());
-    walk("status", schema, Some(&value), &mut limited, &mut there);
+    let (mut limited_paths, mut present_paths) = (BTreeSet::new(), BTreeSet::new());
+    walk("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
     // Halves of siblings would be wrong, so none are there.
-    limited.remove("status.zones[].threads");
-    assert_eq!(limited, there, "a field with a limit is not tried here");
+    limited_paths.remove("status.zones[].threads");
+    assert_eq!(limited_paths, present_paths, "a field with a limit is not tried here");
     // What placement would take for all is left out as a whole.
     let containers: Vec<usize> =
         status.allocations.iter().map(|one| one.containers.len()).collect();
     assert_eq!(containers, [1, 0, 0, 0]);
     assert_eq!((status.devices.len(), status.zones[0].caches.len()), (1, 0));
-    let again = status.clone();
+    let truncated = status.clone();
     status.truncate_to_schema();
-    assert_eq!(status, again);
+    assert_eq!(status, truncated);
     assert!(status.unknown[0].message.as_ref().is_some_and(|text| text.ends_with("ü…")));
 }

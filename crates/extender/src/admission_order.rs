@@ -38,17 +38,17 @@ pub(super) enum OrderConflict {
 }
 
 impl ReservationTable {
-    /// Places a pod on the best host of `among` on which all other reservations still fit. Tries `preferred` first.
+    /// Places a pod on the best host of `candidates` on which all other reservations still fit. Tries `preferred` first.
     pub(super) fn choose(
         &mut self,
         now: Instant,
         request: &Request,
-        mut among: Vec<HostId>,
+        mut candidates: Vec<HostId>,
         preferred: Option<HostId>,
     ) -> Choice {
-        let preferred = preferred.filter(|host| among.contains(host));
+        let preferred = preferred.filter(|host| candidates.contains(host));
         let preferred = preferred.and_then(|host| self.engine.place(request, Some(&[host])));
-        let mut host = preferred.or_else(|| self.engine.place(request, Some(&among)));
+        let mut host = preferred.or_else(|| self.engine.place(request, Some(&candidates)));
         let mut unordered = HashSet::new();
         while let Some(candidate) = host {
             if !self.fits_in_any_order(now, request, candidate) {
@@ -56,8 +56,8 @@ impl ReservationTable {
             } else if self.keeps_reservations(request, candidate) {
                 break;
             }
-            among.retain(|other| *other != candidate);
-            host = self.engine.place(request, Some(&among));
+            candidates.retain(|other| *other != candidate);
+            host = self.engine.place(request, Some(&candidates));
         }
         Choice { host, unordered }
     }
@@ -69,34 +69,35 @@ impl ReservationTable {
         if needs_no_zone_resources(request) {
             return true;
         }
-        let sent = self.unreported_pods(now, host, request.uid());
+        let unreported = self.unreported_pods(now, host, request.uid());
         let is_late = |since: &Instant| now.saturating_duration_since(*since) > REPORT_DELAY;
-        if !sent.iter().any(|(_, since)| is_late(since)) {
+        if !unreported.iter().any(|(_, since)| is_late(since)) {
             return true;
         }
-        let sent: Vec<&Request> = sent.into_iter().map(|(sent, _)| sent).collect();
+        let unreported: Vec<&Request> = unreported.into_iter().map(|(sent, _)| sent).collect();
         let is_movable = |other: &&Request| {
             self.records.get(other.uid()).is_some_and(|reservation| reservation.stage.is_movable())
         };
-        let movable = self.engine.on(host).filter(is_movable).map(Request::uid);
-        self.engine.fits_in_all_orders(host, request, &sent, &movable.collect::<Vec<_>>())
+        let movable = self.engine.pods_on_host(host).filter(is_movable).map(Request::uid);
+        self.engine.fits_in_all_orders(host, request, &unreported, &movable.collect::<Vec<_>>())
     }
 
     /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does
-    /// not list, except the pod with the UID `except`. Each pod has the time at which it was bound.
+    /// not list, except the pod with the UID `excluded_uid`. Each pod has the time at which it was bound.
     fn unreported_pods(
         &self,
         now: Instant,
         host: HostId,
-        except: &str,
+        excluded_uid: &str,
     ) -> Vec<(&Request, Instant)> {
-        let Some(facts) = self.engine.facts(host) else { return Vec::new() };
+        let Some(facts) = self.engine.reported_host(host) else { return Vec::new() };
         if facts.admission.kubelet().cpu_policy != CpuPolicy::Static {
             return Vec::new();
         }
-        let on = self.engine.on(host);
-        let on = on.filter(|request| request.uid() != except && request.pinned_cpus() > 0);
-        let sent = on.filter_map(|request| {
+        let pods_on_host = self.engine.pods_on_host(host);
+        let pods_on_host = pods_on_host
+            .filter(|request| request.uid() != excluded_uid && request.pinned_cpus() > 0);
+        let unreported = pods_on_host.filter_map(|request| {
             if facts.allocation(request.uid()).is_some() {
                 return None;
             }
@@ -106,27 +107,27 @@ impl ReservationTable {
                 _ => None,
             }
         });
-        sent.collect()
+        unreported.collect()
     }
 
     /// Returns true if the other reservations of a host still fit when the kubelet admits this pod first. The engine
     /// has already placed the pod after the other reservations; the pod stays placed if the result is true.
     fn keeps_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
-        let mut all = others.iter().map(|(_, reservation)| &reservation.request);
+        let mut requests = others.iter().map(|(_, reservation)| &reservation.request);
         // Pods that are equal for the kubelet need not be tried in different orders.
         if needs_no_zone_resources(request)
-            || all
+            || requests
                 .all(|other| needs_no_zone_resources(other) || request.is_equal_for_kubelet(other))
         {
             return true;
         }
-        let leaves = self.place_ahead_of(request, host, &others).is_ok();
-        if leaves {
+        let all_fit = self.place_ahead_of(request, host, &others).is_ok();
+        if all_fit {
             self.engine.remove(request.uid());
             self.replace_reservations(host, &others);
         }
-        leaves && self.engine.place(request, Some(&[host])).is_some()
+        all_fit && self.engine.place(request, Some(&[host])).is_some()
     }
 
     /// Places a pod before all pods that have a reservation on the host and are not bound yet. If the pod or another
@@ -153,7 +154,7 @@ impl ReservationTable {
         for (other, _) in others {
             self.engine.remove(other);
         }
-        let no_place = if self.engine.place(request, Some(&[host])).is_none() {
+        let conflict = if self.engine.place(request, Some(&[host])).is_none() {
             OrderConflict::DoesNotFit { reason: self.reason(request, host) }
         } else {
             let mut all = others.iter();
@@ -164,7 +165,7 @@ impl ReservationTable {
         };
         self.engine.remove(request.uid());
         self.replace_reservations(host, others);
-        Err(no_place)
+        Err(conflict)
     }
 
     /// Returns the engine's first reason why a host does not accept the pod; `no room` if there is none.
@@ -181,15 +182,16 @@ impl ReservationTable {
         for (_, other) in others {
             // These pods fitted before. If they no longer fit because of a report that has arrived since, `bind`
             // detects it.
-            drop(self.engine.bound(&other.request, host));
+            drop(self.engine.add_bound_pod(&other.request, host));
         }
     }
 
     /// Returns the reservations of a host whose pods are not bound, in the order in which they were made, except the
-    /// reservation of the pod with the UID `except`.
-    fn movable(&self, host: HostId, except: &str) -> Vec<(Arc<str>, Reservation)> {
-        let on = self.engine.on(host).filter(|request| request.uid() != except);
-        let movable = on.filter_map(|request| {
+    /// reservation of the pod with the UID `excluded_uid`.
+    fn movable(&self, host: HostId, excluded_uid: &str) -> Vec<(Arc<str>, Reservation)> {
+        let pods_on_host =
+            self.engine.pods_on_host(host).filter(|request| request.uid() != excluded_uid);
+        let movable = pods_on_host.filter_map(|request| {
             let reservation = self.records.get(request.uid())?;
             let is_movable = reservation.stage.is_movable();
             Some((Arc::from(request.uid()), is_movable.then(|| reservation.clone())?))

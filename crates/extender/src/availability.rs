@@ -44,7 +44,7 @@ pub(super) struct HostAvailability {
 }
 
 impl HostAvailability {
-    pub(super) fn of(&self, host: HostId) -> Availability {
+    pub(super) fn get(&self, host: HostId) -> Availability {
         if self.unusable.contains(&host) {
             Availability::Unusable
         } else if self.awaiting_report.contains_key(&host) {
@@ -63,8 +63,8 @@ impl HostAvailability {
             && self.awaiting_removal.is_empty()
     }
 
-    fn check(&self, host: HostId, before: Availability) {
-        let after = self.of(host);
+    fn debug_assert_transition(&self, host: HostId, before: Availability) {
+        let after = self.get(host);
         debug_assert!(before.can_transition_to(after), "{host:?}: {before:?} to {after:?}");
     }
 
@@ -74,58 +74,58 @@ impl HostAvailability {
 
     /// Marks a host as unusable: the host accepts no pods.
     pub(super) fn set_unusable(&mut self, host: HostId) {
-        let before = self.of(host);
+        let before = self.get(host);
         self.unusable.insert(host);
-        self.check(host, before);
+        self.debug_assert_transition(host, before);
     }
 
     /// Marks a host as usable: its Node and InfraNode are readable.
     pub(super) fn set_usable(&mut self, host: HostId) {
-        let before = self.of(host);
+        let before = self.get(host);
         self.unusable.remove(&host);
-        self.check(host, before);
+        self.debug_assert_transition(host, before);
     }
 
     /// Marks a host as awaiting a report that agrees with the pods of the host.
-    pub(super) fn await_report(&mut self, host: HostId, until: Instant) {
-        let before = self.of(host);
-        self.awaiting_report.insert(host, until);
-        self.check(host, before);
+    pub(super) fn await_report(&mut self, host: HostId, deadline: Instant) {
+        let before = self.get(host);
+        self.awaiting_report.insert(host, deadline);
+        self.debug_assert_transition(host, before);
     }
 
     /// Ends the wait for a report that agrees with the pods of a host.
-    pub(super) fn report_agrees(&mut self, host: HostId) {
-        let before = self.of(host);
+    pub(super) fn end_report_wait(&mut self, host: HostId) {
+        let before = self.get(host);
         self.awaiting_report.remove(&host);
-        self.check(host, before);
+        self.debug_assert_transition(host, before);
     }
 
     /// Ends the waits for reports that have timed out, and returns the hosts of these waits.
     pub(super) fn expire_reports(&mut self, now: Instant) -> Vec<HostId> {
-        let over = self.awaiting_report.iter().filter(|(_, until)| **until <= now);
-        let over: Vec<HostId> = over.map(|(host, _)| *host).collect();
-        for host in &over {
-            self.report_agrees(*host);
+        let timed_out = self.awaiting_report.iter().filter(|(_, until)| **until <= now);
+        let timed_out: Vec<HostId> = timed_out.map(|(host, _)| *host).collect();
+        for host in &timed_out {
+            self.end_report_wait(*host);
         }
-        over
+        timed_out
     }
 
     /// Marks a host as awaiting the removal of a pod, that is, the release of the pod's resources by the kubelet.
-    pub(super) fn await_removal(&mut self, host: HostId, uid: &str) {
-        let before = self.of(host);
+    pub(super) fn mark_awaiting_removal(&mut self, host: HostId, uid: &str) {
+        let before = self.get(host);
         self.awaiting_removal.entry(host).or_default().insert(uid.into());
-        self.check(host, before);
+        self.debug_assert_transition(host, before);
     }
 
     /// Ends the wait of a host for the removal of a pod; returns true if the host awaited the removal.
-    pub(super) fn removed(&mut self, host: HostId, uid: &str) -> bool {
-        let before = self.of(host);
+    pub(super) fn end_removal_wait(&mut self, host: HostId, uid: &str) -> bool {
+        let before = self.get(host);
         let Some(pods) = self.awaiting_removal.get_mut(&host) else { return false };
         let was_awaited = pods.remove(uid);
         if pods.is_empty() {
             self.awaiting_removal.remove(&host);
         }
-        self.check(host, before);
+        self.debug_assert_transition(host, before);
         was_awaited
     }
 

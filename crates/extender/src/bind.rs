@@ -23,7 +23,7 @@ impl Extender {
         node: &str,
         pod: Option<&v1::Pod>,
     ) -> BindAnswer {
-        if self.is_unlisted {
+        if self.awaits_pod_list {
             return BindAnswer::NotReady(NotReady::PodsNotListed);
         }
         if self.queue.is_deleted(uid) {
@@ -45,7 +45,7 @@ impl Extender {
             Stage::Reserved { .. } => {
                 let request = reservation.request.clone();
                 match self.usable_host(node, has_exclusive(&request)) {
-                    Ok(host) => self.send(now, &request, host),
+                    Ok(host) => self.start_binding(now, &request, host),
                     Err(reason) => unavailable(node, reason),
                 }
             }
@@ -79,7 +79,7 @@ impl Extender {
         }
         let request = match self.compile_request(pod, &observed) {
             Ok(request) => request,
-            Err(RequestError::NotReady(why)) => return BindAnswer::NotReady(why),
+            Err(RequestError::NotReady(not_ready)) => return BindAnswer::NotReady(not_ready),
             Err(RequestError::Field(invalid)) => return BindAnswer::Refused(invalid.into()),
         };
         let host = match self.usable_host(node, has_exclusive(&request)) {
@@ -91,11 +91,11 @@ impl Extender {
         }
         let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
         self.reserve(&observed, request.clone(), host, until);
-        self.send(now, &request, host)
+        self.start_binding(now, &request, host)
     }
 
     /// Places a pod before all pods that are not bound yet, and returns [`BindAnswer::Send`] if the pod fits.
-    fn send(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
+    fn start_binding(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
         if !self.reservations.fits_in_any_order(now, request, host) {
             self.release(request.uid());
             return BindAnswer::Refused(BindError::UnknownOrder);
@@ -118,7 +118,7 @@ impl Extender {
     }
 
     /// Records that the API server has accepted the binding of a pod.
-    pub fn bound(&mut self, now: Instant, uid: &str) {
+    pub fn binding_succeeded(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             self.reservations.records.set_stage(uid, Stage::Bound { since: now });
         }
@@ -126,8 +126,8 @@ impl Extender {
     }
 
     /// Records that the API server has refused the binding of a pod. If the outcome is unknown, the caller must call
-    /// neither this function nor [`Self::bound`].
-    pub fn not_bound(&mut self, now: Instant, uid: &str) {
+    /// neither this function nor [`Self::binding_succeeded`].
+    pub fn binding_failed(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
             self.reservations.records.set_stage(uid, Stage::Reserved { until });

@@ -14,8 +14,8 @@ pub struct InvalidField {
 }
 
 impl InvalidField {
-    pub(super) fn new(object: String, invalid: rules::Invalid) -> Self {
-        let rules::Invalid { field, value, problem } = invalid;
+    pub(super) fn new(object: String, invalid: rules::InvalidField) -> Self {
+        let rules::InvalidField { field, value, problem } = invalid;
         Self { object, field, value, problem }
     }
 }

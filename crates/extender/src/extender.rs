@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use berth_kubevirt_render::launcher::ExistingPod;
-use berth_placement::engine::{Engine, Needs, Request};
+use berth_placement::engine::{Engine, Request, VmRequirements};
 use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
 
@@ -30,7 +30,7 @@ pub struct Extender {
     pub(super) vms: VirtualMachines,
     pub(super) refusals: RefusalCache,
     /// True until pods are listed for the first time.
-    pub(super) is_unlisted: bool,
+    pub(super) awaits_pod_list: bool,
 }
 
 impl Extender {
@@ -42,15 +42,15 @@ impl Extender {
 
     /// Creates a state without hosts and pods that answers no call before pods are listed.
     #[must_use]
-    pub fn before_listing() -> Self {
-        Self { is_unlisted: true, ..Self::new() }
+    pub fn awaiting_pod_list() -> Self {
+        Self { awaits_pod_list: true, ..Self::new() }
     }
 
     /// Returns true if all reservations can be derived from objects of the cluster, so that the caller may rebuild
     /// the state from scratch.
     #[must_use]
     pub fn can_be_rebuilt(&self) -> bool {
-        self.reservations.records.unbound_reservations().next().is_none() && !self.is_unlisted
+        self.reservations.records.unbound_reservations().next().is_none() && !self.awaits_pod_list
     }
 
     /// Returns the placement engine.
@@ -93,10 +93,10 @@ impl Extender {
         &mut self,
         pod: &v1::Pod,
         observed: &ObservedPod,
-        needs: Needs,
+        needs: VmRequirements,
     ) -> Result<Request, InvalidField> {
         let parts = PodSpecParts::from_pod(pod, &observed.existing.pod);
-        let request = self.reservations.engine.request(&parts, needs);
+        let request = self.reservations.engine.compile_request(&parts, needs);
         request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
     }
 
@@ -108,7 +108,7 @@ impl Extender {
         has_exclusive: bool,
     ) -> Result<HostId, &'static str> {
         let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
-        match self.availability.of(host).refusal(has_exclusive) {
+        match self.availability.get(host).refusal(has_exclusive) {
             Some(reason) => Err(reason),
             None => Ok(host),
         }
@@ -123,7 +123,7 @@ impl Extender {
         until: Instant,
     ) {
         self.reservations.record(pod, request, host, Stage::Reserved { until });
-        self.queue.reserved(pod.uid());
+        self.queue.mark_reserved(pod.uid());
     }
 
     /// Removes the reservation of a pod, and marks its host as changed.
@@ -134,8 +134,8 @@ impl Extender {
     }
 
     /// Ends the wait of a host for the removal of a pod. Marks the host as changed if the host awaited the removal.
-    pub(super) fn removed(&mut self, host: HostId, uid: &str) {
-        if self.availability.removed(host, uid) {
+    pub(super) fn end_removal_wait(&mut self, host: HostId, uid: &str) {
+        if self.availability.end_removal_wait(host, uid) {
             self.queue.refused.host_changed(host);
         }
     }
@@ -149,14 +149,19 @@ impl Extender {
     /// Returns the hosts on which refused pods now fit. The caller patches the Nodes of these hosts, so that
     /// kube-scheduler tries the pods again.
     pub fn take_hosts_to_patch(&mut self) -> Vec<String> {
-        if !self.queue.refused.may_wake() {
+        if !self.queue.refused.may_find_host() {
             return Vec::new();
         }
         let Self { queue, reservations, availability, .. } = self;
-        let is_available = |host| availability.of(host) == Availability::Available;
-        let all = availability.is_all_available();
-        let hosts = queue.refused.take_hosts_with_room(&mut reservations.engine, is_available, all);
-        let name = |host| self.reservations.engine.facts(host).map(|facts| facts.name.clone());
+        let is_available = |host| availability.get(host) == Availability::Available;
+        let all_available = availability.is_all_available();
+        let hosts = queue.refused.take_hosts_with_room(
+            &mut reservations.engine,
+            is_available,
+            all_available,
+        );
+        let name =
+            |host| self.reservations.engine.reported_host(host).map(|facts| facts.name.clone());
         hosts.into_iter().filter_map(name).collect()
     }
 
@@ -167,7 +172,7 @@ impl Extender {
             let host = reservation
                 .and_then(|reservation| self.reservations.engine.host(&reservation.host));
             self.release(&uid);
-            host.into_iter().for_each(|host| self.removed(host, &uid));
+            host.into_iter().for_each(|host| self.end_removal_wait(host, &uid));
         }
         for host in self.availability.expire_reports(now) {
             self.queue.refused.host_changed(host);
@@ -175,13 +180,13 @@ impl Extender {
         self.queue.expire(now);
     }
 
-    /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `is_over` returns true. `is_over` is
+    /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `has_ended` returns true. `has_ended` is
     /// called with the UID of the VirtualMachineInstance.
-    pub(super) fn release_kept(&mut self, is_over: impl Fn(&str) -> bool) {
+    pub(super) fn release_kept(&mut self, has_ended: impl Fn(&str) -> bool) {
         let kept = self.reservations.records.unbound_reservations().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
             matches!(reservation.stage, Stage::Kept { .. })
-                && vm.is_some_and(|vm| is_over(&vm.instance))
+                && vm.is_some_and(|vm| has_ended(&vm.instance))
         });
         let kept: Vec<Arc<str>> = kept.map(|(uid, _)| Arc::clone(uid)).collect();
         for uid in kept {
@@ -192,10 +197,10 @@ impl Extender {
 
 /// Returns a pod's requirements for a host, derived from its containers. This is for a pod that belongs to no VM, and
 /// for all pods if KubeVirt is not installed.
-fn needs_of_pod(existing: &ExistingPod) -> Needs {
+fn needs_of_pod(existing: &ExistingPod) -> VmRequirements {
     let is_pinned = existing.pod.has_exclusive_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };
-    Needs {
+    VmRequirements {
         is_vm: existing.vmi_uid.is_some(),
         is_emulated: existing.pod.is_emulated(),
         is_pinned,

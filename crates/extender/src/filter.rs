@@ -22,7 +22,7 @@ use super::reservation_table::Restored;
 const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
 
 /// Name of a host, with the id of the host or the reason why it does not accept the pod.
-type Named<'n> = (&'n str, Result<HostId, &'static str>);
+type NamedHost<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
     /// Reserves the best host of `names` for the pod. A repeated call returns the same host as long as the host is
@@ -33,7 +33,7 @@ impl Extender {
         pod: &v1::Pod,
         names: &[&'n str],
     ) -> FilterAnswer<'n> {
-        self.answer(now, pod, names, false)
+        self.filter_call(now, pod, names, false)
     }
 
     /// Answers a `filter` call for a pod of a PodGroup like [`Self::filter`]. Unless the pod waits for volumes, the
@@ -44,10 +44,10 @@ impl Extender {
         pod: &v1::Pod,
         names: &[&'n str],
     ) -> FilterAnswer<'n> {
-        self.answer(now, pod, names, true)
+        self.filter_call(now, pod, names, true)
     }
 
-    fn answer<'n>(
+    fn filter_call<'n>(
         &mut self,
         now: Instant,
         pod: &v1::Pod,
@@ -55,10 +55,10 @@ impl Extender {
         is_pod_group_member: bool,
     ) -> FilterAnswer<'n> {
         // 1. Read the pod.
-        if self.is_unlisted {
+        if self.awaits_pod_list {
             return FilterAnswer::NotReady(NotReady::PodsNotListed);
         }
-        let observed = match self.read(pod) {
+        let observed = match self.read_pod(pod) {
             Ok(observed) => observed,
             Err(error) => return FilterAnswer::Failed(error),
         };
@@ -71,20 +71,21 @@ impl Extender {
             Err(error) => return self.answer_error(now, &observed, error, names),
         };
         // 3. Choose a host, without the existing reservation of the pod or of its VM.
-        let named: Vec<Named<'n>> = names
+        let named_hosts: Vec<NamedHost<'n>> = names
             .iter()
             .map(|name| (*name, self.usable_host(name, has_exclusive(&request))))
             .collect();
-        let among: Vec<HostId> = named.iter().filter_map(|(_, host)| host.ok()).collect();
-        let taken = self.reservations.remove_for_pod(&observed);
-        let previous = taken
+        let candidates: Vec<HostId> =
+            named_hosts.iter().filter_map(|(_, host)| host.ok()).collect();
+        let previous_reservation = self.reservations.remove_for_pod(&observed);
+        let previous_host = previous_reservation
             .as_ref()
             .and_then(|(_, reservation)| self.reservations.engine.host(&reservation.host));
-        let choice = self.reservations.choose(now, &request, among, previous);
+        let choice = self.reservations.choose(now, &request, candidates, previous_host);
         // 4. Refuse the pod, and restore the reservation of its VM.
         let Some(host) = choice.host else {
-            let refused = self.refusals(&request, named, &choice);
-            let kept_on = match self.reservations.restore(taken, &observed) {
+            let refused = self.refusals(&request, named_hosts, &choice);
+            let reserved_host = match self.reservations.restore(previous_reservation, &observed) {
                 Restored::Nothing => None,
                 Restored::Freed(host) => {
                     self.queue.refused.host_changed(host);
@@ -92,22 +93,22 @@ impl Extender {
                 }
                 Restored::Kept(host) => Some(host),
             };
-            self.queue.refused.insert(&request, kept_on);
+            self.queue.refused.insert(&request, reserved_host);
             return FilterAnswer::Refused(refused);
         };
         // 5. Reserve the host.
-        if let Some(left) = previous.filter(|previous| *previous != host) {
-            self.queue.refused.host_changed(left);
+        if let Some(released_host) = previous_host.filter(|previous| *previous != host) {
+            self.queue.refused.host_changed(released_host);
         }
         let until = now.checked_add(self.timeout(&observed, is_pod_group_member)).unwrap_or(now);
         self.reserve(&observed, request, host, until);
-        match named.iter().find(|(_, id)| *id == Ok(host)) {
+        match named_hosts.iter().find(|(_, id)| *id == Ok(host)) {
             Some((name, _)) => FilterAnswer::Host(name),
             None => FilterAnswer::Failed(FilterError::HostNotOffered { pod: observed.title() }),
         }
     }
 
-    fn read(&self, pod: &v1::Pod) -> Result<ObservedPod, FilterError> {
+    fn read_pod(&self, pod: &v1::Pod) -> Result<ObservedPod, FilterError> {
         let observed = ObservedPod::read(pod)?;
         if observed.uid().is_empty() {
             return Err(FilterError::EmptyUid { pod: observed.title() });
@@ -154,12 +155,12 @@ impl Extender {
     ) -> FilterAnswer<'n> {
         match error {
             RequestError::Field(error) => FilterAnswer::Failed(error.into()),
-            RequestError::NotReady(why) => {
+            RequestError::NotReady(not_ready) => {
                 let existing = &observed.existing;
                 let instance = existing.vmi_uid.as_deref().unwrap_or_default();
                 let unknown = &mut self.queue.unknown_instances;
                 if unknown.should_hold(now, observed.uid(), &existing.namespace, instance) {
-                    return FilterAnswer::NotReady(why);
+                    return FilterAnswer::NotReady(not_ready);
                 }
                 let refused = names.iter().map(|name| (*name, NO_INSTANCE.into()));
                 FilterAnswer::Refused(refused.collect())
@@ -171,19 +172,19 @@ impl Extender {
     fn refusals<'n>(
         &mut self,
         request: &Request,
-        named: Vec<Named<'n>>,
+        named_hosts: Vec<NamedHost<'n>>,
         choice: &Choice,
     ) -> Vec<(&'n str, Cow<'static, str>)> {
         let engine = &self.reservations.engine;
         let mut reasons = self.refusals.take(engine, request);
-        let reason = |(name, host): Named<'n>| {
-            let why = |host| match choice.unordered.contains(&host) {
+        let reason = |(name, host): NamedHost<'n>| {
+            let host_reason = |host| match choice.unordered.contains(&host) {
                 true => Cow::Borrowed(AWAITING_REPORT),
                 false => reasons.reason(engine, request, host),
             };
-            (name, host.map_or_else(Cow::Borrowed, why))
+            (name, host.map_or_else(Cow::Borrowed, host_reason))
         };
-        let refused = named.into_iter().map(reason).collect();
+        let refused = named_hosts.into_iter().map(reason).collect();
         self.refusals.insert(engine, request, reasons);
         refused
     }
@@ -192,9 +193,9 @@ impl Extender {
     fn timeout(&self, observed: &ObservedPod, is_pod_group_member: bool) -> Duration {
         let existing = &observed.existing;
         let is_unbound = |claim: &String| self.vms.is_unbound(&existing.namespace, claim);
-        let waits =
+        let waits_for_volumes =
             observed.claims.iter().any(is_unbound) || existing.nominated_node_name.is_some();
-        match (waits, is_pod_group_member) {
+        match (waits_for_volumes, is_pod_group_member) {
             (true, _) => VOLUMES_TIMEOUT,
             (false, true) => POD_GROUP_TIMEOUT,
             (false, false) => RESERVED_TIMEOUT,

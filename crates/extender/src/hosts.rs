@@ -17,7 +17,7 @@ impl Extender {
     ///
     /// # Errors
     /// Returns an error if a taint is one that the API server would refuse; the host then accepts no pods.
-    pub fn host(
+    pub fn update_host(
         &mut self,
         now: Instant,
         name: &str,
@@ -36,8 +36,8 @@ impl Extender {
             }
             return Ok(());
         };
-        let set = self.reservations.engine.set_host(facts, class);
-        let host = set.map_err(|invalid| {
+        let result = self.reservations.engine.set_host(facts, class);
+        let host = result.map_err(|invalid| {
             if let Some(host) = known {
                 self.availability.set_unusable(host);
             }
@@ -50,9 +50,9 @@ impl Extender {
         self.place_pods_of_new_host(name, host);
         self.compare_report(name, host);
         // If the host is new while pods are already counted, allocations of its kubelet may have been missed.
-        let is_new = known.is_none() && !self.is_unlisted;
+        let is_new = known.is_none() && !self.awaits_pod_list;
         if !self.reservations.differs_from_report(host) {
-            self.availability.report_agrees(host);
+            self.availability.end_report_wait(host);
         } else if is_new {
             let until = now.checked_add(LISTED_TIMEOUT).unwrap_or(now);
             self.availability.await_report(host, until);
@@ -68,11 +68,11 @@ impl Extender {
             let request = reservation.request.clone();
             let is_leaving = matches!(reservation.stage, Stage::Leaving { .. });
             if (reservation.is_terminating || is_leaving) && has_exclusive(&request) {
-                self.availability.await_removal(host, &uid);
+                self.availability.mark_awaiting_removal(host, &uid);
             }
             // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
             // the host.
-            drop(self.reservations.engine.bound(&request, host));
+            drop(self.reservations.engine.add_bound_pod(&request, host));
         }
     }
 
@@ -81,14 +81,14 @@ impl Extender {
     ///
     /// # Errors
     /// Returns an error if a taint is one that the API server would refuse.
-    pub fn node(&mut self, parts: &HostParts<'_>) -> Result<(), InvalidField> {
+    pub fn update_node(&mut self, parts: &HostParts<'_>) -> Result<(), InvalidField> {
         let name = parts.name;
         if self.reservations.engine.host(name).is_some() {
             return Ok(());
         }
         let is_new = self.reservations.engine.node(name).is_none();
-        let set = self.reservations.engine.set_node(parts);
-        set.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
+        let result = self.reservations.engine.set_node(parts);
+        result.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
         if is_new {
             let pods: Vec<Arc<str>> =
                 self.reservations.records.pods_without_report(name).cloned().collect();
@@ -130,40 +130,43 @@ impl Extender {
     /// report lists. Releases, or awaits the removal of, pods that the report no longer lists. Ends the waits for
     /// removals that the report confirms.
     fn compare_report(&mut self, name: &str, host: HostId) {
-        let on = self.reservations.engine.on(host).filter(|request| has_exclusive(request));
-        let on = on.map(|request| {
+        let pods_on_host =
+            self.reservations.engine.pods_on_host(host).filter(|request| has_exclusive(request));
+        let pods_on_host = pods_on_host.map(|request| {
             (Arc::from(request.uid()), self.reservations.is_listed(host, request.uid()))
         });
-        let on: Vec<(Arc<str>, bool)> = on.collect();
+        let pods_on_host: Vec<(Arc<str>, bool)> = pods_on_host.collect();
         let removed = self.availability.awaited_removals(host).filter(|uid| {
             let reservation = self.reservations.get(uid);
-            let is_there = reservation
+            let is_on_host = reservation
                 .is_some_and(|reservation| !matches!(reservation.stage, Stage::Kept { .. }));
-            !is_there && !self.reservations.is_listed(host, uid)
+            !is_on_host && !self.reservations.is_listed(host, uid)
         });
         let removed: Vec<Arc<str>> = removed.cloned().collect();
         for uid in removed {
-            self.removed(host, &uid);
+            self.end_removal_wait(host, &uid);
         }
-        for (uid, is_listed) in on {
+        for (uid, is_listed) in pods_on_host {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
             let (stage, was_listed) = (reservation.stage, reservation.is_listed);
             let is_terminating = reservation.is_terminating;
             match stage {
-                Stage::Kept { .. } if is_listed => self.availability.await_removal(host, &uid),
+                Stage::Kept { .. } if is_listed => {
+                    self.availability.mark_awaiting_removal(host, &uid)
+                }
                 // The allocation in the report replaces the reservation; the host awaits the removal as long as the
                 // report lists the pod.
                 Stage::Leaving { .. } if is_listed => self.release(&uid),
                 Stage::Bound { .. } if is_listed => {
                     self.reservations.records.mark_listed(&uid);
                     if !is_terminating {
-                        self.removed(host, &uid);
+                        self.end_removal_wait(host, &uid);
                     }
                 }
                 Stage::Bound { .. }
                     if was_listed && !self.release_if_unlisted(&uid, name, is_terminating) =>
                 {
-                    self.availability.await_removal(host, &uid);
+                    self.availability.mark_awaiting_removal(host, &uid);
                 }
                 _ => {}
             }

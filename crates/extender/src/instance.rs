@@ -4,7 +4,7 @@ use berth_api::Class;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubevirt_render::launcher::Machine;
-use berth_placement::engine::{Needs, parse_class};
+use berth_placement::engine::{VmRequirements, parse_class};
 use serde_json::Value;
 
 use super::error::VmError;
@@ -46,8 +46,8 @@ impl Instance {
     }
 
     /// Returns the requirements of the instance's launcher pod for a host.
-    pub(super) fn needs(&self, pod: &Pod) -> Needs {
-        Needs::of_vm(pod, &self.guest, self.class)
+    pub(super) fn needs(&self, pod: &Pod) -> VmRequirements {
+        VmRequirements::for_vm(pod, &self.guest, self.class)
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(uid, "u");
         assert!(instance.is_final && instance.class == Some(Class::Density));
         assert_eq!(&*instance.namespace, "a");
-        let guest = Guest { memory: 4 << 30, is_dedicated: true, is_mapped: true };
+        let guest = Guest { memory: 4 << 30, is_dedicated: true, has_numa_passthrough: true };
         assert_eq!(instance.guest, guest);
         assert!(Instance::read(&json!({"kind": "Pod"})).is_err());
     }

@@ -10,7 +10,7 @@ use super::pending_vm::Claim;
 
 impl Extender {
     /// Sets the labels of a namespace.
-    pub fn namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
+    pub fn update_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         self.reservations.engine.set_namespace(name, labels);
     }
 
@@ -25,13 +25,13 @@ impl Extender {
     }
 
     /// Updates a VirtualMachineInstance.
-    pub fn instance(&mut self, uid: &str, instance: Instance) {
+    pub fn update_instance(&mut self, uid: &str, instance: Instance) {
         let is_final = instance.is_final;
         self.vms.insert(uid, instance);
         if is_final {
             self.release_kept(|vm| vm == uid);
         }
-        let pods = self.queue.unknown_instances.pods_of(|instance| instance == uid);
+        let pods = self.queue.unknown_instances.pods_with_instance(|instance| instance == uid);
         self.wake_pods(&pods);
     }
 
@@ -45,7 +45,8 @@ impl Extender {
     pub fn instances_listed(&mut self, all: HashMap<String, Instance>) {
         let is_alive = |uid: &str| all.get(uid).is_some_and(|instance| !instance.is_final);
         self.release_kept(|vm| !is_alive(vm));
-        let pods = self.queue.unknown_instances.pods_of(|instance| all.contains_key(instance));
+        let pods =
+            self.queue.unknown_instances.pods_with_instance(|instance| all.contains_key(instance));
         self.vms.instances = Some(all);
         self.wake_pods(&pods);
     }
@@ -65,7 +66,7 @@ impl Extender {
 
     /// Updates a claim. `unbound` is the claim's selected node if the claim has no volume, and `None` if the claim is
     /// bound or deleted.
-    pub fn claim(
+    pub fn update_claim(
         &mut self,
         now: Instant,
         namespace: &str,
@@ -94,7 +95,7 @@ impl Extender {
         let listed: HashSet<&Claim> = all.iter().map(|(claim, _)| claim).collect();
         self.vms.retain_claims(|claim| listed.contains(claim));
         for ((namespace, name), node) in all {
-            self.claim(now, &namespace, &name, Some(node));
+            self.update_claim(now, &namespace, &name, Some(node));
         }
     }
 }

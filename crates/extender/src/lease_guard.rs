@@ -60,7 +60,7 @@ pub struct LeaseGuard {
     /// Time at which the read with the latest result began.
     last_read: Option<Instant>,
     /// Time at which that read began, if this pod's scheduler held the Lease and may decide.
-    held: Option<Instant>,
+    held_at: Option<Instant>,
 }
 
 impl LeaseGuard {
@@ -73,24 +73,24 @@ impl LeaseGuard {
     /// Returns true if the last read is still valid and this pod's scheduler held the Lease.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
-        self.held.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
+        self.held_at.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
     }
 
-    /// Updates the state with the Lease from a read that began at `began` and has just returned.
+    /// Updates the state with the Lease from a read that began at `read_started` and has just returned.
     ///
     /// # Errors
     /// Returns the reason if this extender may not decide.
     pub fn update(
         &mut self,
-        began: Instant,
+        read_started: Instant,
         now: Instant,
         lease: Option<&Lease>,
     ) -> Result<(), LeaseError> {
-        if self.last_read.is_some_and(|last| began < last) {
+        if self.last_read.is_some_and(|last| read_started < last) {
             return Err(LeaseError::Outdated);
         }
-        self.last_read = Some(began);
-        self.held = None;
+        self.last_read = Some(read_started);
+        self.held_at = None;
         let spec = lease.and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
         let Some(spec) = spec.filter(|_| !holder.is_empty()) else {
@@ -106,30 +106,34 @@ impl LeaseGuard {
         let renewed = time.map(|time| time.to_string()).unwrap_or_default();
         let since = match &self.renewed {
             Some((known, since)) if *known == renewed => *since,
-            _ => began,
+            _ => read_started,
         };
         self.renewed = Some((renewed, since));
         let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default());
-        let lasts = Duration::from_secs(seconds.unwrap_or_default());
-        if began.saturating_duration_since(since) >= lasts {
+        let lease_duration = Duration::from_secs(seconds.unwrap_or_default());
+        if read_started.saturating_duration_since(since) >= lease_duration {
             return Err(LeaseError::Expired { holder: holder.to_owned() });
         }
         // Both times come from the holder's clock. If that clock has been set back, the locally measured time is
         // used.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
-        let held = time.zip(acquired).map(|(now, then)| now.duration_since(then));
-        let held = held.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
-        let text = acquired.map(|time| time.to_string()).unwrap_or_default();
+        let held_for = time.zip(acquired).map(|(now, then)| now.duration_since(then));
+        let held_for = held_for.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
+        let acquire_time = acquired.map(|time| time.to_string()).unwrap_or_default();
         let since = match &self.acquired {
-            Some((who, when, since)) if *who == *holder && *when == text => *since,
+            Some((last_holder, last_acquire_time, since))
+                if *last_holder == *holder && *last_acquire_time == acquire_time =>
+            {
+                *since
+            }
             _ => now,
         };
-        self.acquired = Some((holder.to_owned(), text, since));
-        let held = held.max(began.saturating_duration_since(since));
-        if spec.lease_transitions.unwrap_or_default() > 0 && held < TAKEOVER_DELAY {
+        self.acquired = Some((holder.to_owned(), acquire_time, since));
+        let held_for = held_for.max(read_started.saturating_duration_since(since));
+        if spec.lease_transitions.unwrap_or_default() > 0 && held_for < TAKEOVER_DELAY {
             return Err(LeaseError::JustAcquired { holder: holder.to_owned() });
         }
-        self.held = Some(began);
+        self.held_at = Some(read_started);
         Ok(())
     }
 }

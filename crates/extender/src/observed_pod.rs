@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use berth_api::names::SCHEDULER;
+use berth_api::names::SCHEDULER_NAME;
 use berth_kubevirt_render::launcher::{ExistingPod, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -16,16 +16,16 @@ pub struct ObservedPod {
     /// Resources, host and VM of the pod.
     pub existing: ExistingPod,
     /// True if `spec.schedulerName` of the pod is Berth's scheduler.
-    pub is_ours: bool,
+    pub uses_berth_scheduler: bool,
     /// Names of the PersistentVolumeClaims of the pod's volumes, in the pod's namespace.
     pub claims: Vec<String>,
     /// True if the scheduler has found no host for the pod.
     pub is_unschedulable: bool,
     /// Reason why the kubelet has refused the pod, if it has.
-    pub kubelet: Option<KubeletRefusal>,
+    pub kubelet_refusal: Option<KubeletRefusal>,
     /// Hash of the pod's labels, its termination and its container resources, which other pods' rules and the engine
     /// read.
-    pub(super) stamp: u64,
+    pub(super) content_hash: u64,
 }
 
 /// Reason why a kubelet refused a pod that was bound to its Node.
@@ -102,24 +102,24 @@ impl ObservedPod {
         });
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let failed = status.filter(|status| status.phase.as_deref() == Some("Failed"));
-        let mut stamp = DefaultHasher::new();
-        (&pod.metadata.labels, pod.metadata.deletion_timestamp.is_some()).hash(&mut stamp);
+        let mut hasher = DefaultHasher::new();
+        (&pod.metadata.labels, pod.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
         let own = &existing.pod;
         for container in own.init_containers.iter().chain(&own.containers) {
-            (&container.requests, &container.limits).hash(&mut stamp);
+            (&container.requests, &container.limits).hash(&mut hasher);
         }
         Ok(Self {
-            is_ours: scheduler == Some(SCHEDULER),
+            uses_berth_scheduler: scheduler == Some(SCHEDULER_NAME),
             claims: claims.collect(),
             is_unschedulable: conditions.iter().any(|condition| {
                 condition.type_ == "PodScheduled"
                     && condition.status == "False"
                     && condition.reason.as_deref() != Some(SCHEDULING_GATED)
             }),
-            kubelet: failed.and_then(|status| {
+            kubelet_refusal: failed.and_then(|status| {
                 KubeletRefusal::parse(status.reason.as_deref().unwrap_or_default())
             }),
-            stamp: stamp.finish(),
+            content_hash: hasher.finish(),
             existing,
         })
     }

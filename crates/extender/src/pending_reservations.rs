@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_kubevirt_render::launcher::Launcher;
-use berth_placement::engine::Needs;
+use berth_placement::engine::VmRequirements;
 use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, NodeSelector, Toleration};
 
@@ -14,7 +14,7 @@ use super::reservation::{Reservation, Stage, VmKey};
 impl Extender {
     /// Sets the VMs that have no pod on a host, and the node selectors of the volumes of their claims. As soon as
     /// pods are listed, a host is reserved for each VM whose volumes only one host can reach.
-    pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
+    pub fn set_pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
         self.vms.pending = (vms, volumes);
     }
 
@@ -27,22 +27,23 @@ impl Extender {
             if self.reservations.records.holder(&key).is_some() {
                 continue;
             }
-            let mut pins = vm.claims.iter().filter_map(|claim| volumes.get(claim));
-            let Some(first) = pins.next() else { continue };
-            let Some(pin) = pins.try_fold(first.clone(), |all, first| intersection(&all, first))
+            let mut selectors = vm.claims.iter().filter_map(|claim| volumes.get(claim));
+            let Some(first) = selectors.next() else { continue };
+            let Some(selector) =
+                selectors.try_fold(first.clone(), |all, first| intersection(&all, first))
             else {
                 continue;
             };
-            self.reserve_pending_vm(&vm, key, pin);
+            self.reserve_pending_vm(&vm, key, selector);
         }
     }
 
-    fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
+    fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, selector: NodeSelector) {
         let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
         // The volumes determine the host, so the node affinity of the launcher is replaced. Its rules about other
         // pods still apply.
         let node_affinity = NodeAffinity {
-            required_during_scheduling_ignored_during_execution: Some(pin),
+            required_during_scheduling_ignored_during_execution: Some(selector),
             ..NodeAffinity::default()
         };
         let affinity =
@@ -53,7 +54,7 @@ impl Extender {
         pod.uid = format!("{}/launcher", vm.instance);
         let needs = match self.vms.instance(&key) {
             Some(instance) => instance.needs(&pod),
-            None => Needs::default(),
+            None => VmRequirements::default(),
         };
         let parts = PodSpecParts {
             namespace,
@@ -66,21 +67,21 @@ impl Extender {
             containers: &pod,
         };
         let engine = &mut self.reservations.engine;
-        let Ok(request) = engine.request(&parts, needs) else { return };
+        let Ok(request) = engine.compile_request(&parts, needs) else { return };
         let mut hosts = engine.candidates(&request);
         // If several hosts can reach the volumes, no host is reserved, because the VM can start on another host.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
         if engine.place(&request, Some(&[host])).is_none() {
             return;
         }
-        let name = engine.facts(host).map_or("", |facts| facts.name.as_str());
+        let name = engine.reported_host(host).map_or("", |facts| facts.name.as_str());
         let reservation = Reservation {
             host: self.reservations.records.intern_host(name),
             stage: Stage::Kept { until: None },
             request,
             vm: Some(key),
             is_first_consumer: true,
-            stamp: 0,
+            content_hash: 0,
             is_seen: false,
             is_listed: false,
             is_terminating: false,

@@ -7,7 +7,7 @@
 //! both cases no object stores the reservation, but it can be computed: the claims and volumes name the host, and the
 //! VirtualMachineInstance has the amounts of the resources.
 
-use berth_api::names::SCHEDULER;
+use berth_api::names::SCHEDULER_NAME;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use super::reservation::VmKey;
 pub(super) type Claim = (String, String);
 
 /// Maximum number of node selector terms for all volumes of a VM: the numbers of terms of the volumes are multiplied.
-const TERMS: usize = 64;
+const MAX_TERMS: usize = 64;
 
 /// A VM that has claims and is not on a host yet.
 #[derive(Clone, Debug)]
@@ -50,9 +50,13 @@ impl PendingVm {
     pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");
-        let is_ours = text("/spec/schedulerName") == SCHEDULER;
+        let uses_berth_scheduler = text("/spec/schedulerName") == SCHEDULER_NAME;
         let (uid, namespace) = (text("/metadata/uid"), text("/metadata/namespace"));
-        if !is_waiting || !is_ours || uid.is_empty() || !text("/status/nodeName").is_empty() {
+        if !is_waiting
+            || !uses_berth_scheduler
+            || uid.is_empty()
+            || !text("/status/nodeName").is_empty()
+        {
             return Ok(None);
         }
         let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
@@ -66,16 +70,17 @@ impl PendingVm {
         // Device plugin resources of networks are left out, because the launcher pod requests them only after its
         // creation.
         let networks = object.pointer("/spec/networks").and_then(Value::as_array);
-        let named = networks
+        let network_names = networks
             .into_iter()
             .flatten()
             .filter_map(|network| network.pointer("/multus/networkName").and_then(Value::as_str));
-        let whole = |name: &str| {
+        let full_name = |name: &str| {
             if name.contains('/') { name.to_owned() } else { format!("{namespace}/{name}") }
         };
-        let mut around = ClusterObjects::default();
-        around.networks = named.map(|name| (whole(name), String::new())).collect();
-        let launcher = Box::new(predict(&machine, configuration, &around)?);
+        let mut cluster_objects = ClusterObjects::default();
+        cluster_objects.networks =
+            network_names.map(|name| (full_name(name), String::new())).collect();
+        let launcher = Box::new(predict(&machine, configuration, &cluster_objects)?);
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))
     }
 
@@ -98,7 +103,7 @@ fn claim(volume: &Value) -> Option<&str> {
 }
 
 /// Returns a node selector that matches the nodes that both selectors match; `None` if no term remains, or if there
-/// are more than [`TERMS`] terms.
+/// are more than [`MAX_TERMS`] terms.
 pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
@@ -106,20 +111,20 @@ pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option
     };
     // Terms without requirements are left out. Such a term matches no node, but its combination with another term
     // would match the nodes of the other term.
-    let is_some = |term: &&NodeSelectorTerm| {
+    let has_requirements = |term: &&NodeSelectorTerm| {
         let all = [&term.match_expressions, &term.match_fields];
         all.into_iter().flatten().any(|all| !all.is_empty())
     };
     let mut terms = Vec::new();
-    for a in first.node_selector_terms.iter().filter(is_some) {
-        for b in other.node_selector_terms.iter().filter(is_some) {
+    for a in first.node_selector_terms.iter().filter(has_requirements) {
+        for b in other.node_selector_terms.iter().filter(has_requirements) {
             terms.push(NodeSelectorTerm {
                 match_expressions: join(&a.match_expressions, &b.match_expressions),
                 match_fields: join(&a.match_fields, &b.match_fields),
             });
         }
     }
-    (!terms.is_empty() && terms.len() <= TERMS)
+    (!terms.is_empty() && terms.len() <= MAX_TERMS)
         .then_some(NodeSelector { node_selector_terms: terms })
 }
 
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_selectors_of_several_volumes_are_joined() {
-        let of = |key: &str, value: &str| NodeSelectorTerm {
+        let selector_term = |key: &str, value: &str| NodeSelectorTerm {
             match_expressions: Some(vec![NodeSelectorRequirement {
                 key: key.to_owned(),
                 operator: "In".to_owned(),
@@ -137,14 +142,16 @@ mod tests {
             }]),
             ..NodeSelectorTerm::default()
         };
-        let of_zones = NodeSelector { node_selector_terms: vec![of("zone", "a"), of("zone", "b")] };
-        let joined = intersection(&of_zones, &node_selector("host")).unwrap();
+        let zone_selector = NodeSelector {
+            node_selector_terms: vec![selector_term("zone", "a"), selector_term("zone", "b")],
+        };
+        let joined = intersection(&zone_selector, &node_selector("host")).unwrap();
         assert_eq!(joined.node_selector_terms.len(), 2);
         for term in &joined.node_selector_terms {
             let count = |all: &Option<Vec<NodeSelectorRequirement>>| all.iter().flatten().count();
             assert_eq!((count(&term.match_expressions), count(&term.match_fields)), (1, 1));
         }
         let empty = NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] };
-        assert_eq!(intersection(&of_zones, &empty), None, "it matches no node");
+        assert_eq!(intersection(&zone_selector, &empty), None, "it matches no node");
     }
 }

@@ -12,7 +12,7 @@ use super::unassigned_pods::UnassignedPods;
 use super::unknown_instances::UnknownInstances;
 
 /// Time for which a deleted pod is remembered, because the scheduler may still call `filter` for the pod.
-const DELETED: Duration = Duration::from_secs(60);
+const DELETED_RETENTION: Duration = Duration::from_secs(60);
 
 /// Pods without a host, and pods that were recently deleted.
 #[derive(Debug, Default)]
@@ -34,21 +34,21 @@ impl PodQueue {
     }
 
     /// Removes a pod that is now on a host.
-    pub(super) fn assigned(&mut self, uid: &str) {
+    pub(super) fn mark_assigned(&mut self, uid: &str) {
         self.unassigned.remove(uid);
         self.refused.remove(uid);
     }
 
     /// Removes a pod that has a reservation from the refused pods. The pod remains among the unassigned pods until it
     /// is bound.
-    pub(super) fn reserved(&mut self, uid: &str) {
+    pub(super) fn mark_reserved(&mut self, uid: &str) {
         self.refused.remove(uid);
         self.unknown_instances.remove(uid);
     }
 
-    /// Removes a pod that was deleted or has ended, and remembers its UID for [`DELETED`].
-    pub(super) fn deleted(&mut self, now: Instant, uid: &str) {
-        self.assigned(uid);
+    /// Removes a pod that was deleted or has ended, and remembers its UID for [`DELETED_RETENTION`].
+    pub(super) fn mark_deleted(&mut self, now: Instant, uid: &str) {
+        self.mark_assigned(uid);
         self.deleted.insert(uid.to_owned(), now);
     }
 
@@ -60,6 +60,6 @@ impl PodQueue {
     pub(super) fn expire(&mut self, now: Instant) {
         let Self { unassigned, unknown_instances, deleted, .. } = self;
         unknown_instances.expire(now, |uid| unassigned.get(uid).is_some());
-        deleted.retain(|_, since| now.saturating_duration_since(*since) < DELETED);
+        deleted.retain(|_, since| now.saturating_duration_since(*since) < DELETED_RETENTION);
     }
 }

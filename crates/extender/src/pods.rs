@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_placement::engine::{Needs, Request};
+use berth_placement::engine::{Request, VmRequirements};
 use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
 
@@ -20,7 +20,7 @@ impl Extender {
     ///
     /// # Errors
     /// Returns an error if the pod is on a host and one of its rules cannot be compiled.
-    pub fn pod(
+    pub fn update_pod(
         &mut self,
         now: Instant,
         pod: v1::Pod,
@@ -36,11 +36,11 @@ impl Extender {
         }
         match existing.node_name.as_deref() {
             Some(host) => {
-                self.queue.assigned(observed.uid());
+                self.queue.mark_assigned(observed.uid());
                 self.pod_on_host(now, &pod, observed, host)
             }
             None => {
-                if observed.is_ours {
+                if observed.uses_berth_scheduler {
                     self.pod_without_host(now, pod, observed);
                 }
                 Ok(())
@@ -56,7 +56,7 @@ impl Extender {
         let existing = &observed.existing;
         let engine = &self.reservations.engine;
         let host = existing.node_name.as_deref().and_then(|host| engine.host(host));
-        let Some(facts) = host.and_then(|host| engine.facts(host)) else { return false };
+        let Some(facts) = host.and_then(|host| engine.reported_host(host)) else { return false };
         facts.allocation(observed.uid()).is_none() && wants_exclusive(observed)
     }
 
@@ -65,12 +65,12 @@ impl Extender {
     pub fn pods_listed(&mut self, now: Instant, listed: &HashSet<String>) {
         let is_missing = |(uid, reservation): &(&Arc<str>, &Reservation)| {
             let is_late = |since: Instant| now.saturating_duration_since(since) > LISTED_TIMEOUT;
-            let counts = match reservation.stage {
+            let is_listing_due = match reservation.stage {
                 Stage::Bound { since } => reservation.is_seen || is_late(since),
                 Stage::Released => true,
                 _ => false,
             };
-            counts && !listed.contains(&***uid)
+            is_listing_due && !listed.contains(&***uid)
         };
         let all = self.reservations.records.all();
         let missing = all.filter(is_missing).map(|(uid, _)| Arc::clone(uid));
@@ -80,7 +80,7 @@ impl Extender {
         for uid in missing {
             self.pod_ended(now, &uid, false);
         }
-        if std::mem::take(&mut self.is_unlisted) {
+        if std::mem::take(&mut self.awaits_pod_list) {
             self.reserve_pending_vms();
             let until = now.checked_add(LISTED_TIMEOUT).unwrap_or(now);
             let hosts: Vec<HostId> =
@@ -107,18 +107,18 @@ impl Extender {
         host: &str,
     ) -> Result<(), PodError> {
         let uid = observed.uid();
-        if self.release_if_unlisted(uid, host, observed.existing.is_deleted) {
+        if self.release_if_unlisted(uid, host, observed.existing.is_terminating) {
             return Ok(());
         }
         self.await_removal_if_terminating(uid, host, observed);
         if let Some(reservation) = self.reservations.get(uid)
             && &*reservation.host == host
-            && reservation.stamp == observed.stamp
+            && reservation.content_hash == observed.content_hash
         {
             if !matches!(reservation.stage, Stage::Bound { .. } | Stage::Released) {
                 self.reservations.records.set_stage(uid, Stage::Bound { since: now });
             }
-            self.reservations.records.mark_seen(uid, observed.existing.is_deleted);
+            self.reservations.records.mark_seen(uid, observed.existing.is_terminating);
             return Ok(());
         }
         let (request, result) = self.request_of_bound(pod, observed)?;
@@ -134,16 +134,16 @@ impl Extender {
             request: request.clone(),
             vm,
             is_first_consumer: observed.existing.is_first_consumer,
-            stamp: observed.stamp,
+            content_hash: observed.content_hash,
             is_seen: true,
             is_listed,
-            is_terminating: observed.existing.is_deleted,
+            is_terminating: observed.existing.is_terminating,
         };
         self.reservations.records.insert(uid, reservation);
         match id {
             // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
             // the host.
-            Some(id) => drop(self.reservations.engine.bound(&request, id)),
+            Some(id) => drop(self.reservations.engine.add_bound_pod(&request, id)),
             None => {
                 self.reservations.records.mark_without_host(uid);
                 self.reservations.count_unreported(&request, host);
@@ -159,17 +159,18 @@ impl Extender {
         pod: &v1::Pod,
         observed: &ObservedPod,
     ) -> Result<(Request, Result<(), PodError>), PodError> {
-        let needs = Needs {
+        let needs = VmRequirements {
             is_vm: observed.existing.vmi_uid.is_some(),
             is_pinned: observed.existing.pod.has_exclusive_cpus(),
-            ..Needs::default()
+            ..VmRequirements::default()
         };
         let invalid: InvalidField = match self.compile(pod, observed, needs.clone()) {
             Ok(request) => return Ok((request, Ok(()))),
             Err(invalid) => invalid,
         };
-        let bare = PodSpecParts::from_pod(pod, &observed.existing.pod).without_rules();
-        match self.reservations.engine.request(&bare, needs) {
+        let parts_without_rules =
+            PodSpecParts::from_pod(pod, &observed.existing.pod).without_rules();
+        match self.reservations.engine.compile_request(&parts_without_rules, needs) {
             Ok(request) => Ok((request, Err(PodError::CountedWithoutRules(invalid)))),
             Err(_) => Err(PodError::NotCounted(invalid)),
         }
@@ -196,10 +197,10 @@ impl Extender {
     /// resources before the watch shows the release.
     fn await_removal_if_terminating(&mut self, uid: &str, host: &str, observed: &ObservedPod) {
         let host = self.reservations.engine.host(host);
-        if let Some(host) = host.filter(|_| observed.existing.is_deleted)
+        if let Some(host) = host.filter(|_| observed.existing.is_terminating)
             && wants_exclusive(observed)
         {
-            self.availability.await_removal(host, uid);
+            self.availability.mark_awaiting_removal(host, uid);
         }
     }
 
@@ -223,7 +224,7 @@ impl Extender {
                 }
                 self.reservations.engine.remove(uid);
                 self.reservations.records.set_stage(uid, Stage::Released);
-                self.removed(host, uid);
+                self.end_removal_wait(host, uid);
                 self.queue.refused.host_changed(host);
                 true
             }
@@ -284,17 +285,19 @@ impl Extender {
     /// Handles the end of a pod. Its reservation ends as soon as the kubelet has released the resources, or is kept
     /// for the VM's launcher pod.
     fn pod_ended(&mut self, now: Instant, uid: &str, has_failed: bool) {
-        self.queue.deleted(now, uid);
+        self.queue.mark_deleted(now, uid);
         let Some(reservation) = self.reservations.get(uid) else { return };
         if matches!(reservation.stage, Stage::Kept { .. } | Stage::Leaving { .. }) {
             return;
         }
-        let holds = |vm: &VmKey| {
+        let holds_reservation = |vm: &VmKey| {
             self.reservations.records.holder(vm).is_some_and(|holder| &**holder == uid)
         };
-        let vm_follows =
-            reservation.vm.as_ref().is_some_and(|vm| holds(vm) && self.vms.is_alive(vm));
-        if reservation.is_first_consumer && vm_follows && !has_failed {
+        let vm_needs_host = reservation
+            .vm
+            .as_ref()
+            .is_some_and(|vm| holds_reservation(vm) && self.vms.is_alive(vm));
+        if reservation.is_first_consumer && vm_needs_host && !has_failed {
             return self.reserve_for_vm(now, uid);
         }
         let was_sent = matches!(reservation.stage, Stage::Bound { .. } | Stage::Binding { .. });
@@ -319,12 +322,12 @@ impl Extender {
         if was_released {
             // The kubelet released the resources before the extender saw the end of the pod. The resources are now
             // reserved for the VM.
-            drop(self.reservations.engine.bound(&request, host));
+            drop(self.reservations.engine.add_bound_pod(&request, host));
         }
         if self.reservations.is_listed(host, uid) {
-            self.availability.await_removal(host, uid);
+            self.availability.mark_awaiting_removal(host, uid);
         } else {
-            self.removed(host, uid);
+            self.end_removal_wait(host, uid);
         }
         // The launcher pod can use this reservation, and may have been refused while the first-consumer pod still
         // existed.
@@ -349,17 +352,17 @@ impl Extender {
         match until {
             // The engine counts the allocation in the report as long as the report lists the pod.
             _ if self.reservations.is_listed(host, uid) => {
-                self.availability.await_removal(host, uid);
+                self.availability.mark_awaiting_removal(host, uid);
                 self.release(uid);
             }
             // No report has listed the pod, so it is unknown which CPUs the kubelet allocated.
             Some(until) if !was_listed => {
-                self.availability.await_removal(host, uid);
+                self.availability.mark_awaiting_removal(host, uid);
                 self.reservations.records.set_stage(uid, Stage::Leaving { until });
             }
             _ => {
                 self.release(uid);
-                self.removed(host, uid);
+                self.end_removal_wait(host, uid);
             }
         }
     }

@@ -56,7 +56,7 @@ impl Records {
         self.by_vm.get(vm)
     }
 
-    fn check(&self, uid: &str, next: ReservationState) {
+    fn debug_assert_transition(&self, uid: &str, next: ReservationState) {
         let state = self
             .by_pod
             .get(uid)
@@ -66,7 +66,7 @@ impl Records {
 
     /// Inserts or replaces the reservation of a pod. If the pod has a VM, the reservation becomes that of the VM.
     pub(super) fn insert(&mut self, uid: &str, reservation: Reservation) {
-        self.check(uid, reservation.stage.state());
+        self.debug_assert_transition(uid, reservation.stage.state());
         let uid: Arc<str> = uid.into();
         if let Some(vm) = &reservation.vm {
             self.by_vm.insert(vm.clone(), Arc::clone(&uid));
@@ -77,7 +77,7 @@ impl Records {
 
     /// Changes the stage of a reservation.
     pub(super) fn set_stage(&mut self, uid: &str, stage: Stage) {
-        self.check(uid, stage.state());
+        self.debug_assert_transition(uid, stage.state());
         let Some((uid, _)) = self.by_pod.get_key_value(uid) else { return };
         let uid = Arc::clone(uid);
         if let Some(reservation) = self.by_pod.get_mut(&uid) {

@@ -8,9 +8,9 @@ use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
 /// Reason for a host that refuses the pod but for which the engine finds no single reason.
-const NO_SINGLE_REASON: &str = "node(s) had too little room for it";
+const NO_SINGLE_REASON: &str = "node(s) had insufficient free resources for it";
 /// Maximum number of cached request classes. When the cache is full, the next new class empties it.
-const CLASSES: usize = 64;
+const MAX_CLASSES: usize = 64;
 
 /// Short reasons why hosts refuse pods, by request class.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl RefusalCache {
 
     pub(super) fn insert(&mut self, engine: &Engine, request: &Request, refusals: ClassRefusals) {
         let Some(class) = engine.class_key(request) else { return };
-        if self.0.len() >= CLASSES {
+        if self.0.len() >= MAX_CLASSES {
             self.0.clear();
         }
         self.0.insert(class.clone(), refusals);

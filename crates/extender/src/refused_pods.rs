@@ -22,7 +22,7 @@ struct RefusedPod {
     scan_due: Option<u64>,
     /// Host that is reserved for the pod's VM. The engine counts the reserved resources as used, although this pod
     /// may use them.
-    kept_on: Option<Arc<str>>,
+    reserved_host: Option<Arc<str>>,
 }
 
 /// All pods that wait for free resources.
@@ -36,14 +36,14 @@ pub(super) struct RefusedPods {
 }
 
 /// Maximum number of changed hosts that are checked individually. For more hosts, a search by the engine is faster.
-const FEW_HOSTS: usize = 64;
+const MAX_INDIVIDUAL_CHECKS: usize = 64;
 /// Maximum number of request classes per round; the other classes are searched in later rounds.
-const CLASSES: usize = 64;
+const MAX_CLASSES_PER_ROUND: usize = 64;
 
 impl RefusedPods {
-    /// Inserts a pod that no host accepted. `kept_on` is the host that is reserved for the pod's VM.
-    pub(super) fn insert(&mut self, request: &Request, kept_on: Option<Arc<str>>) {
-        self.add(request, None, kept_on);
+    /// Inserts a pod that no host accepted. `reserved_host` is the host that is reserved for the pod's VM.
+    pub(super) fn insert(&mut self, request: &Request, reserved_host: Option<Arc<str>>) {
+        self.add(request, None, reserved_host);
     }
 
     /// Inserts a pod for which the hosts have not been scanned, so that the next round scans them.
@@ -51,9 +51,13 @@ impl RefusedPods {
         self.add(request, Some(self.round), None);
     }
 
-    fn add(&mut self, request: &Request, scan_due: Option<u64>, kept_on: Option<Arc<str>>) {
-        let pod =
-            RefusedPod { request: request.clone(), is_retry_requested: false, scan_due, kept_on };
+    fn add(&mut self, request: &Request, scan_due: Option<u64>, reserved_host: Option<Arc<str>>) {
+        let pod = RefusedPod {
+            request: request.clone(),
+            is_retry_requested: false,
+            scan_due,
+            reserved_host,
+        };
         self.pods.insert(request.uid().into(), pod);
     }
 
@@ -86,7 +90,7 @@ impl RefusedPods {
     }
 
     /// Returns true if a call of [`Self::take_hosts_with_room`] may find a host.
-    pub(super) fn may_wake(&self) -> bool {
+    pub(super) fn may_find_host(&self) -> bool {
         let is_due =
             || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_retry_requested);
         !self.changed.is_empty() || is_due()
@@ -101,23 +105,23 @@ impl RefusedPods {
         all_available: bool,
     ) -> BTreeSet<HostId> {
         let usable = || engine.hosts().map(|(host, _)| host).filter(|host| is_available(*host));
-        let among: Option<Vec<HostId>> = (!all_available).then(|| usable().collect());
+        let candidates: Option<Vec<HostId>> = (!all_available).then(|| usable().collect());
         let changed = std::mem::take(&mut self.changed);
         let mut searched: HashSet<RequestClassKey> = HashSet::new();
-        let mut found: HashSet<RequestClassKey> = HashSet::new();
+        let mut classes_with_host: HashSet<RequestClassKey> = HashSet::new();
         let mut hosts = BTreeSet::new();
         let round = self.round;
         self.round = round.wrapping_add(1);
-        let waits = |pod: &&mut RefusedPod| !pod.is_retry_requested;
+        let awaits_retry = |pod: &&mut RefusedPod| !pod.is_retry_requested;
         let (mut due, others): (Vec<_>, Vec<_>) =
-            self.pods.values_mut().filter(waits).partition(|pod| pod.scan_due.is_some());
+            self.pods.values_mut().filter(awaits_retry).partition(|pod| pod.scan_due.is_some());
         // The pods whose scan has been due longest come first, so that every pod is scanned eventually.
         due.sort_by_key(|pod| pod.scan_due);
         let others = others.into_iter().filter(|_| !changed.is_empty());
         for pod in due.into_iter().chain(others) {
-            let since = pod.scan_due.take();
-            let kept_on = pod.kept_on.as_deref().and_then(|host| engine.host(host));
-            if let Some(host) = kept_on.filter(|host| changed.contains(host)) {
+            let scan_due = pod.scan_due.take();
+            let reserved_host = pod.reserved_host.as_deref().and_then(|host| engine.host(host));
+            if let Some(host) = reserved_host.filter(|host| changed.contains(host)) {
                 pod.is_retry_requested = true;
                 hosts.insert(host);
                 continue;
@@ -126,15 +130,15 @@ impl RefusedPods {
             if let Some(class) = &class
                 && searched.contains(class)
             {
-                pod.is_retry_requested = found.contains(class);
+                pod.is_retry_requested = classes_with_host.contains(class);
                 continue;
             }
-            if searched.len() >= CLASSES {
-                pod.scan_due = since.or(Some(round));
+            if searched.len() >= MAX_CLASSES_PER_ROUND {
+                pod.scan_due = scan_due.or(Some(round));
                 continue;
             }
-            let host = if since.is_some() || changed.len() > FEW_HOSTS {
-                engine.choose(&pod.request, among.as_deref())
+            let host = if scan_due.is_some() || changed.len() > MAX_INDIVIDUAL_CHECKS {
+                engine.choose(&pod.request, candidates.as_deref())
             } else {
                 let fits = |host: &&HostId| {
                     is_available(**host)
@@ -145,7 +149,7 @@ impl RefusedPods {
             if let Some(host) = host {
                 pod.is_retry_requested = true;
                 hosts.insert(host);
-                found.extend(class.clone());
+                classes_with_host.extend(class.clone());
             }
             searched.extend(class);
         }

@@ -99,8 +99,8 @@ pub(super) struct Reservation {
     pub(super) request: Request,
     pub(super) vm: Option<VmKey>,
     pub(super) is_first_consumer: bool,
-    /// `ObservedPod::stamp` of the pod at the time of the reservation.
-    pub(super) stamp: u64,
+    /// `ObservedPod::content_hash` of the pod at the time of the reservation.
+    pub(super) content_hash: u64,
     /// True once the watch has shown the pod on the host.
     pub(super) is_seen: bool,
     /// True once a report has listed the pod.

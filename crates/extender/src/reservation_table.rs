@@ -40,7 +40,7 @@ impl ReservationTable {
 
     /// Returns true if the last report of a host lists the pod.
     pub(super) fn is_listed(&self, host: HostId, uid: &str) -> bool {
-        self.engine.facts(host).is_some_and(|facts| facts.allocation(uid).is_some())
+        self.engine.reported_host(host).is_some_and(|facts| facts.allocation(uid).is_some())
     }
 
     /// Inserts the record of a pod that the engine has placed on a host.
@@ -51,14 +51,14 @@ impl ReservationTable {
         host: HostId,
         stage: Stage,
     ) {
-        let name = self.engine.facts(host).map_or("", |facts| facts.name.as_str());
+        let name = self.engine.reported_host(host).map_or("", |facts| facts.name.as_str());
         let reservation = Reservation {
             host: self.records.intern_host(name),
             stage,
             request,
             vm: VmKey::from_pod(&pod.existing),
             is_first_consumer: pod.existing.is_first_consumer,
-            stamp: pod.stamp,
+            content_hash: pod.content_hash,
             is_seen: false,
             is_listed: false,
             is_terminating: false,
@@ -93,10 +93,10 @@ impl ReservationTable {
     /// pod's own reservation is not restored, because the pod does not fit on that host.
     pub(super) fn restore(
         &mut self,
-        taken: Option<(Arc<str>, Reservation)>,
+        removed: Option<(Arc<str>, Reservation)>,
         pod: &ObservedPod,
     ) -> Restored {
-        let Some((uid, reservation)) = taken else { return Restored::Nothing };
+        let Some((uid, reservation)) = removed else { return Restored::Nothing };
         let (name, host) = (Arc::clone(&reservation.host), self.engine.host(&reservation.host));
         if &*uid == pod.uid() || !matches!(reservation.stage, Stage::Kept { .. }) {
             return host.map_or(Restored::Nothing, Restored::Freed);
@@ -109,7 +109,7 @@ impl ReservationTable {
         };
         // The reservation is restored even if the kubelet would not admit the pod; the next `filter` call for the pod
         // checks this.
-        drop(self.engine.bound(&reservation.request, host));
+        drop(self.engine.add_bound_pod(&reservation.request, host));
         self.records.insert(&uid, reservation);
         Restored::Kept(name)
     }
@@ -117,24 +117,24 @@ impl ReservationTable {
     /// Counts a pod on a Node without a report, so that the rules of other pods apply to the pod.
     pub(super) fn count_unreported(&mut self, request: &Request, node: &str) {
         if let Some(node) = self.engine.node(node) {
-            drop(self.engine.bound(request, node));
+            drop(self.engine.add_bound_pod(request, node));
         }
     }
 
     /// Returns true if the report of a host does not list the same pods as the engine has on the host, so that the
     /// resources of each pod are unknown.
     pub(super) fn differs_from_report(&self, host: HostId) -> bool {
-        let Some(facts) = self.engine.facts(host) else { return false };
+        let Some(facts) = self.engine.reported_host(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
         // A pod that only has a reservation is left out, because the kubelet has allocated nothing to it.
-        let is_there = |request: &Request| {
+        let is_on_host = |request: &Request| {
             self.records
                 .get(request.uid())
                 .is_none_or(|reservation| !reservation.stage.is_movable())
         };
-        let mut on = self.engine.on(host).filter(|request| is_there(request));
+        let mut pods_on_host = self.engine.pods_on_host(host).filter(|request| is_on_host(request));
         let mut listed = facts.allocations.iter();
-        on.any(|request| has_exclusive(request) && !is_listed(request))
+        pods_on_host.any(|request| has_exclusive(request) && !is_listed(request))
             || listed.any(|allocation| self.records.get(&allocation.uid).is_none())
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_transitions_are_those_of_the_code() {
+    fn documented_transitions_match_the_code() {
         let reservations =
             RESERVATION_TRANSITIONS.map(|(from, to)| (variant_words(from), variant_words(to)));
         assert_eq!(documented_transitions("//! # Reservations"), reservations);

@@ -62,26 +62,26 @@ impl Extender {
     /// Returns the sums of the free resources of all hosts with a usable report.
     #[must_use]
     pub fn free_resources(&self) -> FreeResources {
-        let mut all = FreeResources::default();
+        let mut totals = FreeResources::default();
         let engine = &self.reservations.engine;
         let usable = engine.hosts().filter(|(host, _)| !self.availability.is_unusable(*host));
         for (host, _) in usable {
             for zone in engine.state(host).into_iter().flat_map(|state| state.free_by_zone()) {
-                let (pages, of_pages) = zone.all_pages();
+                let (pages, total_pages) = zone.all_pages();
                 let cpus = u64::from(zone.cpus);
-                all.free_cpus += cpus;
-                all.free_pages = all.free_pages.saturating_add(pages);
-                if of_pages > 0 && pages == 0 {
-                    all.stranded_cpus += cpus;
+                totals.free_cpus += cpus;
+                totals.free_pages = totals.free_pages.saturating_add(pages);
+                if total_pages > 0 && pages == 0 {
+                    totals.stranded_cpus += cpus;
                 }
                 if zone.all_cpus > 0 && zone.cpus == 0 {
-                    all.stranded_pages = all.stranded_pages.saturating_add(pages);
+                    totals.stranded_pages = totals.stranded_pages.saturating_add(pages);
                 }
-                for (count, size) in all.zones.iter_mut().zip(VM_SIZES) {
+                for (count, size) in totals.zones.iter_mut().zip(VM_SIZES) {
                     *count += u64::from(zone.cpus >= size);
                 }
             }
         }
-        all
+        totals
     }
 }

@@ -32,21 +32,21 @@ impl UnknownInstances {
         namespace: &str,
         instance: &str,
     ) -> bool {
-        let is_in_vain = self.cooldown.get(namespace).is_some_and(|until| now < *until);
+        let is_cooling_down = self.cooldown.get(namespace).is_some_and(|until| now < *until);
         if let Some((since, _)) = self.pods.get(pod) {
             let holds = now.saturating_duration_since(*since) < HOLD_DURATION;
-            if !holds && !is_in_vain {
+            if !holds && !is_cooling_down {
                 let until = now.checked_add(HOLD_COOLDOWN).unwrap_or(now);
                 self.cooldown.insert(namespace.to_owned(), until);
             }
-            return holds && !is_in_vain;
+            return holds && !is_cooling_down;
         }
         self.pods.insert(pod.to_owned(), (now, instance.to_owned()));
-        !is_in_vain
+        !is_cooling_down
     }
 
     /// Returns the UIDs of the pods that name an instance for whose UID `matches` returns true.
-    pub(super) fn pods_of(&self, matches: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(super) fn pods_with_instance(&self, matches: impl Fn(&str) -> bool) -> Vec<String> {
         let pods = self.pods.iter().filter(|(_, (_, instance))| matches(instance));
         pods.map(|(pod, _)| pod.clone()).collect()
     }
@@ -56,11 +56,11 @@ impl UnknownInstances {
         self.pods.remove(pod);
     }
 
-    /// Removes the pods for which `waits` returns false and whose first call is more than [`HOLD_COOLDOWN`] ago, and
+    /// Removes the pods for which `is_pending` returns false and whose first call is more than [`HOLD_COOLDOWN`] ago, and
     /// the namespaces whose cooldown has ended.
-    pub(super) fn expire(&mut self, now: Instant, waits: impl Fn(&str) -> bool) {
+    pub(super) fn expire(&mut self, now: Instant, is_pending: impl Fn(&str) -> bool) {
         let is_new = |since: Instant| now.saturating_duration_since(since) < HOLD_COOLDOWN;
-        self.pods.retain(|pod, (since, _)| is_new(*since) || waits(pod));
+        self.pods.retain(|pod, (since, _)| is_new(*since) || is_pending(pod));
         self.cooldown.retain(|_, until| now < *until);
     }
 }

@@ -8,18 +8,18 @@ use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Arguments of `filter` (`ExtenderArgs`).
+/// Arguments of `parse_filter_args` (`ExtenderArgs`).
 #[derive(Debug)]
 pub struct FilterArgs<'a> {
     /// The pod to be scheduled.
     pub pod: v1::Pod,
     /// Names of the hosts that the scheduler's plugins accept, borrowed from the request body.
-    pub names: Vec<&'a str>,
+    pub node_names: Vec<&'a str>,
     /// True if the pod belongs to a PodGroup; kube-scheduler 1.36 first simulates the placement of such pods.
     pub is_pod_group_member: bool,
 }
 
-/// Arguments of `bind` (`ExtenderBindingArgs`).
+/// Arguments of `parse_binding_args` (`ExtenderBindingArgs`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingArgs {
@@ -50,7 +50,7 @@ pub enum CallBodyError {
     /// The body is not JSON, or does not have the fields of this call.
     #[error("{call}: {field}: {source} (a body of {length} bytes)")]
     Json {
-        /// Name of the call: `filter` or `bind`.
+        /// Name of the call: `parse_filter_args` or `parse_binding_args`.
         call: &'static str,
         /// Path of the malformed field.
         field: String,
@@ -75,20 +75,20 @@ pub enum CallBodyError {
     },
 }
 
-/// Parses the body of a `filter` call.
+/// Parses the body of a `parse_filter_args` call.
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or has no pod or no names of hosts.
-pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
-    let read: RawFilterArgs<'_> = read("filter", body)?;
-    let pod = read.pod.ok_or(CallBodyError::NoPod)?;
-    let names = match (read.node_names, read.nodes) {
+pub fn parse_filter_args(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
+    let args: RawFilterArgs<'_> = parse_body("filter", body)?;
+    let pod = args.pod.ok_or(CallBodyError::NoPod)?;
+    let names = match (args.node_names, args.nodes) {
         (Some(names), _) => names,
         (None, None) => Vec::new(),
         (None, Some(_)) => return Err(CallBodyError::NoNodeNames),
     };
     let is_pod_group_member = is_pod_group_member(body, &names);
-    Ok(FilterArgs { pod, names, is_pod_group_member })
+    Ok(FilterArgs { pod, node_names: names, is_pod_group_member })
 }
 
 /// Returns true if the pod in the body has `spec.schedulingGroup`, a field that the Kubernetes types of this crate
@@ -110,9 +110,9 @@ fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     }
     // A body has thousands of host names, so the word is searched only outside of the names, and the body is parsed
     // again only if the word is found.
-    let at = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
-    let first = names.first().map_or(body.len(), |name| at(name.as_ptr()));
-    let last = names.last().map_or(body.len(), |name| at(name.as_bytes().as_ptr_range().end));
+    let offset = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
+    let first = names.first().map_or(body.len(), |name| offset(name.as_ptr()));
+    let last = names.last().map_or(body.len(), |name| offset(name.as_bytes().as_ptr_range().end));
     let word = b"\"schedulingGroup\"";
     let has_word = |part: Option<&[u8]>| {
         part.is_some_and(|part| part.windows(word.len()).any(|at| at == word))
@@ -122,29 +122,32 @@ fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
             .is_ok_and(|read: Body| read.pod.spec.scheduling_group.is_some())
 }
 
-/// Parses the body of a `bind` call.
+/// Parses the body of a `parse_binding_args` call.
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or a field is empty.
-pub fn bind(body: &[u8]) -> Result<BindingArgs, CallBodyError> {
-    let read: BindingArgs = read("bind", body)?;
+pub fn parse_binding_args(body: &[u8]) -> Result<BindingArgs, CallBodyError> {
+    let args: BindingArgs = parse_body("bind", body)?;
     let fields = [
-        ("PodName", &read.pod_name),
-        ("PodNamespace", &read.pod_namespace),
-        ("PodUID", &read.pod_uid),
-        ("Node", &read.node),
+        ("PodName", &args.pod_name),
+        ("PodNamespace", &args.pod_namespace),
+        ("PodUID", &args.pod_uid),
+        ("Node", &args.node),
     ];
     if let Some((field, _)) = fields.into_iter().find(|(_, value)| value.is_empty()) {
         return Err(CallBodyError::Empty { field });
     }
-    Ok(read)
+    Ok(args)
 }
 
-fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T, CallBodyError> {
+fn parse_body<'a, T: Deserialize<'a>>(
+    call: &'static str,
+    body: &'a [u8],
+) -> Result<T, CallBodyError> {
     serde_json::from_slice(body).or_else(|_| {
         // Tracking the field path costs more than parsing, so only a malformed body is parsed again to find the field.
-        let mut again = serde_json::Deserializer::from_slice(body);
-        serde_path_to_error::deserialize(&mut again).map_err(|error| {
+        let mut deserializer = serde_json::Deserializer::from_slice(body);
+        serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
             let (field, length) = (error.path().to_string(), body.len());
             CallBodyError::Json { call, field, length, source: error.into_inner() }
         })
@@ -153,9 +156,9 @@ fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T,
 
 /// `FailedNodes` of a response: the hosts that refuse the pod, each with its reason.
 #[derive(Debug)]
-struct Failed<'a>(&'a [(&'a str, Cow<'static, str>)]);
+struct FailedNodes<'a>(&'a [(&'a str, Cow<'static, str>)]);
 
-impl Serialize for Failed<'_> {
+impl Serialize for FailedNodes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (name, reason) in self.0 {
@@ -167,44 +170,54 @@ impl Serialize for Failed<'_> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Filtered<'a> {
+struct FilterResult<'a> {
     nodes: Option<()>,
     node_names: &'a [&'a str],
-    failed_nodes: Failed<'a>,
+    failed_nodes: FailedNodes<'a>,
     error: &'a str,
 }
 
-/// Returns the response to a `filter` call with the chosen host.
+/// Returns the response to a `parse_filter_args` call with the chosen host.
 #[must_use]
-pub fn host(name: &str) -> String {
-    json(&Filtered { nodes: None, node_names: &[name], failed_nodes: Failed(&[]), error: "" })
+pub fn host_response(name: &str) -> String {
+    to_json(&FilterResult {
+        nodes: None,
+        node_names: &[name],
+        failed_nodes: FailedNodes(&[]),
+        error: "",
+    })
 }
 
-/// Returns the response to a `filter` call without a host, with the reason of each host.
+/// Returns the response to a `parse_filter_args` call without a host, with the reason of each host.
 #[must_use]
-pub fn refused(hosts: &[(&str, Cow<'static, str>)]) -> String {
-    json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(hosts), error: "" })
+pub fn refusal_response(hosts: &[(&str, Cow<'static, str>)]) -> String {
+    to_json(&FilterResult {
+        nodes: None,
+        node_names: &[],
+        failed_nodes: FailedNodes(hosts),
+        error: "",
+    })
 }
 
-/// Returns the response to a `filter` call that fails.
+/// Returns the response to a `parse_filter_args` call that fails.
 #[must_use]
-pub fn filter_error(error: &str) -> String {
-    json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(&[]), error })
+pub fn filter_error_response(error: &str) -> String {
+    to_json(&FilterResult { nodes: None, node_names: &[], failed_nodes: FailedNodes(&[]), error })
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Bound<'a> {
+struct BindingResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `bind` call; an empty error means success.
+/// Returns the response to a `parse_binding_args` call; an empty error means success.
 #[must_use]
-pub fn bound(error: &str) -> String {
-    json(&Bound { error })
+pub fn binding_response(error: &str) -> String {
+    to_json(&BindingResult { error })
 }
 
-fn json(answer: &impl Serialize) -> String {
+fn to_json(answer: &impl Serialize) -> String {
     // Serialising these types cannot fail. The scheduler would treat an empty response as an error.
     serde_json::to_string(answer).unwrap_or_default()
 }
@@ -220,32 +233,38 @@ mod tests {
 
     #[test]
     fn bodies_are_read_as_the_scheduler_writes_them() {
-        let read = filter(BODY.as_bytes()).unwrap();
-        assert_eq!(read.names, ["n1", "n2"]);
+        let read = parse_filter_args(BODY.as_bytes()).unwrap();
+        assert_eq!(read.node_names, ["n1", "n2"]);
         assert_eq!(read.pod.metadata.uid.as_deref(), Some("c"));
         let body = r#"{"PodName":"a","PodNamespace":"b","PodUID":"c","Node":"n"}"#;
-        assert_eq!(bind(body.as_bytes()).unwrap().pod_uid, "c");
+        assert_eq!(parse_binding_args(body.as_bytes()).unwrap().pod_uid, "c");
     }
 
     #[test]
     fn errors_name_the_field() {
-        let error = |body: &str| filter(body.as_bytes()).unwrap_err().to_string();
+        let error = |body: &str| parse_filter_args(body.as_bytes()).unwrap_err().to_string();
         assert!(error("").contains("filter"), "{}", error(""));
         assert!(error(r#"{"NodeNames":[]}"#).contains("Pod: is missing"));
         assert!(error(r#"{"Pod":{},"Nodes":{"items":[]}}"#).contains("nodeCacheCapable: true"));
         assert!(error(r#"{"Pod":{"metadata":{"name":7}},"NodeNames":[]}"#).contains("Pod"));
         assert!(error(r#"{"Pod":{},"NodeNames":[7]}"#).contains("NodeNames[0]"));
-        assert!(bind(br#"{"PodName":"a","PodNamespace":"b","PodUID":"","Node":"n"}"#).is_err());
+        assert!(
+            parse_binding_args(br#"{"PodName":"a","PodNamespace":"b","PodUID":"","Node":"n"}"#)
+                .is_err()
+        );
     }
 
     #[test]
     fn answers_have_the_fields_that_go_expects() {
-        assert_eq!(host("n1"), r#"{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{},"Error":""}"#);
         assert_eq!(
-            refused(&[("n1", "full".into())]),
+            host_response("n1"),
+            r#"{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{},"Error":""}"#
+        );
+        assert_eq!(
+            refusal_response(&[("n1", "full".into())]),
             r#"{"Nodes":null,"NodeNames":[],"FailedNodes":{"n1":"full"},"Error":""}"#
         );
-        assert_eq!(bound("no"), r#"{"Error":"no"}"#);
+        assert_eq!(binding_response("no"), r#"{"Error":"no"}"#);
     }
 
     #[test]
@@ -264,33 +283,37 @@ mod tests {
             (r#""nodeName":"\"schedulingGroup\"","#, r#"["a"]"#, false),
         ] {
             let body = body(group, names);
-            assert_eq!(filter(body.as_bytes()).unwrap().is_pod_group_member, is, "{body}");
+            assert_eq!(
+                parse_filter_args(body.as_bytes()).unwrap().is_pod_group_member,
+                is,
+                "{body}"
+            );
         }
         let behind = r#"{"NodeNames":["a"],"Pod":{"spec":{"schedulingGroup":{},"containers":[]}}}"#;
-        assert!(filter(behind.as_bytes()).unwrap().is_pod_group_member);
+        assert!(parse_filter_args(behind.as_bytes()).unwrap().is_pod_group_member);
     }
 
     #[test]
     fn fifty_thousand_names_are_read_in_place() {
         let names: Vec<String> = (0..50_000).map(|at| format!("host-{at}.example")).collect();
         let body = serde_json::json!({"Pod": {}, "NodeNames": names}).to_string();
-        let read = filter(body.as_bytes()).unwrap();
-        assert_eq!(read.names, names);
+        let read = parse_filter_args(body.as_bytes()).unwrap();
+        assert_eq!(read.node_names, names);
         let range = body.as_bytes().as_ptr_range();
-        assert!(read.names.iter().all(|name| range.contains(&name.as_ptr())));
+        assert!(read.node_names.iter().all(|name| range.contains(&name.as_ptr())));
     }
 
     proptest! {
         #[test]
         fn the_error_of_a_truncated_body_has_its_length(end in 0..BODY.len()) {
-            let error = filter(&BODY.as_bytes()[..end]).unwrap_err().to_string();
+            let error = parse_filter_args(&BODY.as_bytes()[..end]).unwrap_err().to_string();
             prop_assert!(error.starts_with("filter: ") && error.contains(&format!("{end} bytes")), "{error}");
         }
 
         #[test]
         fn no_body_causes_a_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            drop(filter(&body));
-            drop(bind(&body));
+            drop(parse_filter_args(&body));
+            drop(parse_binding_args(&body));
         }
     }
 }

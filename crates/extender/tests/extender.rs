@@ -19,8 +19,8 @@ mod orders;
 mod pod;
 #[path = "extender/random.rs"]
 mod random;
-#[path = "extender/scenes.rs"]
-mod scenes;
+#[path = "extender/scenarios.rs"]
+mod scenarios;
 #[path = "extender/tenants.rs"]
 mod tenants;
 #[path = "extender/unreported.rs"]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use berth_api::PageSize;
 use berth_api::infra_node::UnknownReason;
 
-use super::kubelet::podresources::{self, Listed};
-use super::pod_names::{LOGS, from_log_folder};
+use super::kubelet::podresources::{self, PodResourcesList};
+use super::pod_names::{POD_LOGS_FOLDER, from_log_folder};
 use super::pods;
 use crate::notes::Notes;
 use crate::root::Root;
@@ -17,45 +17,46 @@ use crate::services::HostServices;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Allocated {
     /// The kubelet's list; `None` if it was not requested, or if the kubelet did not answer.
-    pub listed: Option<Listed>,
+    pub listed: Option<PodResourcesList>,
     /// Namespace and name of each pod, by UID.
-    pub names: BTreeMap<String, (String, String)>,
+    pub pod_names: BTreeMap<String, (String, String)>,
     /// Numbers of huge pages that each pod's control group allows, by UID. The map contains every pod with a control
     /// group.
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
 /// Path of the device list in the InfraNode's `status`.
-pub const DEVICES: &str = "devices";
+pub const DEVICES_PATH: &str = "devices";
 
 /// Requests the kubelet's list, and reads the pods' control groups and log folders.
 pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> Allocated {
     let listed = services.pod_resources(root).unwrap_or_else(|error| {
-        let why = error.to_string();
+        let message = error.to_string();
         notes.warn(
             format!("/{}", podresources::SOCKET),
-            format!("{why}; its checkpoints are read instead"),
+            format!("{message}; its checkpoints are read instead"),
         );
-        notes.unknown("allocations.devices", UnknownReason::Unreadable, why.clone());
-        notes.unknown(DEVICES, UnknownReason::Unreadable, why);
+        notes.add_unknown("allocations.devices", UnknownReason::Unreadable, message.clone());
+        notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
         None
     });
     match listed.as_ref().map(|listed| &listed.devices) {
         Some(None) => {
-            let why = "the kubelet does not answer GetAllocatableResources (before 1.23)";
-            notes.unknown(DEVICES, UnknownReason::NotFound, why);
+            let message = "the kubelet does not answer GetAllocatableResources (before 1.23)";
+            notes.add_unknown(DEVICES_PATH, UnknownReason::NotFound, message);
         }
-        Some(Some(devices)) if !devices.of_several_zones.is_empty() => {
-            let names: Vec<&str> = devices.of_several_zones.iter().map(String::as_str).collect();
-            let why = format!("{}: a device is of several zones", names.join(", "));
-            notes.unknown(DEVICES, UnknownReason::Unreadable, why);
+        Some(Some(devices)) if !devices.multi_zone_resources.is_empty() => {
+            let names: Vec<&str> =
+                devices.multi_zone_resources.iter().map(String::as_str).collect();
+            let message = format!("{}: a device is of several zones", names.join(", "));
+            notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
         }
         _ => {}
     }
-    let names = root.list(LOGS).unwrap_or_default();
+    let names = root.list(POD_LOGS_FOLDER).unwrap_or_default();
     Allocated {
         listed,
-        names: names.iter().filter_map(|name| from_log_folder(name)).collect(),
+        pod_names: names.iter().filter_map(|name| from_log_folder(name)).collect(),
         hugepages: pods::hugepages_by_pod(root),
     }
 }

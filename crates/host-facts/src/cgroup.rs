@@ -16,7 +16,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Cgroup {
     match root.read("proc/cgroups") {
         Ok(table) => Cgroup { version: Some(1), controllers: legacy_controllers(&table) },
         Err(error) => {
-            notes.unknown(
+            notes.add_unknown(
                 "capabilities.cgroup.version",
                 if error.is_not_found() { UnknownReason::NotFound } else { error.reason() },
                 "neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups is there",

@@ -8,7 +8,7 @@ use berth_api::infra_node::{CoreKind, CoreKindName, Cpu, UnknownReason};
 use super::cpuinfo::CpuInfo;
 use super::isolation;
 use super::kernel::Kernel;
-use super::kernel_files::{count, kernel_list};
+use super::kernel_files::{read_cpu_list, saturating_u32};
 use super::topology::Topology;
 use crate::notes::Notes;
 use crate::root::Root;
@@ -23,62 +23,77 @@ pub fn observe(
     topology: &Topology,
     notes: &mut Notes,
 ) -> Cpu {
-    let mut known = |name: &str, value: Option<u32>, why: &str| {
+    let mut note_missing = |name: &str, value: Option<u32>, message: &str| {
         if value.is_none() {
-            notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+            notes.add_unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, message);
         }
         value
     };
-    let some_cpus = !topology.online.is_empty();
-    let counted = |n: usize| (topology.known && n > 0).then(|| count(n));
+    let has_cpus = !topology.online.is_empty();
+    let nonzero_count = |n: usize| (topology.core_ids_known && n > 0).then(|| saturating_u32(n));
     let no_topology =
         "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo has this value";
-    let sockets = known("sockets", counted(topology.sockets()), no_topology);
-    let cores = known("cores", counted(topology.cores()), no_topology);
+    let sockets = note_missing("sockets", nonzero_count(topology.sockets()), no_topology);
+    let cores = note_missing("cores", nonzero_count(topology.cores()), no_topology);
     let threads_per_core =
-        known("threadsPerCore", counted(topology.threads_per_core()), no_topology);
-    let threads = known(
+        note_missing("threadsPerCore", nonzero_count(topology.threads_per_core()), no_topology);
+    let threads = note_missing(
         "threads",
-        some_cpus.then(|| count(topology.online.len())),
+        has_cpus.then(|| saturating_u32(topology.online.len())),
         "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU",
     );
 
     let core_kinds = core_kinds(root, topology);
     Cpu {
-        vendor: text(notes, "vendor", info.vendor.clone(), "/proc/cpuinfo has no vendor_id"),
-        model: text(notes, "model", info.model.clone(), "/proc/cpuinfo has no model name"),
+        vendor: text_or_unknown(
+            notes,
+            "vendor",
+            info.vendor.clone(),
+            "/proc/cpuinfo has no vendor_id",
+        ),
+        model: text_or_unknown(
+            notes,
+            "model",
+            info.model.clone(),
+            "/proc/cpuinfo has no model name",
+        ),
         sockets,
         cores,
         threads,
         threads_per_core,
-        online: set(notes, "online", some_cpus, &topology.online),
-        offline: set(notes, "offline", some_cpus, &topology.offline),
+        online: cpus_or_unknown(notes, "online", has_cpus, &topology.online),
+        offline: cpus_or_unknown(notes, "offline", has_cpus, &topology.offline),
         isolated: isolation::isolated_cpus(root, kernel, topology, notes),
         nohz_full: isolation::nohz_full(root, kernel, topology, notes),
-        microcode: text(
+        microcode: text_or_unknown(
             notes,
             "microcode",
             common_value(info.microcode.clone()),
             "/proc/cpuinfo has no microcode",
         ),
         governor: governor(root, topology, notes),
-        hybrid: some_cpus.then_some(!core_kinds.is_empty()),
+        hybrid: has_cpus.then_some(!core_kinds.is_empty()),
         core_kinds,
     }
 }
 
-fn text(notes: &mut Notes, name: &str, value: Option<String>, why: &str) -> Option<String> {
+fn text_or_unknown(
+    notes: &mut Notes,
+    name: &str,
+    value: Option<String>,
+    message: &str,
+) -> Option<String> {
     let value = value.filter(|text| !text.is_empty());
     if value.is_none() {
-        notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+        notes.add_unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, message);
     }
     value
 }
 
-fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<CpuSet> {
+fn cpus_or_unknown(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<CpuSet> {
     if !known {
-        let why = "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU";
-        notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+        let message = "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU";
+        notes.add_unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, message);
     }
     known.then(|| value.clone())
 }
@@ -86,7 +101,7 @@ fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<Cpu
 fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
     // The cpufreq policies are read first, because one file covers many CPUs. Old kernels have the folder `cpufreq`
     // only below each CPU.
-    let policies = root.numbered(&format!("{CPUS}/cpufreq"), "policy");
+    let policies = root.list_numbered(&format!("{CPUS}/cpufreq"), "policy");
     let files: Vec<String> = if policies.is_empty() {
         let file = |id| format!("{CPUS}/cpu{id}/cpufreq/scaling_governor");
         topology.online.iter().map(file).collect()
@@ -105,8 +120,8 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     }
     let found = common_value(governors);
     if found.is_none() {
-        let why = "no cpufreq driver: the firmware or the hypervisor sets the frequency";
-        notes.unknown("capabilities.cpu.governor", UnknownReason::NotFound, why);
+        let message = "no cpufreq driver: the firmware or the hypervisor sets the frequency";
+        notes.add_unknown("capabilities.cpu.governor", UnknownReason::NotFound, message);
     }
     found
 }
@@ -123,21 +138,21 @@ fn common_value(values: BTreeSet<String>) -> Option<String> {
 /// kernels and captures without PMU folders. Frequencies do not distinguish kinds: favoured cores of the same kind
 /// have other frequencies.
 fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
-    let pmu = |name: &str| {
-        let set = kernel_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
+    let pmu_cpus = |name: &str| {
+        let set = read_cpu_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
         Some(set.intersection(&topology.online)).filter(|set| !set.is_empty())
     };
-    let kinds = match (pmu("cpu_core"), pmu("cpu_atom")) {
-        (Some(fast), Some(frugal)) => vec![
+    let kinds = match (pmu_cpus("cpu_core"), pmu_cpus("cpu_atom")) {
+        (Some(fast), Some(efficient)) => vec![
             CoreKind { kind: CoreKindName::Performance, cpus: fast },
-            CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
+            CoreKind { kind: CoreKindName::Efficiency, cpus: efficient },
         ],
         _ => group_by_value(root, topology, "cpu_capacity")
             // Hybrid processors are not sold for servers with two sockets, so the cores of such a server are not
             // read.
             .or_else(|| {
-                let single = topology.sockets() < 2;
-                single.then(|| group_by_value(root, topology, "cache/index0/size")).flatten()
+                let single_socket = topology.sockets() < 2;
+                single_socket.then(|| group_by_value(root, topology, "cache/index0/size")).flatten()
             })
             .unwrap_or_default(),
     };
@@ -147,23 +162,23 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
 /// Groups the CPUs by the number in a file below each CPU's folder; the CPUs with the highest number are the fast
 /// kind. Returns `None` if the first CPU has no such file, so that only one file is read on an ordinary host.
 fn group_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
-    let measure = |id: u32| -> Option<u64> {
+    let read_value = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;
         text.trim_end_matches('K').parse().ok()
     };
-    measure(topology.online.first()?)?;
+    read_value(topology.online.first()?)?;
     let mut groups: BTreeMap<u64, CpuSet> = BTreeMap::new();
     for cores in topology.cores_of(&topology.online) {
-        if let Some(value) = cores.first().and_then(measure) {
+        if let Some(value) = cores.first().and_then(read_value) {
             let group = groups.entry(value).or_default();
             *group = group.union(cores);
         }
     }
     let (_, fast) = groups.pop_last()?;
-    let frugal = groups.into_values().fold(CpuSet::new(), |all, set| all.union(&set));
+    let efficient = groups.into_values().fold(CpuSet::new(), |all, set| all.union(&set));
     let mut kinds = vec![CoreKind { kind: CoreKindName::Performance, cpus: fast }];
-    if !frugal.is_empty() {
-        kinds.push(CoreKind { kind: CoreKindName::Efficiency, cpus: frugal });
+    if !efficient.is_empty() {
+        kinds.push(CoreKind { kind: CoreKindName::Efficiency, cpus: efficient });
     }
     Some(kinds)
 }

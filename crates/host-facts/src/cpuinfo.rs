@@ -50,8 +50,9 @@ impl CpuInfo {
     /// Returns true if the CPU's vendor makes x86 CPUs, so that the flags have their x86 names.
     #[must_use]
     pub fn is_x86(&self) -> bool {
-        let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
-        self.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
+        let x86_vendors =
+            ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
+        self.vendor.as_deref().is_some_and(|vendor| x86_vendors.contains(&vendor))
     }
 
     /// Reads `/proc/cpuinfo` line by line, because the file may have many megabytes.

@@ -24,37 +24,38 @@ const MAX_ENTRIES: usize = 256;
 /// Tests each path that exists. The result has no entry for a path that does not exist, because the host does not use
 /// it.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
-    let (there, missing): (Vec<&String>, Vec<&String>) =
+    let (existing, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
     // A default path that does not exist is not used on this host. A path of the user that does not exist is a
     // mistake, and is reported.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
-        let why = format!("{path}: does not exist");
-        notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
+        let message = format!("{path}: does not exist");
+        notes.add_unknown("capabilities.directIO", UnknownReason::NotFound, message);
     }
     // Only the sizes of the disks are read: the counters of transferred data are in another file of each disk.
     let sizes = DiskRefreshKind::nothing().with_storage();
-    let live = root.is_live() && !there.is_empty();
+    let live = root.is_live() && !existing.is_empty();
     let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
-    there
+    existing
         .into_iter()
         .enumerate()
         .map(|(index, path)| {
             let mount = mounts.containing(path);
             let size = mount.zip(disks.as_ref()).and_then(|(mount, disks)| {
-                let disk =
-                    disks.iter().find(|disk| disk.mount_point() == Path::new(&mount.point))?;
+                let disk = disks
+                    .iter()
+                    .find(|disk| disk.mount_point() == Path::new(&mount.mount_point))?;
                 Some(Bytes(disk.total_space()))
             });
-            let tested = if root.is_live() {
+            let result = if root.is_live() {
                 test_path(root, path)
             } else {
                 Err((UnknownReason::CapturedTree, "only a running kernel has it".to_owned()))
             };
-            let supported = tested.map_err(|(reason, why)| {
+            let supported = result.map_err(|(reason, message)| {
                 let field = format!("capabilities.directIO[{index}].supported");
-                notes.unknown(field, reason, format!("{path}: {why}"));
+                notes.add_unknown(field, reason, format!("{path}: {message}"));
             });
             DirectIo {
                 path: path.clone(),
@@ -71,20 +72,20 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
 fn test_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;
-    let direct = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let flags = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     for name in names.iter().take(MAX_ENTRIES) {
         let file = folder.join(name);
         if !file.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
             continue;
         }
-        match open(&file, OFlag::O_RDONLY | direct, Mode::empty()) {
+        match open(&file, OFlag::O_RDONLY | flags, Mode::empty()) {
             Ok(_) => return Ok(true),
             Err(Errno::EINVAL) => return Ok(false),
             Err(_) => {}
         }
     }
-    let unnamed = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_DIRECT | OFlag::O_CLOEXEC;
-    match open(&folder, unnamed, Mode::from_bits_truncate(0o600)) {
+    let tmpfile_flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_DIRECT | OFlag::O_CLOEXEC;
+    match open(&folder, tmpfile_flags, Mode::from_bits_truncate(0o600)) {
         Ok(_) => Ok(true),
         Err(Errno::EINVAL) => Ok(false),
         Err(errno @ (Errno::EACCES | Errno::EPERM)) => {

@@ -11,29 +11,31 @@ use crate::root::Root;
 #[must_use]
 pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
-    let physical = |name: &String| {
+    let is_local_disk = |name: &String| {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
         // Loop, RAM, device mapper and MD devices have no link `device`. A partition is a part of a disk.
-        let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
+        let has_device =
+            root.read_link(&file("device")).is_some() && !root.exists(&file("partition"));
         // The paths of a multipath NVMe drive are block devices of their own, which are marked as hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
         // Disks of iSCSI sessions, Fibre Channel ports and Ceph are on other machines.
-        let way = root.link(&format!("sys/class/block/{name}")).unwrap_or_default();
-        let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| way.contains(part));
+        let sysfs_path = root.read_link(&format!("sys/class/block/{name}")).unwrap_or_default();
+        let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| sysfs_path.contains(part));
         let remote = remote || name.starts_with("nvme") && !nvme::is_local(root, name);
-        own && !hidden
+        has_device
+            && !hidden
             && !remote
             && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
     };
     // A disk with several paths has the same world-wide id on each path, and is counted once.
     let mut seen = BTreeSet::new();
-    let mut first_path = |name: &String| {
+    let mut is_first_path = |name: &String| {
         let ids = ["wwid", "device/wwid"].map(|file| format!("sys/class/block/{name}/{file}"));
         let id = ids.iter().find_map(|file| root.read(file).ok()).filter(|id| !id.is_empty());
         id.is_none_or(|id| seen.insert(id))
     };
     let disks: Vec<String> =
-        names.into_iter().filter(physical).filter(|name| first_path(name)).collect();
+        names.into_iter().filter(is_local_disk).filter(|name| is_first_path(name)).collect();
     let size = |name: &String| root.parse::<u64>(&format!("sys/class/block/{name}/size")).ok();
     let sectors = disks.iter().filter_map(size).fold(0, u64::saturating_add);
     Some((disks, Bytes(sectors.saturating_mul(512))))

@@ -75,7 +75,7 @@ impl HostFacts {
     }
 
     /// Copies the facts about devices from `other`, an earlier observation that included devices.
-    pub fn adopt_devices(&mut self, other: &Self) {
+    pub fn copy_devices_from(&mut self, other: &Self) {
         self.copy_kvm_from(other);
         self.pci.clone_from(&other.pci);
         self.machine = other.machine.clone();
@@ -83,14 +83,14 @@ impl HostFacts {
         self.nvme.clone_from(&other.nvme);
         self.gpus.clone_from(&other.gpus);
         self.direct_io.clone_from(&other.direct_io);
-        let of_devices = ["machine", "iommu", "nvme", "sriov", "gpus", "directIO"];
-        let paths = of_devices.map(|name| format!("capabilities.{name}"));
+        let device_fields = ["machine", "iommu", "nvme", "sriov", "gpus", "directIO"];
+        let paths = device_fields.map(|name| format!("capabilities.{name}"));
         self.copy_unknown_from(other, &paths.each_ref().map(String::as_str));
     }
 
     fn copy_unknown_from(&mut self, other: &Self, paths: &[&str]) {
-        let below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
-        self.notes.unknown.extend(other.notes.unknown.iter().filter(below).cloned());
+        let is_below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
+        self.notes.unknown.extend(other.notes.unknown.iter().filter(is_below).cloned());
         self.notes.sort_and_dedup();
     }
 

@@ -17,7 +17,7 @@ use crate::setting::{KsmSetting, Unit, Value};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
     /// Bytes of memory that are free or reclaimable, by zone.
-    pub room: BTreeMap<u32, Bytes>,
+    pub available_by_zone: BTreeMap<u32, Bytes>,
     /// Bytes of available memory of the whole host (`MemAvailable`).
     pub available: Option<Bytes>,
     /// Settings of KSM; empty if the kernel has no KSM.
@@ -27,11 +27,11 @@ pub struct HostSettings {
     /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
     /// CPUs that handle interrupts that are requested later.
-    pub default_irq: Option<CpuSet>,
+    pub default_irq_affinity: Option<CpuSet>,
     /// CPUs that run unbound workqueues.
-    pub workqueues: Option<CpuSet>,
+    pub workqueue_cpus: Option<CpuSet>,
     /// CPUs on which systemd lets the processes of each unit run; an empty set means all CPUs.
-    pub units: BTreeMap<Unit, CpuSet>,
+    pub unit_cpus: BTreeMap<Unit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
 }
@@ -41,7 +41,7 @@ pub const KSM: &str = "sys/kernel/mm/ksm";
 /// File with the mode of transparent huge pages; its text is for example `always [madvise] never`.
 pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// File with the default affinity of interrupts, as a CPU mask.
-pub const DEFAULT_IRQ: &str = "proc/irq/default_smp_affinity";
+pub const DEFAULT_IRQ_AFFINITY: &str = "proc/irq/default_smp_affinity";
 /// File with the CPUs of unbound workqueues, as a CPU mask.
 pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
@@ -50,7 +50,7 @@ pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
     HostSettings {
-        room: facts
+        available_by_zone: facts
             .zones
             .iter()
             .filter_map(|zone| available_memory(root, zone.id, available))
@@ -58,13 +58,13 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
         available,
         ksm: KsmSetting::ALL
             .into_iter()
-            .filter_map(|setting| Some((setting, ksm(root, setting)?)))
+            .filter_map(|setting| Some((setting, read_ksm_setting(root, setting)?)))
             .collect(),
         transparent_hugepages: read_selected_word(root, TRANSPARENT_HUGEPAGES),
         irqs: irqs::requested(root),
-        default_irq: mask(root, DEFAULT_IRQ),
-        workqueues: mask(root, WORKQUEUES),
-        units: units::observe(root, services),
+        default_irq_affinity: read_mask(root, DEFAULT_IRQ_AFFINITY),
+        workqueue_cpus: read_mask(root, WORKQUEUES),
+        unit_cpus: units::observe(root, services),
         pods: pods::observe(root, &facts.processes, &facts.kubelet),
     }
 }
@@ -77,13 +77,13 @@ fn available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<
     };
     let free = info.bytes("MemFree")?;
     let reclaimable = ["Active(file)", "Inactive(file)", "SReclaimable"];
-    let more: u64 =
+    let reclaimable_bytes: u64 =
         reclaimable.iter().filter_map(|name| info.bytes(name)).map(|bytes| bytes.0).sum();
-    Some((zone, Bytes(free.0.saturating_add(more))))
+    Some((zone, Bytes(free.0.saturating_add(reclaimable_bytes))))
 }
 
 /// Reads a file of KSM; returns `None` if the kernel does not have the file or if its value is invalid.
-pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
+pub fn read_ksm_setting(root: &Root, setting: KsmSetting) -> Option<Value> {
     let path = format!("{KSM}/{}", setting.file());
     match setting {
         KsmSetting::AdvisorMode => read_selected_word(root, &path).map(Value::Word),
@@ -97,6 +97,6 @@ pub fn read_selected_word(root: &Root, path: &str) -> Option<String> {
 }
 
 /// Reads a file that contains a CPU mask.
-pub fn mask(root: &Root, path: &str) -> Option<CpuSet> {
+pub fn read_mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
 }

@@ -24,7 +24,8 @@ pub fn pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> 
 
 fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<HugepagePool> {
     let size = page_size(name)?;
-    let mut number = |file: &str| notes.optional(root.parse::<u64>(&format!("{folder}/{file}")));
+    let mut number =
+        |file: &str| notes.value_or_warning(root.parse::<u64>(&format!("{folder}/{file}")));
     Some(HugepagePool {
         size,
         total: number("nr_hugepages")?,

@@ -18,7 +18,7 @@ pub struct Identity {
     /// UUID of the machine from its firmware (`product_uuid`); only root can read it.
     pub product_uuid: Option<String>,
     /// Entries of the ARP table (`/proc/net/arp`) whose hardware address is that of a link of this host.
-    pub neighbours_with_our_address: Vec<Neighbour>,
+    pub neighbours_with_host_mac: Vec<Neighbour>,
 }
 
 /// An entry of the ARP table.
@@ -39,14 +39,14 @@ pub struct Neighbour {
 pub fn observe(root: &Root, links: &Links) -> Identity {
     let mut macs: Vec<&str> = links.all.iter().filter_map(|link| link.mac.as_deref()).collect();
     macs.sort_unstable();
-    let only_once: BTreeSet<&str> = macs
+    let unique_macs: BTreeSet<&str> = macs
         .chunk_by(|a, b| a == b)
         .filter(|same| same.len() == 1)
         .flatten()
         .copied()
         .filter(|mac| *mac != "00:00:00:00:00:00")
         .collect();
-    let own = |address: &str| {
+    let is_own_address = |address: &str| {
         let all = links.all.iter().flat_map(|link| &link.addresses);
         all.filter_map(|own| own.split('/').next()).any(|own| own == address)
     };
@@ -57,8 +57,8 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
         dbus_machine_id: root.read("var/lib/dbus/machine-id").ok(),
         journals: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
         product_uuid: root.read("sys/class/dmi/id/product_uuid").ok(),
-        neighbours_with_our_address: neighbours(&table)
-            .filter(|n| only_once.contains(n.mac.as_str()) && !own(&n.address))
+        neighbours_with_host_mac: parse_arp_table(&table)
+            .filter(|n| unique_macs.contains(n.mac.as_str()) && !is_own_address(&n.address))
             .collect(),
     }
 }
@@ -71,7 +71,7 @@ pub fn is_machine_id(text: &str) -> bool {
 
 /// Parses the complete entries of the ARP table, which has the columns `IP address  HW type  Flags  HW address  Mask
 /// Device`.
-pub fn neighbours(table: &str) -> impl Iterator<Item = Neighbour> {
+pub fn parse_arp_table(table: &str) -> impl Iterator<Item = Neighbour> {
     table.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [address, _, _, mac, _, link] = words.as_slice() else { return None };
@@ -91,7 +91,7 @@ mod tests {
     fn only_whole_entries_are_neighbours() {
         let table = "IP address HW type Flags HW address Mask Device\n\
             10.0.0.1 0x1 0x2 AC:1F:6B:8A:5F:C8 * eth0\n10.0.0.2 0x1 0x0 00:00:00:00:00:00 * eth0\nx\n";
-        let found: Vec<Neighbour> = neighbours(table).collect();
+        let found: Vec<Neighbour> = parse_arp_table(table).collect();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].mac, "ac:1f:6b:8a:5f:c8");
     }

@@ -2,7 +2,7 @@
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 
-use super::kernel_files::count;
+use super::kernel_files::saturating_u32;
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -12,24 +12,28 @@ const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 /// Reads `/sys/kernel/iommu_groups` and the names of the ACPI tables.
 pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     let groups = match root.list("sys/kernel/iommu_groups") {
-        Ok(groups) => Some(count(groups.len())),
+        Ok(groups) => Some(saturating_u32(groups.len())),
         // Every kernel with CONFIG_IOMMU_API has the folder, which is empty without an IOMMU. A kernel without the
         // folder has no groups.
         Err(_) if root.is_live() => Some(0),
         Err(error) => {
-            notes.unknown("capabilities.iommu.enabled", UnknownReason::NotFound, error.to_string());
+            notes.add_unknown(
+                "capabilities.iommu.enabled",
+                UnknownReason::NotFound,
+                error.to_string(),
+            );
             None
         }
     };
     // A machine may have no ACPI. The agent's container sees the ACPI tables only if they are mounted.
     if !root.exists("sys/firmware/acpi/tables") {
-        let why = "there is no /sys/firmware/acpi/tables here";
-        notes.unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, why);
+        let message = "there is no /sys/firmware/acpi/tables here";
+        notes.add_unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, message);
     }
-    let table = |name: &&&str| root.exists(&format!("sys/firmware/acpi/tables/{name}"));
+    let table_exists = |name: &&&str| root.exists(&format!("sys/firmware/acpi/tables/{name}"));
     Iommu {
         enabled: groups.map(|groups| groups > 0),
         groups,
-        firmware_table: TABLES.iter().find(table).map(|name| (*name).to_owned()),
+        firmware_table: TABLES.iter().find(table_exists).map(|name| (*name).to_owned()),
     }
 }

@@ -3,7 +3,7 @@
 
 use berth_api::CpuSet;
 
-use super::kernel_files::kernel_list;
+use super::kernel_files::read_cpu_list;
 use crate::root::Root;
 
 /// One interrupt line.
@@ -14,9 +14,9 @@ pub struct Irq {
     /// CPUs that may handle the interrupt (`smp_affinity_list`).
     pub affinity: CpuSet,
     /// CPUs that actually handle the interrupt (`effective_affinity_list`), if the kernel has the file.
-    pub effective: Option<CpuSet>,
+    pub effective_affinity: Option<CpuSet>,
     /// Names that drivers gave the interrupt when they requested it; empty if no driver has requested it.
-    pub users: String,
+    pub drivers: String,
 }
 
 /// Reads all interrupts whose affinity can be read.
@@ -25,26 +25,26 @@ pub fn observe(root: &Root) -> Vec<Irq> {
         let file = |name: &str| format!("proc/irq/{folder}/{name}");
         Some(Irq {
             number,
-            affinity: kernel_list(root, &file("smp_affinity_list")).ok()?,
-            effective: kernel_list(root, &file("effective_affinity_list")).ok(),
-            users: driver_names(root, number),
+            affinity: read_cpu_list(root, &file("smp_affinity_list")).ok()?,
+            effective_affinity: read_cpu_list(root, &file("effective_affinity_list")).ok(),
+            drivers: driver_names(root, number),
         })
     };
-    root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+    root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
 /// Reads the interrupts that a driver has requested, without their effective affinity. Plans are made often, so they
 /// read only the files that they need.
 pub fn requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
-        let users = driver_names(root, number);
-        if users.is_empty() {
+        let drivers = driver_names(root, number);
+        if drivers.is_empty() {
             return None;
         }
-        let affinity = kernel_list(root, &format!("proc/irq/{folder}/smp_affinity_list")).ok()?;
-        Some(Irq { number, affinity, effective: None, users })
+        let affinity = read_cpu_list(root, &format!("proc/irq/{folder}/smp_affinity_list")).ok()?;
+        Some(Irq { number, affinity, effective_affinity: None, drivers })
     };
-    root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+    root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
 /// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures
@@ -53,7 +53,7 @@ pub fn driver_names(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");
         let names = root.list(&folder).unwrap_or_default();
-        let handler = |name: &String| root.list(&format!("{folder}/{name}")).is_ok();
-        names.into_iter().filter(handler).collect::<Vec<_>>().join(",")
+        let is_handler = |name: &String| root.list(&format!("{folder}/{name}")).is_ok();
+        names.into_iter().filter(is_handler).collect::<Vec<_>>().join(",")
     })
 }

@@ -7,7 +7,7 @@ use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
 
 use super::kernel::Kernel;
-use super::kernel_files::kernel_list;
+use super::kernel_files::read_cpu_list;
 use super::topology::Topology;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
@@ -21,9 +21,9 @@ pub fn isolated_cpus(
     topology: &Topology,
     notes: &mut Notes,
 ) -> Option<CpuSet> {
-    let given = isolcpus(kernel.parameter("isolcpus"), last_cpu(topology));
-    let file = kernel_list(root, &format!("{CPUS}/isolated"));
-    file_or_command_line("isolated", file, given, kernel, topology, notes)
+    let from_command_line = isolcpus(kernel.parameter("isolcpus"), last_cpu(topology));
+    let file = read_cpu_list(root, &format!("{CPUS}/isolated"));
+    file_or_command_line("isolated", file, from_command_line, kernel, topology, notes)
 }
 
 /// Returns the CPUs without a periodic tick. A running kernel that was built without `CONFIG_NO_HZ_FULL` lacks the
@@ -34,20 +34,20 @@ pub fn nohz_full(
     topology: &Topology,
     notes: &mut Notes,
 ) -> Option<CpuSet> {
-    let file = kernel_list(root, &format!("{CPUS}/nohz_full"));
+    let file = read_cpu_list(root, &format!("{CPUS}/nohz_full"));
     if root.is_live() && file.as_ref().is_err_and(ReadError::is_not_found) {
         return Some(CpuSet::new());
     }
-    let given = kernel.parameter("nohz_full").last();
-    let given =
-        given.map_or_else(|| Some(CpuSet::new()), |l| parse_boot_cpu_list(l, last_cpu(topology)));
-    file_or_command_line("nohzFull", file, given, kernel, topology, notes)
+    let value = kernel.parameter("nohz_full").last();
+    let from_command_line =
+        value.map_or_else(|| Some(CpuSet::new()), |l| parse_boot_cpu_list(l, last_cpu(topology)));
+    file_or_command_line("nohzFull", file, from_command_line, kernel, topology, notes)
 }
 
 fn file_or_command_line(
     field: &str,
     file: Result<CpuSet, ReadError>,
-    given: Option<CpuSet>,
+    from_command_line: Option<CpuSet>,
     kernel: &Kernel,
     topology: &Topology,
     notes: &mut Notes,
@@ -55,31 +55,31 @@ fn file_or_command_line(
     let path = format!("capabilities.cpu.{field}");
     match file {
         Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
-            if given.is_none() {
-                let why = "the list on the kernel command line is not a CPU list";
-                notes.unknown(path, UnknownReason::Malformed, why);
+            if from_command_line.is_none() {
+                let message = "the list on the kernel command line is not a CPU list";
+                notes.add_unknown(path, UnknownReason::Malformed, message);
             }
-            given.map(|cpus| cpus.intersection(&topology.online))
+            from_command_line.map(|cpus| cpus.intersection(&topology.online))
         }
-        read => notes.fact(&path, read),
+        read => notes.value_or_unknown(&path, read),
     }
 }
 
 /// Parses values of the form `isolcpus=[flag,...]<cpu list>`. Without a flag, or with the flag `domain`, the CPUs are
 /// isolated from the scheduler. The flags `managed_irq` and `nohz` alone do not isolate them (kernel-parameters.txt).
 fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
-    let isolated = |value: &str| {
+    let parse_value = |value: &str| {
         let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
         let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
         let list: Vec<&str> = value.split(',').skip(flags.len()).collect();
-        let from_scheduler = flags.is_empty() || flags.contains(&"domain");
-        if from_scheduler {
+        let isolates_from_scheduler = flags.is_empty() || flags.contains(&"domain");
+        if isolates_from_scheduler {
             parse_boot_cpu_list(&list.join(","), last)
         } else {
             Some(CpuSet::new())
         }
     };
-    values.map(isolated).last().unwrap_or_else(|| Some(CpuSet::new()))
+    values.map(parse_value).last().unwrap_or_else(|| Some(CpuSet::new()))
 }
 
 /// Parses a CPU list of the kernel command line. In such a list, `N` is the last CPU, and `all` means all CPUs.

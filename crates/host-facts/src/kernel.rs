@@ -24,8 +24,8 @@ impl Kernel {
 
 /// Reads `/proc/cmdline` and `/sys/module`.
 pub fn observe(root: &Root, notes: &mut Notes) -> Kernel {
-    let cmdline = notes.optional(root.read("proc/cmdline")).unwrap_or_default();
-    let modules = notes.optional(root.list("sys/module")).unwrap_or_default();
+    let cmdline = notes.value_or_warning(root.read("proc/cmdline")).unwrap_or_default();
+    let modules = notes.value_or_warning(root.list("sys/module")).unwrap_or_default();
     Kernel {
         cmdline: cmdline.split_whitespace().map(str::to_owned).collect(),
         modules: modules.into_iter().collect(),

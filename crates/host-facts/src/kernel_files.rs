@@ -15,14 +15,14 @@ pub fn boot_id(root: &Root) -> Option<String> {
 ///
 /// # Errors
 /// Returns the errors of [`Root::read`], and an error if the text is not a CPU list.
-pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
+pub fn read_cpu_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     let text = root.read(path)?;
     if text == "(null)" {
         return Ok(CpuSet::new());
     }
-    text.parse().map_err(|wrong: berth_api::ParseCpuSetError| ReadError {
+    text.parse().map_err(|error: berth_api::ParseCpuSetError| ReadError {
         path: path.to_owned(),
-        problem: ReadProblem::Malformed(wrong.to_string()),
+        problem: ReadProblem::Malformed(error.to_string()),
     })
 }
 
@@ -38,6 +38,6 @@ pub fn read_bool(root: &Root, path: &str) -> Option<bool> {
 
 /// Converts a count to the 32 bits of the API's fields; a larger count becomes the maximum.
 #[must_use]
-pub fn count(n: usize) -> u32 {
+pub fn saturating_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -52,7 +52,7 @@ pub fn observe(
     let run = match root.parse::<u32>(&format!("{KSM}/run")) {
         Ok(run) => run,
         Err(error) => {
-            notes.fact::<()>("capabilities.memory.ksm", Err(error));
+            notes.value_or_unknown::<()>("capabilities.memory.ksm", Err(error));
             return (KsmFacts::default(), None);
         }
     };
@@ -71,10 +71,11 @@ pub fn observe(
         general_profit: root.parse(&format!("{KSM}/general_profit")).ok(),
         candidates,
     };
-    let owner = owner(run, &facts.candidates, processes.known);
+    let owner = owner(run, &facts.candidates, processes.visible);
     if owner.is_none() {
-        let why = "the host's processes are not visible here, so ksmtuned or virt-handler may run";
-        notes.unknown("capabilities.memory.ksm.owner", UnknownReason::NotFound, why);
+        let message =
+            "the host's processes are not visible here, so ksmtuned or virt-handler may run";
+        notes.add_unknown("capabilities.memory.ksm.owner", UnknownReason::NotFound, message);
     }
     let status = Ksm {
         running: Some(run == 1),
@@ -92,20 +93,20 @@ fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
         Some("none") => Some(KsmAdvisor::None),
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
-            let why =
+            let message =
                 format!("/{KSM}/advisor_mode: `{}` selects no known mode", text.escape_debug());
-            notes.unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, why);
+            notes.add_unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, message);
             None
         }
     }
 }
 
 fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
-    let here = |owner: KsmOwner, yes: bool| yes.then_some(owner);
+    let if_present = |owner: KsmOwner, yes: bool| yes.then_some(owner);
     [
-        here(KsmOwner::Berth, managed),
-        here(KsmOwner::KubeVirt, processes.named("virt-handler").is_some()),
-        here(KsmOwner::Ksmtuned, processes.named("ksmtuned").is_some()),
+        if_present(KsmOwner::Berth, managed),
+        if_present(KsmOwner::KubeVirt, processes.by_name("virt-handler").is_some()),
+        if_present(KsmOwner::Ksmtuned, processes.by_name("ksmtuned").is_some()),
     ]
     .into_iter()
     .flatten()
@@ -115,17 +116,17 @@ fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
 /// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes
 /// KSM only if its configuration requires this, and otherwise leaves KSM off. Therefore virt-handler is assumed to be
 /// the owner if KSM runs and there is no other owner.
-fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<KsmOwner> {
-    let among = |owner| candidates.contains(&owner);
-    if among(KsmOwner::Ksmtuned) {
+fn owner(run: u32, candidates: &[KsmOwner], processes_visible: bool) -> Option<KsmOwner> {
+    let is_candidate = |owner| candidates.contains(&owner);
+    if is_candidate(KsmOwner::Ksmtuned) {
         Some(KsmOwner::Ksmtuned)
-    } else if among(KsmOwner::Berth) {
+    } else if is_candidate(KsmOwner::Berth) {
         Some(KsmOwner::Berth)
-    } else if !processes_known {
+    } else if !processes_visible {
         None
     } else if run == 0 {
         Some(KsmOwner::Nobody)
-    } else if among(KsmOwner::KubeVirt) {
+    } else if is_candidate(KsmOwner::KubeVirt) {
         Some(KsmOwner::KubeVirt)
     } else {
         Some(KsmOwner::Unknown)

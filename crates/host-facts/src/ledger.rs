@@ -14,9 +14,9 @@ use crate::root::{ReadError, ReadProblem, Root};
 use crate::setting::{ParseSettingError, Setting, Value};
 
 /// Path of the ledger's file.
-pub const FILE: &str = "var/lib/berth/found.json";
+pub const LEDGER_FILE: &str = "var/lib/berth/found.json";
 /// Path of the record about the kubelet that was observed last. `revert` removes the file.
-pub const KUBELET: &str = "var/lib/berth/kubelet.json";
+pub const KUBELET_RECORD_FILE: &str = "var/lib/berth/kubelet.json";
 /// The original values, and other facts that Berth must store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -25,11 +25,11 @@ pub struct Ledger {
     /// Paths of files that Berth has created and that remain after a reboot.
     pub files: BTreeSet<String>,
     /// Interrupts that the kernel refused to move in this boot: the driver, by interrupt number.
-    pub unmovable: BTreeMap<u32, String>,
+    pub unmovable_irqs: BTreeMap<u32, String>,
     /// Time of the last change of huge pages, in hundredths of a second after the boot.
     pub hugepages_changed: Option<u64>,
     /// Uplinks that were down before Berth set them to up.
-    pub raised: BTreeSet<LinkName>,
+    pub uplinks_set_up: BTreeSet<LinkName>,
     /// Host networks that Berth has created in this boot, by name.
     pub networks: BTreeMap<String, NetworkRecord>,
     /// The nf_tables table that Berth has created in this boot.
@@ -42,9 +42,9 @@ pub struct Ledger {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Value of the setting before Berth changed it.
-    pub found: Value,
+    pub original: Value,
     /// Value that Berth has set and then read from the host. If the host later has another value, this is drift.
-    pub set: Option<Value>,
+    pub applied: Option<Value>,
 }
 
 /// State of a host network after Berth's last change. A later difference is drift.
@@ -109,7 +109,7 @@ struct TextEntry {
     set: Option<String>,
 }
 
-const VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 
 /// Error of parsing a rollback ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,13 +137,13 @@ impl Ledger {
     /// Returns an error if the file exists but cannot be read. In this case, nothing may be changed, because original
     /// values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
-        let text = match root.read_large(FILE) {
+        let text = match root.read_large(LEDGER_FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
             read => read?,
         };
-        Self::parse(&text, boot_id).map_err(|why| ReadError {
-            path: FILE.to_owned(),
-            problem: ReadProblem::Malformed(why.to_string()),
+        Self::parse(&text, boot_id).map_err(|error| ReadError {
+            path: LEDGER_FILE.to_owned(),
+            problem: ReadProblem::Malformed(error.to_string()),
         })
     }
 
@@ -154,16 +154,16 @@ impl Ledger {
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
         let document: Document =
             serde_json::from_str(text).map_err(|error| LedgerError::Syntax(error.to_string()))?;
-        if document.version > VERSION {
+        if document.version > FORMAT_VERSION {
             return Err(LedgerError::LaterVersion(document.version));
         }
         let mut ledger = Self { files: document.files, ..Self::default() };
         if boot_id != Some(document.boot_id.as_str()) {
             return Ok(ledger);
         }
-        ledger.unmovable = document.unmovable_interrupts;
+        ledger.unmovable_irqs = document.unmovable_interrupts;
         ledger.hugepages_changed = document.hugepages_changed;
-        ledger.raised = document.raised_uplinks;
+        ledger.uplinks_set_up = document.raised_uplinks;
         ledger.networks = document.networks;
         ledger.filter = document.filter;
         for (name, entry) in document.entries {
@@ -172,12 +172,12 @@ impl Ledger {
                 continue;
             };
             let value = |text: &String| {
-                let wrong = |problem| LedgerError::Value { entry: name.clone(), problem };
-                setting.value(text).map_err(wrong)
+                let invalid_value = |problem| LedgerError::Value { entry: name.clone(), problem };
+                setting.parse_value(text).map_err(invalid_value)
             };
-            let found = value(&entry.found)?;
-            let set = entry.set.as_ref().map(value).transpose()?;
-            ledger.entries.insert(setting, Entry { found, set });
+            let original = value(&entry.found)?;
+            let applied = entry.set.as_ref().map(value).transpose()?;
+            ledger.entries.insert(setting, Entry { original, applied });
         }
         Ok(ledger)
     }
@@ -186,19 +186,19 @@ impl Ledger {
     #[must_use]
     pub fn render(&self, boot_id: &str) -> String {
         let text = |(setting, entry): (&Setting, &Entry)| {
-            let set = entry.set.as_ref().map(Value::to_string);
-            (setting.to_string(), TextEntry { found: entry.found.to_string(), set })
+            let set = entry.applied.as_ref().map(Value::to_string);
+            (setting.to_string(), TextEntry { found: entry.original.to_string(), set })
         };
         let mut entries = self.unknown.clone();
         entries.extend(self.entries.iter().map(text));
         let document = Document {
-            version: VERSION,
+            version: FORMAT_VERSION,
             boot_id: boot_id.to_owned(),
             entries,
             files: self.files.clone(),
-            unmovable_interrupts: self.unmovable.clone(),
+            unmovable_interrupts: self.unmovable_irqs.clone(),
             hugepages_changed: self.hugepages_changed,
-            raised_uplinks: self.raised.clone(),
+            raised_uplinks: self.uplinks_set_up.clone(),
             networks: self.networks.clone(),
             filter: self.filter.clone(),
         };
@@ -207,13 +207,13 @@ impl Ledger {
 
     /// Records the original value of a setting, unless the ledger already has one.
     pub fn record_original_value(&mut self, setting: Setting, value: Value) {
-        self.entries.entry(setting).or_insert(Entry { found: value, set: None });
+        self.entries.entry(setting).or_insert(Entry { original: value, applied: None });
     }
 
-    /// Returns true if Berth has changed a setting for which `kind` returns true.
+    /// Returns true if Berth has changed a setting for which `predicate` returns true.
     #[must_use]
-    pub fn has(&self, kind: impl Fn(&Setting) -> bool) -> bool {
-        self.entries.keys().any(kind)
+    pub fn has_entry(&self, predicate: impl Fn(&Setting) -> bool) -> bool {
+        self.entries.keys().any(predicate)
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.record_original_value(RUN, Value::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
-        ledger.unmovable.insert(24, "nvme0q1".to_owned());
+        ledger.unmovable_irqs.insert(24, "nvme0q1".to_owned());
         ledger.hugepages_changed = Some(7);
         let uplinks = ["eth1".parse().unwrap()].into();
         ledger.filter = Some(FilterRecord { version: 1, uplinks });
@@ -256,7 +256,7 @@ mod tests {
     fn the_first_original_value_is_kept() {
         let mut ledger = ledger();
         ledger.record_original_value(RUN, Value::Number(1));
-        assert_eq!(ledger.entries[&RUN].found, Value::Number(0));
+        assert_eq!(ledger.entries[&RUN].original, Value::Number(0));
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn garbage_is_named() {
-        for (text, why) in [
+        for (text, expected) in [
             ("", "not a rollback ledger"),
             ("{\"version\":9,\"bootID\":\"b\"}", "later version"),
             (
@@ -278,7 +278,7 @@ mod tests {
             ),
         ] {
             let error = Ledger::parse(text, Some("b")).unwrap_err();
-            assert!(error.to_string().contains(why), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 

@@ -11,7 +11,7 @@ const DMI: &str = "sys/class/dmi/id";
 
 /// Reads DMI data, the kernel release and os-release.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
-    let dmi = |name: &str| {
+    let read_dmi = |name: &str| {
         root.read(&format!("{DMI}/{name}")).and_then(|text| {
             let problem = ReadProblem::Malformed("empty".to_owned());
             let empty = || crate::root::ReadError { path: format!("{DMI}/{name}"), problem };
@@ -19,22 +19,28 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
         })
     };
     // Arm and Power boards have a device tree instead of DMI.
-    let product =
-        dmi("product_name").or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
-    let vendor = dmi("sys_vendor").ok();
+    let product = read_dmi("product_name")
+        .or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
+    let vendor = read_dmi("sys_vendor").ok();
     if vendor.is_none() {
-        let why = "/sys/class/dmi/id/sys_vendor: not there or empty";
-        notes.unknown("capabilities.machine.vendor", UnknownReason::NotFound, why);
+        let message = "/sys/class/dmi/id/sys_vendor: not there or empty";
+        notes.add_unknown("capabilities.machine.vendor", UnknownReason::NotFound, message);
     }
     let product = match product {
         Ok(product) => Some(product),
         Err(error) => {
-            notes.unknown("capabilities.machine.product", error.reason(), error.to_string());
+            notes.add_unknown("capabilities.machine.product", error.reason(), error.to_string());
             None
         }
     };
     let hypervisor = hypervisor(root, cpuinfo, vendor.as_deref(), product.as_deref(), notes);
-    Machine { kernel: kernel(root, notes), os: os(root, notes), vendor, product, hypervisor }
+    Machine {
+        kernel: kernel_release(root, notes),
+        os: os_name(root, notes),
+        vendor,
+        product,
+        hypervisor,
+    }
 }
 
 /// Reads the host name and converts it to lower case, as the kubelet does.
@@ -48,17 +54,17 @@ pub fn host_name(root: &Root) -> Option<String> {
 /// Returns true if the text is a valid name of a Kubernetes object: a DNS subdomain (RFC 1123).
 #[must_use]
 pub fn is_object_name(name: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let label = |label: &str| {
+    let is_label_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_label = |label: &str| {
         !label.is_empty()
-            && label.bytes().all(inner)
+            && label.bytes().all(is_label_byte)
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    (1..=253).contains(&name.len()) && name.split('.').all(label)
+    (1..=253).contains(&name.len()) && name.split('.').all(is_label)
 }
 
-fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
+fn kernel_release(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
     // The release is the third word of `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
     let from_version = || {
@@ -67,32 +73,32 @@ fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
     };
     let release = release.or_else(from_version).map(|release| one_line(&release));
     if release.is_none() {
-        let why = "neither /proc/sys/kernel/osrelease nor /proc/version is there";
-        notes.unknown("capabilities.machine.kernel", UnknownReason::NotFound, why);
+        let message = "neither /proc/sys/kernel/osrelease nor /proc/version is there";
+        notes.add_unknown("capabilities.machine.kernel", UnknownReason::NotFound, message);
     }
     release
 }
 
-fn os(root: &Root, notes: &mut Notes) -> Option<String> {
+fn os_name(root: &Root, notes: &mut Notes) -> Option<String> {
     let files = ["etc/os-release", "usr/lib/os-release"];
     let name = files
         .iter()
         .find_map(|path| root.read(path).ok())
-        .and_then(|text| field(&text, "PRETTY_NAME"))
+        .and_then(|text| os_release_field(&text, "PRETTY_NAME"))
         .map(|name| one_line(&name));
     if name.is_none() {
-        let why = "neither /etc/os-release nor /usr/lib/os-release has PRETTY_NAME";
-        notes.unknown("capabilities.machine.os", UnknownReason::NotFound, why);
+        let message = "neither /etc/os-release nor /usr/lib/os-release has PRETTY_NAME";
+        notes.add_unknown("capabilities.machine.os", UnknownReason::NotFound, message);
     }
     name
 }
 
 /// Returns a value from the text of a file with shell assignments, such as os-release(5).
 #[must_use]
-pub fn field(text: &str, name: &str) -> Option<String> {
+pub fn os_release_field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
-    let quoted = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
-    let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+    let strip_quotes = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
+    let value = strip_quotes('"').or_else(|| strip_quotes('\'')).unwrap_or(value);
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
@@ -111,10 +117,10 @@ fn hypervisor(
     let by_dmi = hypervisor_from_dmi(vendor.unwrap_or_default(), product.unwrap_or_default());
     let by_xen =
         root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
-    let named = by_cpuid.or(by_dmi).or(by_xen);
-    let x86 = cpuinfo.is_x86() && cpuinfo.has_flags;
-    if named.is_some() {
-        return named;
+    let detected = by_cpuid.or(by_dmi).or(by_xen);
+    let has_x86_flags = cpuinfo.is_x86() && cpuinfo.has_flags;
+    if detected.is_some() {
+        return detected;
     }
     let is_virtual_by_smbios = is_virtual_by_smbios(root);
     if cpuinfo.has("hypervisor")
@@ -122,11 +128,11 @@ fn hypervisor(
         || root.exists("proc/device-tree/hypervisor")
     {
         Some(Hypervisor::Other)
-    } else if x86 || is_virtual_by_smbios == Some(false) {
+    } else if has_x86_flags || is_virtual_by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
-        let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree has it";
-        notes.unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, why);
+        let message = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree has it";
+        notes.add_unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, message);
         None
     }
 }
@@ -134,30 +140,36 @@ fn hypervisor(
 /// Returns the firmware's flag for VMs: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root can read
 /// it.
 fn is_virtual_by_smbios(root: &Root) -> Option<bool> {
-    let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
+    let table = root.read_bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
 /// Returns the hypervisor whose VMs have these DMI strings (as in systemd-detect-virt).
 fn hypervisor_from_dmi(vendor: &str, product: &str) -> Option<Hypervisor> {
-    let has = |text: &str, part: &str| text.contains(part);
+    let contains = |text: &str, part: &str| text.contains(part);
     match () {
-        () if has(vendor, "VMware") => Some(Hypervisor::VMware),
-        () if has(vendor, "innotek") || has(product, "VirtualBox") => Some(Hypervisor::VirtualBox),
-        () if has(vendor, "Microsoft") && has(product, "Virtual Machine") => {
+        () if contains(vendor, "VMware") => Some(Hypervisor::VMware),
+        () if contains(vendor, "innotek") || contains(product, "VirtualBox") => {
+            Some(Hypervisor::VirtualBox)
+        }
+        () if contains(vendor, "Microsoft") && contains(product, "Virtual Machine") => {
             Some(Hypervisor::HyperV)
         }
-        () if has(vendor, "Xen") => Some(Hypervisor::Xen),
-        () if has(product, "KVM") || has(vendor, "Amazon EC2") && !has(product, "metal") => {
+        () if contains(vendor, "Xen") => Some(Hypervisor::Xen),
+        () if contains(product, "KVM")
+            || contains(vendor, "Amazon EC2") && !contains(product, "metal") =>
+        {
             Some(Hypervisor::Kvm)
         }
-        () if has(product, "OpenStack") || has(product, "Google Compute Engine") => {
+        () if contains(product, "OpenStack") || contains(product, "Google Compute Engine") => {
             Some(Hypervisor::Kvm)
         }
-        () if has(vendor, "DigitalOcean") || has(vendor, "Hetzner") && has(product, "vServer") => {
+        () if contains(vendor, "DigitalOcean")
+            || contains(vendor, "Hetzner") && contains(product, "vServer") =>
+        {
             Some(Hypervisor::Kvm)
         }
-        () if has(vendor, "QEMU") => Some(Hypervisor::Qemu),
+        () if contains(vendor, "QEMU") => Some(Hypervisor::Qemu),
         () => None,
     }
 }
@@ -169,10 +181,10 @@ mod tests {
     #[test]
     fn os_release_values_may_be_quoted() {
         let text = "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION='1 2'\nEMPTY=\n";
-        assert_eq!(field(text, "PRETTY_NAME").as_deref(), Some("Debian GNU/Linux 12"));
-        assert_eq!(field(text, "VERSION").as_deref(), Some("1 2"));
-        assert_eq!(field(text, "EMPTY"), None);
-        assert_eq!(field(text, "AME"), None);
+        assert_eq!(os_release_field(text, "PRETTY_NAME").as_deref(), Some("Debian GNU/Linux 12"));
+        assert_eq!(os_release_field(text, "VERSION").as_deref(), Some("1 2"));
+        assert_eq!(os_release_field(text, "EMPTY"), None);
+        assert_eq!(os_release_field(text, "AME"), None);
     }
 
     #[test]

@@ -41,23 +41,25 @@ pub fn meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
 
 /// Reads the memory of the whole host, except KSM, which the module `ksm` adds.
 pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
-    let info = notes.fact("capabilities.memory.total", meminfo(root, "proc/meminfo"));
+    let info = notes.value_or_unknown("capabilities.memory.total", meminfo(root, "proc/meminfo"));
     let total = info.as_ref().and_then(|info| info.bytes("MemTotal"));
     if info.is_some() && total.is_none() {
-        let why = "/proc/meminfo has no line MemTotal with a number";
-        notes.unknown("capabilities.memory.total", UnknownReason::Malformed, why);
+        let message = "/proc/meminfo has no line MemTotal with a number";
+        notes.add_unknown("capabilities.memory.total", UnknownReason::Malformed, message);
         notes.warn("/proc/meminfo", "no line MemTotal with a number");
     }
     let info = info.unwrap_or_default();
     let swap = info.bytes("SwapTotal");
     if swap.is_none() {
-        let why = "/proc/meminfo has no line SwapTotal with a number";
-        notes.unknown("capabilities.memory.swap", UnknownReason::NotFound, why);
+        let message = "/proc/meminfo has no line SwapTotal with a number";
+        notes.add_unknown("capabilities.memory.swap", UnknownReason::NotFound, message);
     }
     Memory {
         total,
         swap,
-        zram: root.read("proc/swaps").ok().map(|table| table.contains("/zram")),
+        zram: notes
+            .value_or_unknown("capabilities.memory.zram", root.read("proc/swaps"))
+            .map(|table| has_zram(&table)),
         zswap: read_bool(root, "sys/module/zswap/parameters/enabled"),
         transparent_hugepages: transparent_hugepages(root, notes),
         default_hugepage_size: info
@@ -68,17 +70,26 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     }
 }
 
+/// Returns true if `/proc/swaps` lists a device of the kernel's zram module, such as `/dev/zram0`. A swap file may have a
+/// similar name.
+fn has_zram(table: &str) -> bool {
+    table.lines().filter_map(|line| line.strip_prefix("/dev/zram")).any(|rest| {
+        let number = rest.split_whitespace().next().unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    })
+}
+
 fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHugepages> {
     let path = "capabilities.memory.transparentHugepages";
     let file = "sys/kernel/mm/transparent_hugepage/enabled";
-    let text = notes.fact(path, root.read(file))?;
+    let text = notes.value_or_unknown(path, root.read(file))?;
     match bracketed_word(&text) {
         Some("always") => Some(TransparentHugepages::Always),
         Some("madvise") => Some(TransparentHugepages::Madvise),
         Some("never") => Some(TransparentHugepages::Never),
         _ => {
-            let why = format!("/{file}: `{}` selects no known mode", text.escape_debug());
-            notes.unknown(path, UnknownReason::Malformed, why);
+            let message = format!("/{file}: `{}` selects no known mode", text.escape_debug());
+            notes.add_unknown(path, UnknownReason::Malformed, message);
             None
         }
     }
@@ -96,6 +107,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn zram_is_a_device_and_no_file_of_that_name() {
+        let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(has_zram(&format!(
+            "{head}/dev/sda2  partition\t8\t0\t-2\n/dev/zram0  partition\t8\t0\t100\n"
+        )));
+        assert!(!has_zram(&format!(
+            "{head}/zram.img  file\t8\t0\t-2\n/dev/zram.img  file\t8\t0\t-2\n"
+        )));
+        assert!(!has_zram(head));
+    }
 
     #[test]
     fn reads_host_and_node_lines_and_skips_garbage() {

@@ -9,7 +9,7 @@ use crate::root::Root;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mount {
     /// Mount point.
-    pub point: String,
+    pub mount_point: String,
     /// Type of the file system.
     pub filesystem: String,
     /// Device or other source of the file system.
@@ -31,7 +31,7 @@ impl Mounts {
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
             let Ok(text) = root.read_large(path) else { continue };
-            match mountinfo(&text) {
+            match parse_mountinfo(&text) {
                 Some(table) => return Self { table: Some(table) },
                 None => notes.warn(format!("/{path}"), "not a mountinfo table"),
             }
@@ -39,7 +39,7 @@ impl Mounts {
         let table = ["proc/self/mounts", "proc/mounts"]
             .iter()
             .find_map(|path| root.read_large(path).ok())
-            .map(|text| mounts(&text));
+            .map(|text| parse_mounts(&text));
         Self { table }
     }
 
@@ -47,22 +47,25 @@ impl Mounts {
     /// them if there are several.
     #[must_use]
     pub fn containing(&self, path: &str) -> Option<&Mount> {
-        let above = |point: &str| {
+        let contains_path = |point: &str| {
             let rest = path.strip_prefix(point.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let table = self.table.as_ref()?;
-        table.iter().filter(|mount| above(&mount.point)).max_by_key(|mount| mount.point.len())
+        table
+            .iter()
+            .filter(|mount| contains_path(&mount.mount_point))
+            .max_by_key(|mount| mount.mount_point.len())
     }
 }
 
 /// Parses `/proc/*/mountinfo`. Invalid lines are ignored; returns `None` if no line is valid.
 #[must_use]
-pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
+pub fn parse_mountinfo(text: &str) -> Option<Vec<Mount>> {
     let mount = |line: &str| {
         let info = MountInfo::from_line(line).ok()?;
         Some(Mount {
-            point: unescape(&info.mount_point.to_string_lossy()),
+            mount_point: unescape(&info.mount_point.to_string_lossy()),
             filesystem: info.fs_type,
             source: info.mount_source.unwrap_or_default(),
             device: Some(info.majmin),
@@ -74,12 +77,12 @@ pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
 
 /// Parses `/proc/*/mounts`, which has the format of fstab(5): device, mount point, type, options.
 #[must_use]
-pub fn mounts(text: &str) -> Vec<Mount> {
+pub fn parse_mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let mut words = line.split(' ').map(unescape);
         Some(Mount {
             source: words.next()?,
-            point: words.next()?,
+            mount_point: words.next()?,
             filesystem: words.next()?,
             device: None,
         })
@@ -107,7 +110,7 @@ mod tests {
     fn the_longest_and_last_mount_wins() {
         let text = "rootfs / rootfs rw 0 0\n/dev/a / ext4 rw 0 0\n/dev/b /var/lib xfs rw 0 0\n\
             tmpfs /var/li tmpfs rw 0 0\n/dev/c /with\\040space btrfs rw 0 0\n";
-        let mounts = Mounts { table: Some(mounts(text)) };
+        let mounts = Mounts { table: Some(parse_mounts(text)) };
         let filesystem = |path| mounts.containing(path).map(|m| m.filesystem.as_str());
         assert_eq!(filesystem("/var/lib/kubelet"), Some("xfs"));
         assert_eq!(filesystem("/var/lib"), Some("xfs"));
@@ -119,15 +122,15 @@ mod tests {
     fn mountinfo_has_the_device() {
         let text =
             "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n";
-        let table = mountinfo(text).unwrap();
+        let table = parse_mountinfo(text).unwrap();
         assert_eq!(table[0].device.as_deref(), Some("98:0"));
-        assert_eq!(table[0].point, "/mnt2");
+        assert_eq!(table[0].mount_point, "/mnt2");
     }
 
     proptest! {
         #[test]
         fn never_panics(text in "([0-9 :/a-z-]{0,60}\n){0,4}|.*") {
-            drop((mounts(&text), mountinfo(&text)));
+            drop((parse_mounts(&text), parse_mountinfo(&text)));
         }
     }
 }

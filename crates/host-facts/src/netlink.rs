@@ -34,15 +34,15 @@ impl std::fmt::Debug for NetlinkReader {
     }
 }
 
-/// Maximum read_u32 of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
+/// Maximum number of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
 const NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
 /// Pauses in milliseconds before a dump is requested again because something changed during the dump. An object may
 /// be missing in such a dump (`NLM_F_DUMP_INTR`), so its result is never used.
-const RETRIES: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
-const BUFFER: usize = 1 << 20;
+const RETRY_DELAYS_MS: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
+const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 /// Size of the buffer for datagrams, which exceeds the kernel's longest datagram: dumps have parts of 32 KiB, and the
 /// virtual functions of a card are in one attribute of at most 64 KiB.
 pub const DATAGRAM_SIZE: usize = 256 << 10;
@@ -53,7 +53,7 @@ impl NetlinkReader {
     /// # Errors
     /// Returns an error if the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM_SIZE));
+        let (socket, datagram) = (open_socket(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -78,12 +78,12 @@ impl NetlinkReader {
     /// Returns an error if the kernel refuses the request for another reason, or does not answer for a minute.
     pub fn get(&mut self, request: Message) -> io::Result<Option<Message>> {
         refuse_changes(&request)?;
-        let sequence = self.next();
-        self.socket.send(&serialized(request, NLM_F_REQUEST, sequence), 0)?;
+        let sequence = self.next_sequence();
+        self.socket.send(&serialize_request(request, NLM_F_REQUEST, sequence), 0)?;
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
-                if read_u32(part, SEQUENCE_AT) != Some(sequence) {
+                if read_u32(part, SEQUENCE_OFFSET) != Some(sequence) {
                     continue;
                 }
                 let message = NetlinkMessage::<Message>::deserialize(part);
@@ -107,10 +107,10 @@ impl NetlinkReader {
         request: Message,
         read: &mut impl FnMut(&Message) -> Option<T>,
     ) -> io::Result<(Vec<T>, bool)> {
-        let sequence = self.next();
-        let bytes = serialized(request, NLM_F_REQUEST | NLM_F_DUMP, sequence);
+        let sequence = self.next_sequence();
+        let bytes = serialize_request(request, NLM_F_REQUEST | NLM_F_DUMP, sequence);
         self.socket.send(&bytes, 0)?;
-        let (mut answers, mut whole) = (Vec::new(), true);
+        let (mut answers, mut complete) = (Vec::new(), true);
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
@@ -119,13 +119,13 @@ impl NetlinkReader {
                 if message.header.sequence_number != sequence {
                     continue;
                 }
-                whole &= message.header.flags & NLM_F_DUMP_INTR == 0;
+                complete &= message.header.flags & NLM_F_DUMP_INTR == 0;
                 match message.payload {
                     NetlinkPayload::InnerMessage(inner) => answers.extend(read(&inner)),
                     NetlinkPayload::Done(done) if done.code != 0 => {
                         return Err(io::Error::from_raw_os_error(-done.code));
                     }
-                    NetlinkPayload::Done(_) => return Ok((answers, whole)),
+                    NetlinkPayload::Done(_) => return Ok((answers, complete)),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     _ => {}
                 }
@@ -137,8 +137,8 @@ impl NetlinkReader {
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer for a minute.
-    pub fn numbers(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
-        let mut numbers = Vec::with_capacity(names.len());
+    pub fn link_indexes(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
+        let mut indexes = Vec::with_capacity(names.len());
         for names in names.chunks(NAMES_PER_REQUEST) {
             let first = self.sequence.wrapping_add(1);
             let mut requests = Vec::new();
@@ -147,27 +147,31 @@ impl NetlinkReader {
                 request.attributes.push(LinkAttribute::IfName(name.to_string()));
                 let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
                 request.attributes.push(mask);
-                requests.extend(serialized(Message::GetLink(request), NLM_F_REQUEST, self.next()));
+                requests.extend(serialize_request(
+                    Message::GetLink(request),
+                    NLM_F_REQUEST,
+                    self.next_sequence(),
+                ));
             }
             self.socket.send(&requests, 0)?;
             let mut answers: Vec<Option<Option<u32>>> = vec![None; names.len()];
             while answers.iter().any(Option::is_none) {
                 receive(&self.socket, &mut self.datagram, "the kernel")?;
                 for part in split_messages(&self.datagram) {
-                    let place =
-                        read_u32(part, SEQUENCE_AT).map(|it| it.wrapping_sub(first) as usize);
-                    if let Some(answer) = place.and_then(|place| answers.get_mut(place)) {
-                        let is_link = kind(part) == Some(RTM_NEWLINK);
-                        *answer = Some(link_number(part).filter(|_| is_link));
+                    let index = read_u32(part, SEQUENCE_OFFSET)
+                        .map(|sequence| sequence.wrapping_sub(first) as usize);
+                    if let Some(answer) = index.and_then(|index| answers.get_mut(index)) {
+                        let is_link = message_kind(part) == Some(RTM_NEWLINK);
+                        *answer = Some(link_index(part).filter(|_| is_link));
                     }
                 }
             }
-            numbers.extend(answers.into_iter().flatten());
+            indexes.extend(answers.into_iter().flatten());
         }
-        Ok(numbers)
+        Ok(indexes)
     }
 
-    fn next(&mut self) -> u32 {
+    fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
@@ -189,36 +193,36 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns an error if the kernel does not have the protocol.
-pub fn open(protocol: isize) -> io::Result<Socket> {
+pub fn open_socket(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.set_ext_ack(true)?;
     socket.set_cap_ack(true)?;
-    setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER_BYTES)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(TIMEOUT_SECONDS))?;
     Ok(socket)
 }
 
-/// Receives one datagram into `datagram`, which is cleared before. `from` is the name of the sender for error
+/// Receives one datagram into `datagram`, which is cleared before. `sender` is the name of the sender for error
 /// messages.
 ///
 /// # Errors
 /// Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
-pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Result<()> {
+pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Result<()> {
     loop {
         datagram.clear();
         match socket.recv(datagram, MsgFlags::MSG_TRUNC.bits()) {
             Ok(length) if length > datagram.len() => {
                 let message = format!(
-                    "{from} sent a message of {length} bytes, which is longer than the buffer"
+                    "{sender} sent a message of {length} bytes, which is longer than the buffer"
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let message = format!("{from} did not answer for {TIMEOUT_SECONDS} s");
+                let message = format!("{sender} did not answer for {TIMEOUT_SECONDS} s");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             Err(error) => return Err(error),
@@ -228,27 +232,27 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, from: &str) -> io::Resul
 
 /// Repeats a dump until nothing changes while it is read, or until the attempts are exhausted.
 fn retry_interrupted_dump<T>(
-    mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>,
+    mut dump: impl FnMut() -> io::Result<(Vec<T>, bool)>,
 ) -> io::Result<Vec<T>> {
-    let mut pauses = RETRIES.iter();
+    let mut delays = RETRY_DELAYS_MS.iter();
     loop {
-        let (answers, whole) = once()?;
-        if whole {
+        let (answers, complete) = dump()?;
+        if complete {
             return Ok(answers);
         }
-        let Some(pause) = pauses.next() else {
+        let Some(delay) = delays.next() else {
             return Err(io::Error::other(format!(
                 "the kernel's tables changed during each of {} dumps; no incomplete answer is used",
-                RETRIES.len() + 1
+                RETRY_DELAYS_MS.len() + 1
             )));
         };
-        std::thread::sleep(Duration::from_millis(*pause));
+        std::thread::sleep(Duration::from_millis(*delay));
     }
 }
 
 /// Serializes a request.
 #[must_use]
-pub fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
+pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = flags;
     header.sequence_number = sequence;
@@ -259,29 +263,29 @@ pub fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Offset of a message's type. The next constants are the offset of the sequence read_u32, and that of the interface
+/// Offset of a message's type. The next constants are the offset of the sequence number, and that of the interface
 /// index in `ifinfomsg` and `ifaddrmsg`.
-const KIND_AT: usize = 4;
-const SEQUENCE_AT: usize = 8;
-const INDEX_AT: usize = 20;
+const KIND_OFFSET: usize = 4;
+const SEQUENCE_OFFSET: usize = 8;
+const INDEX_OFFSET: usize = 20;
 /// Type of a message that describes a link.
 pub const RTM_NEWLINK: u16 = 16;
 
 /// Returns the type of a message.
 #[must_use]
-pub fn kind(message: &[u8]) -> Option<u16> {
-    let bytes = message.get(KIND_AT..KIND_AT + 2)?;
+pub fn message_kind(message: &[u8]) -> Option<u16> {
+    let bytes = message.get(KIND_OFFSET..KIND_OFFSET + 2)?;
     Some(u16::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Returns the interface index in a message about a link or an address.
 #[must_use]
-pub fn link_number(message: &[u8]) -> Option<u32> {
-    read_u32(message, INDEX_AT)
+pub fn link_index(message: &[u8]) -> Option<u32> {
+    read_u32(message, INDEX_OFFSET)
 }
 
-fn read_u32(message: &[u8], at: usize) -> Option<u32> {
-    let bytes = message.get(at..at + 4)?;
+fn read_u32(message: &[u8], offset: usize) -> Option<u32> {
+    let bytes = message.get(offset..offset + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
@@ -296,13 +300,13 @@ pub fn split_messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the text of an extended acknowledgement. `after` are the bytes that the crate has not parsed: the header
+/// Returns the text of an extended acknowledgement. `unparsed` are the bytes that the crate has not parsed: the header
 /// of the refused request, and then the text. A capped acknowledgement has only the header.
 #[must_use]
-pub fn extended_ack_text(after: &[u8]) -> Option<String> {
+pub fn extended_ack_text(unparsed: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;
-    const HEADER: usize = 16;
-    let attributes = NlasIterator::new(after.get(HEADER..)?);
+    const HEADER_LENGTH: usize = 16;
+    let attributes = NlasIterator::new(unparsed.get(HEADER_LENGTH..)?);
     let text = attributes.flatten().find(|nla| nla.kind() == NLMSGERR_ATTR_MSG)?;
     let text = text.value().split(|byte| *byte == 0).next().unwrap_or_default();
     Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty())
@@ -318,13 +322,13 @@ mod tests {
     fn an_interrupted_dump_is_requested_again_and_never_used() {
         let mut answers = vec![(vec![1, 2, 3], true), (vec![1], false), (vec![2], false)];
         assert_eq!(retry_interrupted_dump(|| Ok(answers.pop().unwrap())).unwrap(), [1, 2, 3]);
-        let mut asked = 0;
-        let never = retry_interrupted_dump(|| {
-            asked += 1;
-            Ok((vec![asked], false))
+        let mut attempts = 0;
+        let result = retry_interrupted_dump(|| {
+            attempts += 1;
+            Ok((vec![attempts], false))
         });
-        assert!(never.unwrap_err().to_string().contains("during each of 8 dumps"));
-        assert_eq!(asked, 8);
+        assert!(result.unwrap_err().to_string().contains("during each of 8 dumps"));
+        assert_eq!(attempts, 8);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use crate::netlink::{DATAGRAM_SIZE, kind, open, receive, split_messages};
+use crate::netlink::{DATAGRAM_SIZE, message_kind, open_socket, receive, split_messages};
 
 /// A table of the bridge family, with the properties that are compared. Rules are compared by their comments: each
 /// rule that Berth creates has a comment that describes it.
@@ -78,16 +78,16 @@ mod message {
 pub const SUBSYSTEM: u8 = 10;
 const FAMILY_BRIDGE: u8 = 7;
 /// Length of `nlmsghdr` in bytes.
-const HEADER: usize = 16;
+const NLMSGHDR_LENGTH: usize = 16;
 /// Length of `nlmsghdr` and `nfgenmsg` in bytes.
-pub const HEADERS: usize = 20;
+pub const HEADERS_LENGTH: usize = 20;
 /// Type of an acknowledgement or error, which ends an answer (`nlmsghdr.nlmsg_type`).
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
 /// Number of the attribute with the table's name, which is the same in all messages about tables, chains, rules and
 /// sets.
-const TABLE_NAME: u16 = 1;
+const ATTRIBUTE_TABLE_NAME: u16 = 1;
 /// Maximum number of attempts to request a dump that other changes interrupt.
 const MAX_DUMPS: usize = 8;
 impl Nftables {
@@ -96,7 +96,8 @@ impl Nftables {
     /// # Errors
     /// Returns an error if the kernel has no netfilter netlink.
     pub fn open() -> io::Result<Self> {
-        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
+        let (socket, datagram) =
+            (open_socket(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
@@ -106,39 +107,41 @@ impl Nftables {
     /// Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer for a
     /// minute, or if other changes interrupt each attempt.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
-        let named = Attributes::default().text(TABLE_NAME, name);
+        let table_attributes = Attributes::default().text(ATTRIBUTE_TABLE_NAME, name);
         let mut table = Table::default();
-        let answer = self.request(message::GET_TABLE, 0, &named, &mut |payload| {
+        let answer = self.request(message::GET_TABLE, 0, &table_attributes, &mut |payload| {
             table.flags = payload.number(2).unwrap_or_default();
         });
         match answer {
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => return Ok(None),
             answer => drop(answer?),
         }
-        let chains = self.dump(message::GET_CHAIN, &named, |chain| {
+        let chains = self.dump(message::GET_CHAIN, &table_attributes, |chain| {
             let hook = chain.nested(4).map(|hook| Hook {
                 number: hook.number(1).unwrap_or_default(),
                 priority: hook.number(2).unwrap_or_default().cast_signed(),
                 policy: chain.number(5).unwrap_or(NF_ACCEPT),
             });
-            (chain.text(TABLE_NAME)? == name).then_some((chain.text(3)?, hook))
+            (chain.text(ATTRIBUTE_TABLE_NAME)? == name).then_some((chain.text(3)?, hook))
         })?;
         for (name, hook) in chains {
             table.chains.insert(name, Chain { hook, rules: Vec::new() });
         }
-        let rules = self.dump(message::GET_RULE, &named, |rule| {
-            let comment = rule.get(7).and_then(comment).unwrap_or_default();
-            (rule.text(TABLE_NAME)? == name).then_some((rule.text(2)?, comment))
+        let rules = self.dump(message::GET_RULE, &table_attributes, |rule| {
+            let comment = rule.get(7).and_then(parse_comment).unwrap_or_default();
+            (rule.text(ATTRIBUTE_TABLE_NAME)? == name).then_some((rule.text(2)?, comment))
         })?;
         for (chain, comment) in rules {
             table.chains.entry(chain).or_default().rules.push(comment);
         }
-        let sets = self.dump(message::GET_SET, &named, |set| {
-            (set.text(TABLE_NAME)? == name).then(|| set.text(2)).flatten()
+        let sets = self.dump(message::GET_SET, &table_attributes, |set| {
+            (set.text(ATTRIBUTE_TABLE_NAME)? == name).then(|| set.text(2)).flatten()
         })?;
         for set in sets {
-            let of_set = Attributes::default().text(TABLE_NAME, name).text(2, &set);
-            let keys = self.dump(message::GET_ELEMENTS, &of_set, |list| Some(list.keys()))?;
+            let set_attributes =
+                Attributes::default().text(ATTRIBUTE_TABLE_NAME, name).text(2, &set);
+            let keys =
+                self.dump(message::GET_ELEMENTS, &set_attributes, |list| Some(list.keys()))?;
             table.sets.insert(set, keys.into_iter().flatten().collect());
         }
         Ok(Some(table))
@@ -152,10 +155,10 @@ impl Nftables {
     ) -> io::Result<Vec<T>> {
         for _ in 0..MAX_DUMPS {
             let mut found = Vec::new();
-            let whole = self.request(kind, NLM_F_DUMP, attributes, &mut |payload| {
+            let complete = self.request(kind, NLM_F_DUMP, attributes, &mut |payload| {
                 found.extend(read(payload))
             })?;
-            if whole {
+            if complete {
                 return Ok(found);
             }
         }
@@ -172,28 +175,35 @@ impl Nftables {
         attributes: &Attributes,
         read: &mut dyn FnMut(&Payload),
     ) -> io::Result<bool> {
-        let number = self.next();
+        let sequence_number = self.next_sequence();
         // The answer to a request that is not a dump has an end only if an acknowledgement is requested.
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
-        let request =
-            encode_message(message_type(kind), flags, number, bridge_header(), &attributes.0);
+        let request = encode_message(
+            message_type(kind),
+            flags,
+            sequence_number,
+            bridge_header(),
+            &attributes.0,
+        );
         self.socket.send(&request, 0)?;
-        let mut whole = true;
+        let mut complete = true;
         loop {
             receive(&self.socket, &mut self.datagram, "nf_tables")?;
-            for part in split_messages(&self.datagram).filter(|part| sequence(part) == number) {
-                whole &= flags_of(part) & NLM_F_DUMP_INTR == 0;
+            for part in split_messages(&self.datagram)
+                .filter(|part| message_sequence(part) == sequence_number)
+            {
+                complete &= message_flags(part) & NLM_F_DUMP_INTR == 0;
                 match answer_errno(part) {
-                    Some(0) => return Ok(whole),
+                    Some(0) => return Ok(complete),
                     Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
-                    None => read(&Payload(part.get(HEADERS..).unwrap_or_default())),
+                    None => read(&Payload(part.get(HEADERS_LENGTH..).unwrap_or_default())),
                 }
             }
         }
     }
 
-    const fn next(&mut self) -> u32 {
+    const fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
@@ -246,19 +256,19 @@ impl Attributes {
     #[must_use]
     pub fn comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
-        let item = [&[COMMENT, length], comment.as_bytes(), &[0]].concat();
+        let item = [&[UDATA_COMMENT, length], comment.as_bytes(), &[0]].concat();
         self.bytes(kind, &item)
     }
 }
 
 /// `NFTNL_UDATA_TABLE_COMMENT`; comments of chains and rules have the same number.
-const COMMENT: u8 = 0;
+const UDATA_COMMENT: u8 = 0;
 
-fn comment(data: &[u8]) -> Option<String> {
+fn parse_comment(data: &[u8]) -> Option<String> {
     let mut rest = data;
     while let [kind, length, tail @ ..] = rest {
         let value = tail.get(..usize::from(*length))?;
-        if *kind == COMMENT {
+        if *kind == UDATA_COMMENT {
             let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
             return Some(String::from_utf8_lossy(text).into_owned());
         }
@@ -273,7 +283,7 @@ struct Payload<'a>(&'a [u8]);
 impl<'a> Payload<'a> {
     /// Returns the type and the value of each attribute. An attribute begins with its length and its type, and is
     /// padded to a multiple of four bytes.
-    fn all(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
+    fn attributes(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
             let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
@@ -285,7 +295,7 @@ impl<'a> Payload<'a> {
     }
 
     fn get(&self, kind: u16) -> Option<&'a [u8]> {
-        self.all().find(|(found, _)| *found == kind).map(|(_, value)| value)
+        self.attributes().find(|(found, _)| *found == kind).map(|(_, value)| value)
     }
 
     fn nested(&self, kind: u16) -> Option<Self> {
@@ -303,7 +313,7 @@ impl<'a> Payload<'a> {
 
     /// Returns the keys of the elements in a `NFT_MSG_NEWSETELEM` message.
     fn keys(&self) -> Vec<Vec<u8>> {
-        let elements = self.nested(3).map(|list| list.all());
+        let elements = self.nested(3).map(|list| list.attributes());
         let key = |(_, element)| Some(Payload(element).nested(1)?.get(1)?.to_vec());
         elements.into_iter().flatten().filter_map(key).collect()
     }
@@ -312,10 +322,12 @@ impl<'a> Payload<'a> {
 /// Returns true if an event is about a table with this name in the bridge family.
 #[must_use]
 pub fn is_about_table(event: &[u8], table: &str) -> bool {
-    let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
-    let of_bridges = event.get(HEADER) == Some(&FAMILY_BRIDGE);
-    let payload = Payload(event.get(HEADERS..).unwrap_or_default());
-    of_tables && of_bridges && payload.text(TABLE_NAME).is_some_and(|name| name == table)
+    let is_nf_tables = message_kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
+    let is_bridge_family = event.get(NLMSGHDR_LENGTH) == Some(&FAMILY_BRIDGE);
+    let payload = Payload(event.get(HEADERS_LENGTH..).unwrap_or_default());
+    is_nf_tables
+        && is_bridge_family
+        && payload.text(ATTRIBUTE_TABLE_NAME).is_some_and(|name| name == table)
 }
 
 /// Returns the netlink message type of an nf_tables message.
@@ -336,29 +348,29 @@ pub fn encode_message(
     kind: u16,
     flags: u16,
     sequence: u32,
-    general: [u8; 4],
+    nfgenmsg: [u8; 4],
     attributes: &[u8],
 ) -> Vec<u8> {
-    let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
-    let mut message = Vec::with_capacity(HEADERS + attributes.len());
+    let length = u32::try_from(HEADERS_LENGTH + attributes.len()).unwrap_or(u32::MAX);
+    let mut message = Vec::with_capacity(HEADERS_LENGTH + attributes.len());
     message.extend(length.to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
     message.extend(sequence.to_ne_bytes());
     message.extend([0; 4]);
-    message.extend(general);
+    message.extend(nfgenmsg);
     message.extend(attributes);
     message
 }
 
-fn flags_of(message: &[u8]) -> u16 {
+fn message_flags(message: &[u8]) -> u16 {
     let bytes = message.get(6..8).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u16::from_ne_bytes).unwrap_or_default()
 }
 
 /// Returns the sequence number of a message.
 #[must_use]
-pub fn sequence(message: &[u8]) -> u32 {
+pub fn message_sequence(message: &[u8]) -> u32 {
     let bytes = message.get(8..12).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
@@ -366,10 +378,10 @@ pub fn sequence(message: &[u8]) -> u32 {
 /// Returns the error number of a message that ends an answer, which is 0 for success; `None` for other messages.
 #[must_use]
 pub fn answer_errno(message: &[u8]) -> Option<i32> {
-    if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
+    if !matches!(message_kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
         return None;
     }
-    let code = message.get(HEADER..HEADERS).and_then(|bytes| bytes.try_into().ok());
+    let code = message.get(NLMSGHDR_LENGTH..HEADERS_LENGTH).and_then(|bytes| bytes.try_into().ok());
     Some(code.map_or(0, |code| -i32::from_ne_bytes(code)))
 }
 
@@ -391,14 +403,14 @@ mod tests {
         assert_eq!(read.number(2), Some(7));
         let hook = read.nested(4).unwrap();
         assert_eq!(hook.number(2).unwrap().cast_signed(), -200);
-        assert_eq!(read.get(7).and_then(comment).as_deref(), Some("drop"));
+        assert_eq!(read.get(7).and_then(parse_comment).as_deref(), Some("drop"));
         assert_eq!(read.get(9), None);
     }
 
     #[test]
     fn only_events_of_the_table_count() {
         const DELETE_TABLE: u8 = 2;
-        let named = |name| Attributes::default().text(TABLE_NAME, name);
+        let named = |name| Attributes::default().text(ATTRIBUTE_TABLE_NAME, name);
         let event = |kind, general, name| encode_message(kind, 0, 0, general, &named(name).0);
         let deleted = message_type(DELETE_TABLE);
         assert!(is_about_table(&event(deleted, bridge_header(), "berth"), "berth"));
@@ -411,9 +423,9 @@ mod tests {
         #[test]
         fn garbage_never_panics_or_loops(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let payload = Payload(&bytes);
-            prop_assert!(payload.all().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
-            prop_assert!(comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));
-            prop_assert!(!is_about_table(&bytes, "berth") || bytes.len() > HEADERS);
+            prop_assert!(payload.attributes().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
+            prop_assert!(parse_comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));
+            prop_assert!(!is_about_table(&bytes, "berth") || bytes.len() > HEADERS_LENGTH);
         }
     }
 }

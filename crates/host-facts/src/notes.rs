@@ -20,25 +20,25 @@ pub struct Notes {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
     /// The file or object with the problem.
-    pub place: String,
+    pub location: String,
     /// Description of the problem.
     pub message: String,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)
+        write!(f, "{}: {}", self.location, self.message)
     }
 }
 
 impl Notes {
     /// Adds a warning.
-    pub fn warn(&mut self, place: impl Into<String>, message: impl Into<String>) {
-        self.warnings.push(Warning { place: place.into(), message: message.into() });
+    pub fn warn(&mut self, location: impl Into<String>, message: impl Into<String>) {
+        self.warnings.push(Warning { location: location.into(), message: message.into() });
     }
 
     /// Adds a fact that could not be read. `path` is its path in the status of the InfraNode.
-    pub fn unknown(
+    pub fn add_unknown(
         &mut self,
         path: impl Into<String>,
         reason: UnknownReason,
@@ -55,20 +55,20 @@ impl Notes {
 
     /// Returns the value that was read for the fact at `path` in the status. An error is noted as an unknown fact; it
     /// is also noted as a warning, unless the file is absent or may not be read by this user.
-    pub fn fact<T>(&mut self, path: &str, read: Result<T, ReadError>) -> Option<T> {
-        let error = match read {
+    pub fn value_or_unknown<T>(&mut self, path: &str, result: Result<T, ReadError>) -> Option<T> {
+        let error = match result {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        self.unknown(path, error.reason(), error.to_string());
+        self.add_unknown(path, error.reason(), error.to_string());
         self.warn_if_unexpected(&error);
         None
     }
 
     /// Returns the value of a file that many hosts do not have. A missing file is not noted; an invalid value is
     /// noted as a warning.
-    pub fn optional<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
-        match read {
+    pub fn value_or_warning<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
+        match result {
             Ok(value) => Some(value),
             Err(error) => {
                 self.warn_if_unexpected(&error);

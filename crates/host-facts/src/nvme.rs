@@ -24,14 +24,14 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
         .collect();
     for controller in pci.iter().filter(|device| device.is_nvme()) {
         if !drives.iter().any(|drive| drive.pci_address == Some(controller.address)) {
-            drives.push(without_block_device(controller));
+            drives.push(drive_without_block_device(controller));
         }
     }
     for (index, drive) in drives.iter().enumerate() {
         if drive.in_use.is_none() {
-            let why = format!("{}: neither mounts nor the udev database has it", drive.name);
+            let message = format!("{}: neither mounts nor the udev database has it", drive.name);
             let path = format!("capabilities.nvme[{index}].inUse");
-            notes.unknown(path, UnknownReason::NotFound, why);
+            notes.add_unknown(path, UnknownReason::NotFound, message);
         }
     }
     drives
@@ -41,9 +41,9 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
 /// multipath drive (`nvme0c1n1`).
 #[must_use]
 pub fn is_namespace(name: &str) -> bool {
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
-    parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
+    parts.is_some_and(|(controller, namespace)| is_number(controller) && is_number(namespace))
 }
 
 /// Returns true for a local drive. A drive behind a fabric (`tcp`, `rdma`, `fc`) is a volume on another machine.
@@ -58,11 +58,11 @@ pub fn is_local(root: &Root, name: &str) -> bool {
 /// Returns the names of a namespace's controllers: the controllers of its subsystem, or else the controller in its
 /// name.
 fn controllers(root: &Root, name: &str) -> Vec<String> {
-    let below = root.numbered(&format!("{BLOCK}/{name}/device"), "nvme");
-    if below.is_empty() {
-        vec![controller_of(name).to_owned()]
+    let listed = root.list_numbered(&format!("{BLOCK}/{name}/device"), "nvme");
+    if listed.is_empty() {
+        vec![controller_name(name).to_owned()]
     } else {
-        below.into_iter().map(|(_, controller)| controller).collect()
+        listed.into_iter().map(|(_, controller)| controller).collect()
     }
 }
 
@@ -74,15 +74,15 @@ fn read_drive(
     mounts: &Mounts,
 ) -> Nvme {
     let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
-    let address = address(root, name);
+    let address = pci_address(root, name);
     let function = pci.iter().find(|device| Some(device.address) == address);
     let model = root.read(&file("device/model")).or_else(|_| {
-        let controller = name.split_once('n').map_or(name, |_| controller_of(name));
+        let controller = name.split_once('n').map_or(name, |_| controller_name(name));
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
-    let users = users(root, name, devices, mounts);
+    let users = drive_users(root, name, devices, mounts);
     // A drive without a PCI function cannot be passed through to a VM, so it does not matter whether it is in use.
-    let known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
+    let usage_known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
         model: model.ok().filter(|model| !model.is_empty()).map(|model| one_line(&model)),
@@ -94,13 +94,13 @@ fn read_drive(
         pci_address: address,
         driver: function.and_then(|device| device.driver.clone()),
         iommu_group: function.and_then(|device| device.iommu_group),
-        in_use: if users.is_empty() { known.then_some(false) } else { Some(true) },
+        in_use: if users.is_empty() { usage_known.then_some(false) } else { Some(true) },
         users,
     }
 }
 
-fn without_block_device(controller: &PciDevice) -> Nvme {
-    let with_a_vm = controller.driver.as_deref() == Some("vfio-pci");
+fn drive_without_block_device(controller: &PciDevice) -> Nvme {
+    let bound_to_vfio = controller.driver.as_deref() == Some("vfio-pci");
     Nvme {
         name: controller.address.to_string(),
         model: None,
@@ -109,21 +109,21 @@ fn without_block_device(controller: &PciDevice) -> Nvme {
         pci_address: Some(controller.address),
         driver: controller.driver.clone(),
         iommu_group: controller.iommu_group,
-        in_use: with_a_vm.then_some(true),
-        users: with_a_vm.then(|| "vfio-pci".to_owned()).into_iter().collect(),
+        in_use: bound_to_vfio.then_some(true),
+        users: bound_to_vfio.then(|| "vfio-pci".to_owned()).into_iter().collect(),
     }
 }
 
 /// Returns the controller in the name of a namespace: `nvme12` for `nvme12n3`.
-fn controller_of(name: &str) -> &str {
+fn controller_name(name: &str) -> &str {
     let digits = name.strip_prefix("nvme").map_or(0, |rest| rest.find('n').unwrap_or(0));
     name.get(..4 + digits).unwrap_or(name)
 }
 
 /// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual
 /// subsystem instead; its address is that of the subsystem's controllers.
-fn address(root: &Root, name: &str) -> Option<PciAddress> {
-    let path = root.link(&format!("{BLOCK}/{name}")).unwrap_or_default();
+fn pci_address(root: &Root, name: &str) -> Option<PciAddress> {
+    let path = root.read_link(&format!("{BLOCK}/{name}")).unwrap_or_default();
     address_in_path(&path).or_else(|| {
         let mut controllers = controllers(root, name).into_iter();
         controllers
@@ -132,7 +132,7 @@ fn address(root: &Root, name: &str) -> Option<PciAddress> {
 }
 
 /// Returns a description of each user of the drive.
-fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
+fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
     let is_partition = |device: &&String| {
         let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
         number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -154,7 +154,7 @@ fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<St
             .iter()
             .flatten()
             .find(|mount| mount.source == node || number.is_some() && mount.device == number);
-        users.extend(mounted.map(|mount| format!("{device} mounted on {}", mount.point)));
+        users.extend(mounted.map(|mount| format!("{device} mounted on {}", mount.mount_point)));
         if swaps.lines().any(|line| line.split_whitespace().next() == Some(&node)) {
             users.push(format!("{device} is swap"));
         }
@@ -169,8 +169,8 @@ fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<St
 
 /// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. It
 /// is read from udev's database.
-fn signature(root: &Root, number: &str) -> Option<String> {
-    let entry = root.read(&format!("run/udev/data/b{number}")).ok()?;
+fn signature(root: &Root, device_number: &str) -> Option<String> {
+    let entry = root.read(&format!("run/udev/data/b{device_number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));
     let found = value("E:ID_FS_TYPE=").or_else(|| value("E:ID_PART_TABLE_TYPE="));
     found.map(str::to_owned)
@@ -193,6 +193,6 @@ mod tests {
         for name in ["nvme0n1p1", "nvme0c1n1", "nvme0", "nvme", "sda", "nvmen1", "nvme0n"] {
             assert!(!is_namespace(name), "{name}");
         }
-        assert_eq!(controller_of("nvme12n3"), "nvme12");
+        assert_eq!(controller_name("nvme12n3"), "nvme12");
     }
 }

@@ -31,7 +31,7 @@ pub struct ObserveOptions {
 impl ObserveOptions {
     /// Returns the options for reading only the facts that a plan needs.
     #[must_use]
-    pub const fn to_plan() -> Self {
+    pub const fn for_plan() -> Self {
         Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }
     }
 }
@@ -58,8 +58,8 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     let processes = processes::observe(root);
     let boot_id = boot_id(root);
     let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), n);
-    let managed = ledger.has(|setting| matches!(setting, Setting::Ksm(_)));
-    let (ksm, ksm_status) = ksm::observe(root, &processes, managed, n);
+    let ksm_managed = ledger.has_entry(|setting| matches!(setting, Setting::Ksm(_)));
+    let (ksm, ksm_status) = ksm::observe(root, &processes, ksm_managed, n);
 
     let mut facts = HostFacts {
         name: machine::host_name(root),
@@ -87,9 +87,9 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     facts.links = links::observe::observe(root, &facts.pci, n);
     facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
     if facts.node_name().is_none() {
-        let found = facts.name.as_deref().unwrap_or("no host name");
-        let why = format!("`{}` is not a valid name of a Node", found.escape_debug());
-        notes.unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, why);
+        let host_name = facts.name.as_deref().unwrap_or("no host name");
+        let message = format!("`{}` is not a valid name of a Node", host_name.escape_debug());
+        notes.add_unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, message);
     }
     notes.sort_and_dedup();
     facts.notes = notes;

@@ -3,7 +3,7 @@
 use berth_api::PciAddress;
 use berth_api::infra_node::Sriov;
 
-use super::kernel_files::count;
+use super::kernel_files::saturating_u32;
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -61,9 +61,9 @@ impl PciDevice {
 
 /// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
-    let names = notes.optional(root.list(DEVICES)).unwrap_or_default();
+    let names = notes.value_or_warning(root.list(DEVICES)).unwrap_or_default();
     let mut devices: Vec<PciDevice> =
-        names.iter().filter_map(|name| device(root, name, notes)).collect();
+        names.iter().filter_map(|name| read_device(root, name, notes)).collect();
     devices.sort_by_key(|device| device.address);
     devices
 }
@@ -74,19 +74,19 @@ const fn is_system_device(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
 
-fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
+fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     let file = |attribute: &str| format!("{DEVICES}/{name}/{attribute}");
     let Ok(address) = name.parse() else {
         notes.warn(format!("/{DEVICES}/{}", name.escape_debug()), "not a PCI address");
         return None;
     };
     let class = hexadecimal(&root.read(&file("class")).ok()?)?;
-    let total = if is_system_device(class) {
+    let total_vfs = if is_system_device(class) {
         None
     } else {
         root.parse::<u32>(&file("sriov_totalvfs")).ok()
     };
-    let mut found = PciDevice {
+    let mut function = PciDevice {
         address,
         class,
         vendor: None,
@@ -97,47 +97,54 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
         sriov: None,
         is_virtual: false,
     };
-    let interesting = found.is_network() || found.is_nvme() || found.is_gpu() || total.is_some();
-    if !interesting {
+    let is_relevant =
+        function.is_network() || function.is_nvme() || function.is_gpu() || total_vfs.is_some();
+    if !is_relevant {
         return None;
     }
     let id = |attribute: &str| {
         hexadecimal(&root.read(&file(attribute)).ok()?).and_then(|id| u16::try_from(id).ok())
     };
-    found.vendor = id("vendor");
-    found.device = id("device");
-    found.driver = root.link_name(&file("driver"));
-    found.iommu_group = root.link_name(&file("iommu_group")).and_then(|group| group.parse().ok());
-    found.zone = root.parse(&file("numa_node")).ok();
-    found.is_virtual = root.link(&file("physfn")).is_some();
-    found.sriov = total.map(|total| Sriov {
+    function.vendor = id("vendor");
+    function.device = id("device");
+    function.driver = root.read_link_name(&file("driver"));
+    function.iommu_group =
+        root.read_link_name(&file("iommu_group")).and_then(|group| group.parse().ok());
+    function.zone = root.parse(&file("numa_node")).ok();
+    function.is_virtual = root.read_link(&file("physfn")).is_some();
+    function.sriov = total_vfs.map(|total| Sriov {
         total,
         configured: root.parse(&file("sriov_numvfs")).unwrap_or(0),
         in_use: None,
     });
-    if let Some(sriov) = &mut found.sriov {
-        let network = found.class >> 16 == 0x02;
+    if let Some(sriov) = &mut function.sriov {
+        let is_network = function.class >> 16 == 0x02;
         sriov.in_use = Some(match sriov.configured {
             0 => 0,
-            _ => virtual_functions_in_use(root, name, network),
+            _ => virtual_functions_in_use(root, name, is_network),
         });
     }
-    Some(found)
+    Some(function)
 }
 
 /// Returns the number of virtual functions in use. A virtual function is in use if it is bound to a driver for VMs,
 /// or if its network link has been moved to the network namespace of a pod.
-fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
+fn virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
     let in_use = |(_, link): &(u32, String)| {
         let folder = format!("{DEVICES}/{name}/{link}");
-        match root.link_name(&format!("{folder}/driver")).as_deref() {
+        match root.read_link_name(&format!("{folder}/driver")).as_deref() {
             Some("vfio-pci" | "mlx5_vfio_pci" | "xen-pciback") => true,
-            Some(_) => network && root.list(&format!("{folder}/net")).is_ok_and(|n| n.is_empty()),
+            Some(_) => {
+                is_network && root.list(&format!("{folder}/net")).is_ok_and(|n| n.is_empty())
+            }
             None => false,
         }
     };
-    count(
-        root.numbered(&format!("{DEVICES}/{name}"), "virtfn").iter().filter(|v| in_use(v)).count(),
+    saturating_u32(
+        root.list_numbered(&format!("{DEVICES}/{name}"), "virtfn")
+            .iter()
+            .filter(|v| in_use(v))
+            .count(),
     )
 }
 

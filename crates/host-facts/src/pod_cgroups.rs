@@ -12,20 +12,20 @@ use crate::root::Root;
 use crate::setting::Unit;
 
 /// Beginnings of the names of virtual machine processes. Such a process counts in any control group.
-const MACHINES: [&str; 2] = ["qemu-", "virt-launcher"];
+const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
 /// Returns the units, each with a description of one process of a pod or virtual machine in it.
 pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
     let mut found = BTreeMap::new();
-    for (pid, folder) in root.numbered("proc", "") {
+    for (pid, folder) in root.list_numbered("proc", "") {
         // The file is missing if the process has ended meanwhile, and, as seen from a container, for kernel threads.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
-        let Some(group) = unified(&text) else { continue };
-        let (path, is_relative) = resolved(root, group);
+        let Some(group) = cgroup_v2_path(&text) else { continue };
+        let (path, is_relative) = resolve_path(root, group);
         let name = || root.read(&format!("proc/{folder}/comm")).unwrap_or_default();
-        let is_machine = || MACHINES.iter().any(|machine| name().starts_with(machine));
+        let is_vm = || VM_PROCESS_PREFIXES.iter().any(|machine| name().starts_with(machine));
         let units = parent_units(path, is_relative);
-        if units.is_empty() || !(contains_pod_uid(path) || is_machine()) {
+        if units.is_empty() || !(contains_pod_uid(path) || is_vm()) {
             continue;
         }
         for unit in units {
@@ -35,21 +35,21 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
         }
     }
     // A control group without a process may belong to a pod that is being created.
-    if let Some(folder) = below_system_slice(root) {
+    if let Some(folder) = pod_group_in_system_slice(root) {
         found.entry(Unit::System).or_insert(folder);
     }
     found
 }
 
 /// Returns the path of the control group in the version 2 hierarchy. Only version 2 restricts the CPUs of units.
-fn unified(text: &str) -> Option<&str> {
+fn cgroup_v2_path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 /// Returns the path of a control group from the host's top group, and true if only a part of the path is known. A
 /// process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by the part after the
 /// common ancestor.
-fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
+fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
         path = rest;
@@ -71,18 +71,18 @@ fn parent_units(path: &str, is_relative: bool) -> Vec<Unit> {
 /// between the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman, not
 /// a pod.
 fn contains_pod_uid(path: &str) -> bool {
-    path.match_indices("pod").any(|(at, word)| {
-        let before = path.get(..at).unwrap_or_default();
-        let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
-        let rest = path.get(at + word.len()..).unwrap_or_default();
+    path.match_indices("pod").any(|(offset, word)| {
+        let before = path.get(..offset).unwrap_or_default();
+        let starts_word = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
+        let rest = path.get(offset + word.len()..).unwrap_or_default();
         let uid = rest.split(|c: char| !c.is_ascii_hexdigit() && c != '-' && c != '_').next();
         let digits = uid.unwrap_or_default().chars().filter(char::is_ascii_hexdigit).count();
-        begins && digits == 32 && rest.starts_with(|c: char| c.is_ascii_hexdigit())
+        starts_word && digits == 32 && rest.starts_with(|c: char| c.is_ascii_hexdigit())
     })
 }
 
 /// Returns the path of a folder with control groups of pods directly below a service, if there is one.
-fn below_system_slice(root: &Root) -> Option<String> {
+fn pod_group_in_system_slice(root: &Root) -> Option<String> {
     let top = "sys/fs/cgroup/system.slice";
     let names = root.list(top).unwrap_or_default();
     let candidates =

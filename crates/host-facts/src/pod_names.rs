@@ -1,11 +1,11 @@
 //! Names by which pods appear in the file system: names of their control groups and of their log folders.
 
 /// Folder that contains one log folder for each pod, named `<namespace>_<name>_<uid>`.
-pub const LOGS: &str = "var/log/pods";
+pub const POD_LOGS_FOLDER: &str = "var/log/pods";
 
 /// Folders in which the kubelet creates control groups of pods: those of cgroup v2, then those of v1, for each QoS
 /// class.
-pub const FOLDERS: [&str; 12] = [
+pub const POD_CGROUP_FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice",
@@ -23,7 +23,7 @@ pub const FOLDERS: [&str; 12] = [
 /// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. For QoS
 /// classes other than Guaranteed, the name contains the class: `kubepods-burstable-pod<uid with _>.slice`.
 pub fn pod_uid(name: &str) -> Option<String> {
-    let systemd = name.strip_suffix(".slice").and_then(|name| {
+    let systemd_uid = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
         let rest = rest
             .strip_prefix("burstable-")
@@ -31,7 +31,7 @@ pub fn pod_uid(name: &str) -> Option<String> {
             .unwrap_or(rest);
         rest.strip_prefix("pod")
     });
-    let uid = systemd.or_else(|| name.strip_prefix("pod").filter(|_| !name.contains('.')))?;
+    let uid = systemd_uid.or_else(|| name.strip_prefix("pod").filter(|_| !name.contains('.')))?;
     Some(uid.replace('_', "-"))
 }
 
@@ -40,8 +40,8 @@ pub fn pod_uid(name: &str) -> Option<String> {
 pub fn from_log_folder(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");
-    whole.then(|| (uid.to_owned(), (namespace.to_owned(), name.to_owned())))
+    let is_complete = parts.next().is_none() && ![namespace, name, uid].contains(&"");
+    is_complete.then(|| (uid.to_owned(), (namespace.to_owned(), name.to_owned())))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use berth_api::{Bytes, PageSize};
 
 use super::kubelet::KubeletFacts;
 use super::pod_cgroups;
-use super::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
+use super::pod_names::{POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, from_log_folder, pod_uid};
 use super::processes::Processes;
 use crate::root::Root;
 use crate::setting::Unit;
@@ -18,15 +18,15 @@ pub struct Pods {
     /// again when the kubelet starts with another policy.
     pub guaranteed: BTreeSet<String>,
     /// Number of launcher processes of virtual machines.
-    pub launchers: usize,
-    /// True if the processes of the host are visible, so that `launchers` is reliable.
-    pub known: bool,
+    pub virt_launchers: usize,
+    /// True if the processes of the host are visible, so that `virt_launchers` is reliable.
+    pub processes_visible: bool,
     /// Number of huge pages that all pods are allowed to use (`hugetlb.<size>.max` of their control groups),
     /// by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
     /// Units that contain pods or virtual machines, each with the evidence. `AllowedCPUs` of such a unit would also
     /// affect these pods and virtual machines.
-    pub inside: BTreeMap<Unit, String>,
+    pub units_with_pods: BTreeMap<Unit, String>,
 }
 
 impl Pods {
@@ -35,10 +35,10 @@ impl Pods {
     /// such as those of DaemonSets, may remain on a drained node.
     #[must_use]
     pub fn not_drained_reason(&self) -> Option<String> {
-        if !self.known {
+        if !self.processes_visible {
             return Some("the host's processes are not visible here".to_owned());
         }
-        if self.launchers > 0 {
+        if self.virt_launchers > 0 {
             return Some("virtual machines run".to_owned());
         }
         let first = self.guaranteed.first()?;
@@ -65,25 +65,30 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
     // The checkpoints contain pods whose control groups do not exist yet. If no kubelet runs, only those of them that
     // are still on disk count.
-    let of_cpu = kubelet.cpu_state.iter().flat_map(|state| state.by_pod().into_keys());
-    let of_memory = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
-    let of_checkpoints = of_cpu.chain(of_memory.map(String::as_str));
-    let kept = (!kubelet.runs).then(|| pods_on_disk(root, kubelet));
-    let counts = |uid: &&str| kept.as_ref().is_none_or(|kept| kept.contains(*uid));
-    guaranteed.extend(of_checkpoints.filter(counts).map(str::to_owned));
+    let cpu_pods =
+        kubelet.cpu_state.iter().flat_map(|state| state.exclusive_cpus_by_pod().into_keys());
+    let memory_pods = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
+    let checkpoint_pods = cpu_pods.chain(memory_pods.map(String::as_str));
+    let on_disk = (!kubelet.is_running).then(|| pods_on_disk(root, kubelet));
+    let is_counted = |uid: &&str| on_disk.as_ref().is_none_or(|uids| uids.contains(*uid));
+    guaranteed.extend(checkpoint_pods.filter(is_counted).map(str::to_owned));
     Pods {
         guaranteed,
-        launchers: processes.found.iter().filter(|p| p.name.starts_with("virt-launcher")).count(),
-        known: processes.known,
-        hugepages: hugepages(root),
-        inside: pod_cgroups::observe(root),
+        virt_launchers: processes
+            .found
+            .iter()
+            .filter(|p| p.name.starts_with("virt-launcher"))
+            .count(),
+        processes_visible: processes.visible,
+        hugepages: total_hugepages(root),
+        units_with_pods: pod_cgroups::observe(root),
     }
 }
 
 /// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
 /// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
 fn pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
-    match root.list(&format!("{}/pods", kubelet.folder)) {
+    match root.list(&format!("{}/pods", kubelet.root_dir)) {
         // In the agent's container, an empty folder that is not the host's may be mounted at this path.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
             return folders.into_iter().collect();
@@ -91,12 +96,12 @@ fn pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
         _ => {}
     }
     // The log folder of a deleted pod remains until the kubelet removes it, which it does once a minute.
-    let logs = root.list(LOGS).unwrap_or_default();
+    let logs = root.list(POD_LOGS_FOLDER).unwrap_or_default();
     logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
 }
 
 /// Returns the sum of the huge page limits of all pods' control groups, by page size.
-fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
+fn total_hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut total = BTreeMap::new();
     for (size, count) in hugepages_by_pod(root).into_values().flatten() {
         *total.entry(size).or_default() += count;
@@ -109,7 +114,7 @@ fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
 /// requests no huge pages.
 pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
-    for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {
+    for (name, folder) in POD_CGROUP_FOLDERS.iter().flat_map(|folder| list_groups(root, folder)) {
         if let Some(uid) = pod_uid(&name) {
             pods.entry(uid).or_insert_with(|| hugepage_limits(root, &folder));
         }
@@ -117,12 +122,16 @@ pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSiz
     pods
 }
 
-fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
+fn list_groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     let names = root.list(folder).unwrap_or_default();
     // The name of a control file has a dot after the controller's name. The name of a group ends in .slice or has no
     // dot.
-    let group = |name: &String| !name.contains('.') || name.ends_with(".slice");
-    names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
+    let is_group = |name: &String| !name.contains('.') || name.ends_with(".slice");
+    names
+        .into_iter()
+        .filter(is_group)
+        .map(|name| (name.clone(), format!("{folder}/{name}")))
+        .collect()
 }
 
 fn hugepage_limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {

@@ -7,10 +7,10 @@ use crate::root::Root;
 pub const KUBELET: &str = "kubelet";
 
 /// The kernel's names of programs that contain a kubelet: k3s' server and agent, and MicroK8s.
-pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
+pub const KUBELET_EMBEDDERS: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
 /// Names of the processes that are searched, as the kernel shortens them to 15 bytes.
-const NAMES: [&str; 11] = [
+const SEARCHED_NAMES: [&str; 11] = [
     KUBELET,
     "k3s-server",
     "k3s-agent",
@@ -41,20 +41,21 @@ pub struct Processes {
     pub found: Vec<Process>,
     /// True if the processes of the host are visible. They are not in most captures, in a container with a separate
     /// PID namespace, and if `/proc` hides the processes of other users (`hidepid`).
-    pub known: bool,
+    pub visible: bool,
 }
 
 impl Processes {
     /// Returns the first process with this name.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Process> {
+    pub fn by_name(&self, name: &str) -> Option<&Process> {
         self.found.iter().find(|process| process.name == name)
     }
 
     /// Returns true if the host's kubelet runs, as a separate process or as a part of another program.
     #[must_use]
     pub fn kubelet_runs(&self) -> bool {
-        self.named(KUBELET).is_some() || EMBEDDED.iter().any(|name| self.named(name).is_some())
+        self.by_name(KUBELET).is_some()
+            || KUBELET_EMBEDDERS.iter().any(|name| self.by_name(name).is_some())
     }
 }
 
@@ -67,9 +68,9 @@ pub fn own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     let ticks: f64 = times.next()?.parse::<f64>().ok()? + times.next()?.parse::<f64>().ok()?;
     let statm = root.read("proc/self/statm").ok()?;
     let pages: f64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    let page: f64 =
+    let page_size: f64 =
         nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??.to_string().parse().ok()?;
-    Some((ticks / 100.0, pages * page))
+    Some((ticks / 100.0, pages * page_size))
 }
 
 /// Returns true if the process may be the host's kubelet: it runs as root and in the host's PID namespace, but not in
@@ -80,29 +81,29 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
     };
-    let of_root = field("Uid:").get(1) == Some(&"0");
+    let runs_as_root = field("Uid:").get(1) == Some(&"0");
     // The field has one number for each PID namespace of the process, from this namespace to the innermost (Linux
     // 4.1).
-    let here = field("NSpid:").len() == 1;
+    let in_this_pid_namespace = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
     // From a separate cgroup namespace, such as that of the agent's container, paths begin with `..` and need not
     // contain `kubepods`, but they contain the pod's own group.
-    let of_pod = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
-    of_root && here && !groups.split(['/', '\n']).any(of_pod)
+    let is_pod_group = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
+    runs_as_root && in_this_pid_namespace && !groups.split(['/', '\n']).any(is_pod_group)
 }
 
 /// Finds the processes by the names in `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
-    let pids = root.numbered("proc", "");
-    let named = |(pid, folder): &(u32, String)| {
+    let pids = root.list_numbered("proc", "");
+    let matching_process = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
-        let meant =
-            NAMES.contains(&name.as_str()) && (name != KUBELET || is_host_process(root, *pid));
-        meant.then_some(Process { pid: *pid, name })
+        let is_match = SEARCHED_NAMES.contains(&name.as_str())
+            && (name != KUBELET || is_host_process(root, *pid));
+        is_match.then_some(Process { pid: *pid, name })
     };
-    let found: Vec<Process> = pids.iter().filter_map(named).collect();
+    let found: Vec<Process> = pids.iter().filter_map(matching_process).collect();
     // Process 2 of a host is always the kernel's thread daemon, which is never visible in a container's own PID
     // namespace.
-    let whole = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
-    Processes { known: whole || !found.is_empty(), found }
+    let has_kthreadd = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
+    Processes { visible: has_kthreadd || !found.is_empty(), found }
 }

@@ -90,7 +90,7 @@ impl ReadError {
 }
 
 /// Maximum size of a sysfs attribute in bytes (`sysfs_emit`).
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 /// Size limit of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are far below
 /// this limit.
 const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
@@ -98,7 +98,7 @@ const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
 /// is smaller.
 const MAX_LARGE_FILE_BYTES: usize = 64 << 20;
 /// Maximum number of openat2 calls if renames disturb the resolution of the path. A busy machine needs two or three.
-const RETRIES: usize = 100;
+const MAX_OPEN_ATTEMPTS: usize = 100;
 /// Maximum number of entries of a folder that are read. `/proc` of a busy host has some ten thousand entries.
 const MAX_FOLDER_ENTRIES: usize = 1 << 18;
 
@@ -190,7 +190,7 @@ impl Root {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
             let found: String = text.chars().take(60).collect();
-            error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
+            read_error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
         })
     }
 
@@ -209,7 +209,7 @@ impl Root {
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`].
-    pub fn bytes(&self, path: &str) -> Result<Vec<u8>, ReadError> {
+    pub fn read_bytes(&self, path: &str) -> Result<Vec<u8>, ReadError> {
         let mut bytes = Vec::new();
         self.read_into(path, MAX_SMALL_FILE_BYTES, &mut bytes)?;
         Ok(bytes)
@@ -222,7 +222,7 @@ impl Root {
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
         let fd = self.open_fd(path, flags)?;
-        let mut folder = Dir::from_fd(fd).map_err(|errno| error(path, problem(errno)))?;
+        let mut folder = Dir::from_fd(fd).map_err(|errno| read_error(path, problem(errno)))?;
         let mut names: Vec<String> = folder
             .iter()
             .take(MAX_FOLDER_ENTRIES)
@@ -238,11 +238,11 @@ impl Root {
     /// `cpu0`, `cpu1`, ..., but not `cpufreq`. Each entry has the number and the name. The list is empty if the
     /// folder does not exist.
     #[must_use]
-    pub fn numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
+    pub fn list_numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
         let number = |name: &str| {
             let digits = name.strip_prefix(prefix)?;
-            let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-            plain.then(|| digits.parse().ok()).flatten()
+            let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            is_number.then(|| digits.parse().ok()).flatten()
         };
         let names = self.list(path).unwrap_or_default();
         let mut found: Vec<(u32, String)> =
@@ -261,7 +261,7 @@ impl Root {
     /// returns the later time of the link and its target. On a running host, the time is `ctime`, which no program
     /// can set. In a captured tree, the time is `mtime`, because archives store only `mtime`.
     #[must_use]
-    pub fn changed(&self, path: &str) -> Option<Duration> {
+    pub fn change_time(&self, path: &str) -> Option<Duration> {
         let time = |flags| {
             let stat = fstat(self.open_fd(path, OFlag::O_PATH | flags).ok()?).ok()?;
             let (seconds, nanoseconds) = if self.live {
@@ -276,7 +276,7 @@ impl Root {
 
     /// Returns the target of a symbolic link, as it is stored in the link.
     #[must_use]
-    pub fn link(&self, path: &str) -> Option<String> {
+    pub fn read_link(&self, path: &str) -> Option<String> {
         let target = if self.live {
             readlinkat(&self.folder, path).ok()?
         } else {
@@ -288,8 +288,8 @@ impl Root {
 
     /// Returns the last part of a symbolic link's target, such as the name of a driver or the number of a group.
     #[must_use]
-    pub fn link_name(&self, path: &str) -> Option<String> {
-        let target = self.link(path)?;
+    pub fn read_link_name(&self, path: &str) -> Option<String> {
+        let target = self.read_link(path)?;
         target.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
     }
 
@@ -304,18 +304,20 @@ impl Root {
 
     fn read_into(&self, path: &str, limit: usize, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
         let mut file = self.open_file(path)?;
-        let failed = |io| error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO)));
-        let mut page = [0; PAGE];
-        let first = file.read(&mut page).map_err(failed)?;
+        let io_error = |io| read_error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO)));
+        let mut page = [0; PAGE_SIZE];
+        let first = file.read(&mut page).map_err(io_error)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
         // sysfs returns a whole attribute in one read. A second read, to detect the end of the file, would double the
         // number of system calls of a report.
-        let whole = first < PAGE && path.trim_start_matches('/').starts_with("sys/");
-        if !whole && first > 0 {
-            file.take((limit + 1 - first.min(limit)) as u64).read_to_end(bytes).map_err(failed)?;
+        let is_complete = first < PAGE_SIZE && path.trim_start_matches('/').starts_with("sys/");
+        if !is_complete && first > 0 {
+            file.take((limit + 1 - first.min(limit)) as u64)
+                .read_to_end(bytes)
+                .map_err(io_error)?;
         }
         if bytes.len() > limit {
-            return Err(error(path, ReadProblem::TooLarge(limit)));
+            return Err(read_error(path, ReadProblem::TooLarge(limit)));
         }
         Ok(())
     }
@@ -326,12 +328,12 @@ impl Root {
         let file = File::from(fd);
         match file.metadata() {
             Ok(metadata) if metadata.is_file() => Ok(file),
-            _ => Err(error(path, ReadProblem::NotAFile)),
+            _ => Err(read_error(path, ReadProblem::NotAFile)),
         }
     }
 
     fn open_fd(&self, path: &str, flags: OFlag) -> Result<OwnedFd, ReadError> {
-        self.open_any(path, flags).map_err(|errno| error(path, problem(errno)))
+        self.open_any(path, flags).map_err(|errno| read_error(path, problem(errno)))
     }
 
     fn open_any(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
@@ -344,8 +346,8 @@ impl Root {
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
             // EAGAIN: a file on the machine was renamed while `..` was resolved, so the kernel could not exclude that
             // the path had left the tree. The call must be repeated.
-            let mut tries = (0..RETRIES).map(|_| openat2(&self.folder, relative, how));
-            match tries.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
+            let mut attempts = (0..MAX_OPEN_ATTEMPTS).map(|_| openat2(&self.folder, relative, how));
+            match attempts.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
                 None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
                     self.open_without_openat2(relative, flags)
                 }
@@ -374,7 +376,7 @@ impl Root {
     }
 }
 
-fn error(path: &str, problem: ReadProblem) -> ReadError {
+fn read_error(path: &str, problem: ReadProblem) -> ReadError {
     ReadError { path: path.trim_start_matches('/').to_owned(), problem }
 }
 

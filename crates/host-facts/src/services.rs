@@ -5,7 +5,7 @@
 
 use berth_api::CpuSet;
 
-use crate::kubelet::podresources::{Listed, PodResourcesError};
+use crate::kubelet::podresources::{PodResourcesError, PodResourcesList};
 use crate::root::Root;
 use crate::setting::Unit;
 
@@ -20,7 +20,7 @@ pub trait HostServices {
     ///
     /// # Errors
     /// Returns an error if the kubelet does not answer in time, or if its answer is invalid.
-    fn pod_resources(&self, root: &Root) -> Result<Option<Listed>, PodResourcesError>;
+    fn pod_resources(&self, root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError>;
 }
 
 /// The services of a captured tree. They never answer.
@@ -32,7 +32,7 @@ impl HostServices for NoServices {
         None
     }
 
-    fn pod_resources(&self, _: &Root) -> Result<Option<Listed>, PodResourcesError> {
+    fn pod_resources(&self, _: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
         Ok(None)
     }
 }

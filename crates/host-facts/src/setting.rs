@@ -114,14 +114,15 @@ impl Setting {
     ///
     /// # Errors
     /// Returns an error if the text is not a value of this setting.
-    pub fn value(&self, text: &str) -> Result<Value, ParseSettingError> {
+    pub fn parse_value(&self, text: &str) -> Result<Value, ParseSettingError> {
         let number = || text.parse().ok().map(Value::Number);
         let cpus = || text.parse().ok().map(Value::Cpus);
         let word = || {
-            let plain = |b: u8| b.is_ascii_lowercase() || b == b'-';
-            (!text.is_empty() && text.bytes().all(plain)).then(|| Value::Word(text.to_owned()))
+            let is_word_byte = |b: u8| b.is_ascii_lowercase() || b == b'-';
+            (!text.is_empty() && text.bytes().all(is_word_byte))
+                .then(|| Value::Word(text.to_owned()))
         };
-        let (value, what) = match self {
+        let (value, expected) = match self {
             Self::Hugepages { .. } => (number(), "a number of pages"),
             Self::TransparentHugepages | Self::Ksm(KsmSetting::AdvisorMode) => {
                 (word(), "a word of the kernel")
@@ -132,7 +133,7 @@ impl Setting {
             | Self::IrqAffinity(_)
             | Self::AllowedCpus(_) => (cpus(), "a CPU list"),
         };
-        value.ok_or_else(|| ParseSettingError(text.chars().take(60).collect(), what))
+        value.ok_or_else(|| ParseSettingError(text.chars().take(60).collect(), expected))
     }
 }
 
@@ -232,10 +233,13 @@ mod tests {
 
     #[test]
     fn values_are_of_the_settings_kind() {
-        assert_eq!(Setting::IrqAffinity(1).value("0-1"), Ok(Value::Cpus("0-1".parse().unwrap())));
-        assert!(Setting::IrqAffinity(1).value("x").is_err());
-        assert!(Setting::Ksm(KsmSetting::Run).value("").is_err());
-        assert!(Setting::TransparentHugepages.value("a b").is_err());
+        assert_eq!(
+            Setting::IrqAffinity(1).parse_value("0-1"),
+            Ok(Value::Cpus("0-1".parse().unwrap()))
+        );
+        assert!(Setting::IrqAffinity(1).parse_value("x").is_err());
+        assert!(Setting::Ksm(KsmSetting::Run).parse_value("").is_err());
+        assert!(Setting::TransparentHugepages.parse_value("a b").is_err());
     }
 
     proptest! {
@@ -243,8 +247,8 @@ mod tests {
         fn garbage_is_an_error(text in ".{0,40}") {
             drop(text.parse::<Setting>());
             for setting in one_of_each_kind() {
-                if let Ok(value) = setting.value(&text) {
-                    prop_assert_eq!(setting.value(&value.to_string()), Ok(value));
+                if let Ok(value) = setting.parse_value(&text) {
+                    prop_assert_eq!(setting.parse_value(&value.to_string()), Ok(value));
                 }
             }
         }

@@ -4,10 +4,10 @@
 /// shows them must not execute escape sequences.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    let plain = |c: char| match c {
+    let sanitize = |c: char| match c {
         '\n' => ' ',
         c if c.is_control() => '\u{fffd}',
         c => c,
     };
-    text.chars().map(plain).collect()
+    text.chars().map(sanitize).collect()
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_api::CpuSet;
 
 use super::cpuinfo::CpuInfo;
-use super::kernel_files::kernel_list;
+use super::kernel_files::read_cpu_list;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
@@ -30,7 +30,7 @@ pub struct Topology {
     /// The distinct third-level caches that have been found while CPUs are read, each as a set of CPUs.
     caches: Vec<Arc<CpuSet>>,
     /// True if core ids were found in sysfs or cpuinfo.
-    pub known: bool,
+    pub core_ids_known: bool,
 }
 
 /// Package, core, cache and zone of a logical CPU.
@@ -56,18 +56,22 @@ impl Topology {
     /// Reads the topology from `/sys/devices/system/cpu`, or from `/proc/cpuinfo` if the tree does not have that
     /// folder.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
-        let folders = root.numbered(CPUS, "cpu");
-        let numbered = |id: &u32| *id <= CpuSet::MAX_CPU;
-        let in_sysfs: CpuSet = folders.iter().map(|(id, _)| *id).filter(numbered).collect();
+        let folders = root.list_numbered(CPUS, "cpu");
+        let is_valid_id = |id: &u32| *id <= CpuSet::MAX_CPU;
+        let in_sysfs: CpuSet = folders.iter().map(|(id, _)| *id).filter(is_valid_id).collect();
         let in_proc: CpuSet = cpuinfo.processors.iter().map(|p| p.id).collect();
-        let listed = |name: &str, notes: &mut Notes| {
-            let read = kernel_list(root, &format!("{CPUS}/{name}"));
-            notes.optional(read).filter(|set| !set.is_empty())
+        let read_list = |name: &str, notes: &mut Notes| {
+            let read = read_cpu_list(root, &format!("{CPUS}/{name}"));
+            notes.value_or_warning(read).filter(|set| !set.is_empty())
         };
 
-        let online = listed("online", notes).unwrap_or_else(|| {
-            let runs = |id: &u32| is_online(root, *id);
-            if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
+        let online = read_list("online", notes).unwrap_or_else(|| {
+            let is_cpu_online = |id: &u32| is_online(root, *id);
+            if in_sysfs.is_empty() {
+                in_proc
+            } else {
+                in_sysfs.iter().filter(is_cpu_online).collect()
+            }
         });
         // A malformed file `online` must not add thousands of CPUs to a tree with few CPU folders.
         let online = match online.intersection(&in_sysfs) {
@@ -76,7 +80,7 @@ impl Topology {
         };
         // The file `offline` also contains CPUs that the kernel supports but the machine does not have; the file
         // `present` does not.
-        let present = listed("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
+        let present = read_list("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
         let offline = present.difference(&online);
 
         let mut topology = Self { online, offline, ..Self::default() };
@@ -100,8 +104,8 @@ impl Topology {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
         }
-        topology.known = without_topology != topology.online;
-        if !topology.known {
+        topology.core_ids_known = without_topology != topology.online;
+        if !topology.core_ids_known {
             topology.read_ids_from_cpuinfo(cpuinfo);
         } else if !without_topology.is_empty() {
             notes.warn(
@@ -154,7 +158,7 @@ impl Topology {
                 cpu.core = Some(core);
                 cpu.package = Arc::new(packages.get(&package).cloned().unwrap_or_default());
                 cpu.siblings = Arc::new(cores.get(&(package, core)).cloned().unwrap_or_default());
-                self.known = true;
+                self.core_ids_known = true;
             }
         }
     }
@@ -168,26 +172,26 @@ fn is_online(root: &Root, id: u32) -> bool {
 
 /// Reads the properties of a CPU. The returned bool is false if its folder does not list the CPUs that share its
 /// core.
-fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
+fn logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     // -1 means that the value is unknown on this architecture. It does not parse as u32.
     let number = |name: &str| root.parse::<u32>(&file(name)).ok();
     let siblings =
         first_readable_list(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
             .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
-            .map(|set| set.intersection(&so_far.online))
+            .map(|set| set.intersection(&topology.online))
             .filter(|set| set.contains(id));
     let has_siblings = siblings.is_some();
-    let package = package(root, id, so_far);
-    let neighbour = package.first().and_then(|first| so_far.cpus.get(&first));
-    let socket = neighbour.and_then(|cpu| cpu.socket).or_else(|| number("physical_package_id"));
+    let package = package(root, id, topology);
+    let package_cpu = package.first().and_then(|first| topology.cpus.get(&first));
+    let socket = package_cpu.and_then(|cpu| cpu.socket).or_else(|| number("physical_package_id"));
     let cpu = LogicalCpu {
         socket,
         die: number("die_id"),
         core: number("core_id"),
         siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
         package,
-        cache: cache(root, id, so_far),
+        cache: cache(root, id, topology),
         zone: None,
     };
     (cpu, has_siblings)
@@ -195,31 +199,31 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
 
 /// Returns the CPUs of a CPU's package: a set that was found for an earlier CPU, or else the set in the CPU's own
 /// folder.
-fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
-    if let Some(known) = so_far.packages.iter().find(|package| package.contains(id)) {
+fn package(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
+    if let Some(known) = topology.packages.iter().find(|package| package.contains(id)) {
         return Arc::clone(known);
     }
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     let set = first_readable_list(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
         .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
-    Arc::new(set.unwrap_or_default().intersection(&so_far.online))
+    Arc::new(set.unwrap_or_default().intersection(&topology.online))
 }
 
 /// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. The kernel numbers
 /// caches from the first level up, and the first level has separate data and instruction caches, so the third level
 /// is `index3`.
-fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
-    if let Some(known) = so_far.caches.iter().find(|cache| cache.contains(id)) {
+fn cache(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
+    if let Some(known) = topology.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
     }
     let file = |name: &str| format!("{CPUS}/cpu{id}/cache/index3/{name}");
-    let is_third = root.parse::<u32>(&file("level")).is_ok_and(|level| level == 3);
-    let shared = is_third.then(|| first_readable_list(root, &[&file("shared_cpu_list")])).flatten();
-    Arc::new(shared.unwrap_or_default().intersection(&so_far.online))
+    let is_l3 = root.parse::<u32>(&file("level")).is_ok_and(|level| level == 3);
+    let shared = is_l3.then(|| first_readable_list(root, &[&file("shared_cpu_list")])).flatten();
+    Arc::new(shared.unwrap_or_default().intersection(&topology.online))
 }
 
 fn first_readable_list(root: &Root, paths: &[&str]) -> Option<CpuSet> {
-    paths.iter().find_map(|path| kernel_list(root, path).ok())
+    paths.iter().find_map(|path| read_cpu_list(root, path).ok())
 }
 
 fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
@@ -229,7 +233,7 @@ fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
 /// Reads a CPU list. If the kernel does not have this file (kernels before 2.6.2x), reads the CPU mask in another
 /// file.
 pub fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
-    match kernel_list(root, list) {
+    match read_cpu_list(root, list) {
         Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),
         read => read,
     }

@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 
 use berth_api::CpuSet;
 
-use super::kernel_files::kernel_list;
+use super::kernel_files::read_cpu_list;
 use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::Unit;
 
 /// Reads the CPUs of all units for which they are known. An empty set means all CPUs.
 pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSet> {
-    let allowed = |unit: Unit| Some((unit, allowed(root, unit, services)?));
+    let allowed = |unit: Unit| Some((unit, read_allowed_cpus(root, unit, services)?));
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
 /// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty
 /// set, because the kernel does not allow a set to become empty again.
-pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
+pub fn read_allowed_cpus(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());
     let cpus = if root.exists(&folder) {
-        match kernel_list(root, &format!("{folder}/cpuset.cpus")) {
+        match read_cpu_list(root, &format!("{folder}/cpuset.cpus")) {
             // Without the cpuset controller, the file does not exist, and the CPUs are not restricted.
             Err(error) if error.is_not_found() => CpuSet::new(),
             read => read.ok()?,
@@ -33,6 +33,6 @@ pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<C
     } else {
         return None;
     };
-    let online = kernel_list(root, "sys/devices/system/cpu/online").unwrap_or_default();
+    let online = read_cpu_list(root, "sys/devices/system/cpu/online").unwrap_or_default();
     Some(if !online.is_empty() && online.is_subset(&cpus) { CpuSet::new() } else { cpus })
 }

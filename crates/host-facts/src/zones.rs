@@ -3,7 +3,7 @@
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
 use super::hugepages;
-use super::kernel_files::count;
+use super::kernel_files::saturating_u32;
 use super::memory::meminfo;
 use super::topology::{Topology, list_or_mask};
 use crate::notes::Notes;
@@ -21,9 +21,9 @@ pub fn observe(
     memory: &Memory,
     notes: &mut Notes,
 ) -> Vec<Zone> {
-    let nodes = root.numbered(NODES, "node");
+    let nodes = root.list_numbered(NODES, "node");
     let mut zones: Vec<Zone> =
-        nodes.iter().map(|(id, _)| zone(root, *id, topology, notes)).collect();
+        nodes.iter().map(|(id, _)| read_zone(root, *id, topology, notes)).collect();
     if zones.is_empty() {
         zones.extend(single_zone(topology, memory));
     }
@@ -34,34 +34,34 @@ pub fn observe(
             only.hugepages.iter_mut().for_each(|pool| pool.reserved = None);
         }
     }
-    distances(root, &mut zones, notes);
-    assign(&zones, topology, notes);
+    read_distances(root, &mut zones, notes);
+    assign_cpus(&zones, topology, notes);
     for (index, zone) in zones.iter().enumerate() {
         let path = |field: &str| format!("zones[{index}].{field}");
         let file = format!("/{NODES}/node{}", zone.id);
         if zone.cpus.is_none() {
-            let why = format!("{file} has neither cpulist nor cpumap");
-            notes.unknown(path("cpus"), UnknownReason::NotFound, why);
+            let message = format!("{file} has neither cpulist nor cpumap");
+            notes.add_unknown(path("cpus"), UnknownReason::NotFound, message);
         }
         if zone.memory.is_none() {
-            let why = format!("{file}/meminfo has no line MemTotal");
-            notes.unknown(path("memory"), UnknownReason::NotFound, why);
+            let message = format!("{file}/meminfo has no line MemTotal");
+            notes.add_unknown(path("memory"), UnknownReason::NotFound, message);
         }
     }
     zones
 }
 
-fn zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
+fn read_zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
     let file = |name: &str| format!("{NODES}/node{id}/{name}");
     let cpus = notes
-        .optional(list_or_mask(root, &file("cpulist"), &file("cpumap")))
+        .value_or_warning(list_or_mask(root, &file("cpulist"), &file("cpumap")))
         .map(|cpus| cpus.intersection(&topology.online));
     Zone {
         id,
         cores: cpus
             .as_ref()
-            .filter(|_| topology.known)
-            .map(|cpus| count(topology.cores_of(cpus).len())),
+            .filter(|_| topology.core_ids_known)
+            .map(|cpus| saturating_u32(topology.cores_of(cpus).len())),
         cpus,
         memory: meminfo(root, &file("meminfo")).ok().and_then(|info| info.bytes("MemTotal")),
         hugepages: hugepages::pools(root, &file("hugepages"), notes),
@@ -74,14 +74,14 @@ fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
     (!empty).then(|| Zone {
         id: 0,
         cpus: Some(topology.online.clone()).filter(|cpus| !cpus.is_empty()),
-        cores: topology.known.then(|| count(topology.cores())),
+        cores: topology.core_ids_known.then(|| saturating_u32(topology.cores())),
         ..Zone::default()
     })
 }
 
 /// Reads the distances between zones. The file `distance` has one number for each online node, in ascending order of
 /// node numbers, even if the numbers have gaps.
-fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
+fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {
         let file = format!("{NODES}/node{}/distance", zone.id);
@@ -94,12 +94,12 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
             };
             zone.distances = ids.iter().zip(numbers).filter_map(pair).collect();
         } else {
-            let found: String = text.chars().take(60).collect();
+            let excerpt: String = text.chars().take(60).collect();
             notes.warn(
                 format!("/{file}"),
                 format!(
                     "`{}` is not one number for each of {} zones",
-                    found.escape_debug(),
+                    excerpt.escape_debug(),
                     ids.len()
                 ),
             );
@@ -109,7 +109,7 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
 
 /// Sets the zone of each CPU. If two zones contain the same CPU, the firmware is wrong: the CPU is assigned to the
 /// first zone, and a warning is noted.
-fn assign(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
+fn assign_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {
         for id in zone.cpus.iter().flat_map(berth_api::CpuSet::iter) {

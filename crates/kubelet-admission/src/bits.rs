@@ -1,4 +1,4 @@
-//! Sets of the CPUs of one host. Each CPU is identified by its place in the host's order of CPUs. A set has a fixed
+//! Sets of the CPUs of one host. Each CPU is identified by its index in the host's order of CPUs. A set has a fixed
 //! number of words and needs no memory allocation.
 
 /// Number of words of a set.
@@ -7,14 +7,14 @@ const WORD_COUNT: usize = 16;
 /// Largest number of CPUs of a host: the largest two-socket servers have 768.
 pub(super) const MAX_CPUS: usize = WORD_COUNT * 64;
 
-/// Set of CPUs by place. The CPUs are ordered by zone, then by core, so that the CPUs of a zone and of a core have
-/// contiguous places.
+/// Set of CPUs by index. The CPUs are ordered by zone, then by core, so that the CPUs of a zone and of a core have
+/// contiguous indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuBits([u64; WORD_COUNT]);
 
 impl CpuBits {
-    /// Returns the set of places from `start` up to, but excluding, `end`.
-    pub(super) fn run(start: u16, end: u16) -> Self {
+    /// Returns the set of indexes from `start` up to, but excluding, `end`.
+    pub(super) fn from_range(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
         for (word, mask) in words_with_masks(start, end) {
             bits.0[word] |= mask;
@@ -22,14 +22,14 @@ impl CpuBits {
         bits
     }
 
-    pub(super) const fn insert(&mut self, place: u16) {
-        let place = place as usize % MAX_CPUS;
-        self.0[place / 64] |= 1 << (place % 64);
+    pub(super) const fn insert(&mut self, index: u16) {
+        let index = index as usize % MAX_CPUS;
+        self.0[index / 64] |= 1 << (index % 64);
     }
 
-    pub(super) const fn contains(&self, place: u16) -> bool {
-        let place = place as usize % MAX_CPUS;
-        self.0[place / 64] & (1 << (place % 64)) != 0
+    pub(super) const fn contains(&self, index: u16) -> bool {
+        let index = index as usize % MAX_CPUS;
+        self.0[index / 64] & (1 << (index % 64)) != 0
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -40,7 +40,7 @@ impl CpuBits {
         self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
     }
 
-    /// Counts the places of the set from `start` up to, but excluding, `end`.
+    /// Counts the indexes of the set from `start` up to, but excluding, `end`.
     pub(super) fn count_range(&self, start: u16, end: u16) -> u32 {
         words_with_masks(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
@@ -60,7 +60,7 @@ impl CpuBits {
         self
     }
 
-    /// Returns the places in ascending order.
+    /// Returns the indexes in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         self.0.iter().zip(0u16..).flat_map(|(&word, index)| {
             let mut rest = word;
@@ -75,7 +75,7 @@ impl CpuBits {
     }
 }
 
-/// Returns the indexes of the words that a range of places covers, each with the mask of the bits in the range.
+/// Returns the indexes of the words that a range of indexes covers, each with the mask of the bits in the range.
 fn words_with_masks(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
@@ -104,8 +104,8 @@ impl From<&CpuBits> for CompactCpuBits {
 impl CompactCpuBits {
     pub(super) fn bits(&self) -> CpuBits {
         let mut bits = CpuBits::default();
-        let places = bits.0.iter_mut().skip(usize::from(self.first));
-        places.zip(&*self.words).for_each(|(place, word)| *place = *word);
+        let words = bits.0.iter_mut().skip(usize::from(self.first));
+        words.zip(&*self.words).for_each(|(target, word)| *target = *word);
         bits
     }
 
@@ -124,12 +124,12 @@ mod tests {
         #[test]
         fn ranges_contain_the_numbers_between_their_ends(start in 0u16..1100, length in 0u16..1100) {
             let end = start + length;
-            let bits = CpuBits::run(start, end);
-            let expected: Vec<u16> = (start..end).filter(|&place| place < 1024).collect();
+            let bits = CpuBits::from_range(start, end);
+            let expected: Vec<u16> = (start..end).filter(|&index| index < 1024).collect();
             prop_assert_eq!(bits.iter().collect::<Vec<_>>(), expected.clone());
             prop_assert_eq!(bits.count() as usize, expected.len());
             prop_assert_eq!(CompactCpuBits::from(&bits).bits(), bits);
-            prop_assert_eq!(CpuBits::run(0, 1024).count_range(start, end) as usize, expected.len());
+            prop_assert_eq!(CpuBits::from_range(0, 1024).count_range(start, end) as usize, expected.len());
         }
     }
 }

@@ -4,11 +4,11 @@ use super::bits::CpuBits;
 use super::hints::Hints;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first};
 use super::{distribute, take, take_legacy};
 
 /// CPUs that the kubelet allocates to a container.
-pub(super) struct Taken {
+pub(super) struct CpuAllocation {
     pub(super) cpus: CpuBits,
     pub(super) is_deterministic: bool,
     /// True if some of the CPUs were not free (see `take_sockets` and `take_cores`).
@@ -26,43 +26,47 @@ pub(super) fn hints(
     let available = shared.without(&host.reserved);
     let mut totals = [0u64; MAX_HINT_ZONES];
     let mut free = [0u64; MAX_HINT_ZONES];
-    let mut must = 0;
-    for (place, zone) in host.zones.iter().enumerate().take(MAX_HINT_ZONES) {
-        totals[place] = u64::from(zone.cpus.1 - zone.cpus.0);
-        free[place] = u64::from(available.count_range(zone.cpus.0, zone.cpus.1));
+    let mut required_zones = 0;
+    for (index, zone) in host.zones.iter().enumerate().take(MAX_HINT_ZONES) {
+        totals[index] = u64::from(zone.cpus.1 - zone.cpus.0);
+        free[index] = u64::from(available.count_range(zone.cpus.0, zone.cpus.1));
         let reused = u64::from(reusable.count_range(zone.cpus.0, zone.cpus.1));
         if reused > 0 {
             // The kubelet excludes a mask that lacks the zone of a reusable CPU.
-            must |= 1 << place;
-            free[place] += reused;
+            required_zones |= 1 << index;
+            free[index] += reused;
         }
     }
-    let mut least = host.cpu_zones.count_ones();
+    let mut min_zones = host.cpu_zones.count_ones();
     let mut possible = MaskSet::default();
     for mask in 1..=mask_of_first(host.zones.len().min(MAX_HINT_ZONES)) {
         if mask & !host.cpu_zones != 0 {
             continue;
         }
-        let sum = |of: &[u64; MAX_HINT_ZONES]| places(mask).map(|place| of[place]).sum::<u64>();
-        if mask.count_ones() < least && sum(&totals) >= wanted {
-            least = mask.count_ones();
+        let sum = |counts: &[u64; MAX_HINT_ZONES]| {
+            bit_indexes(mask).map(|index| counts[index]).sum::<u64>()
+        };
+        if mask.count_ones() < min_zones && sum(&totals) >= wanted {
+            min_zones = mask.count_ones();
         }
-        if must & !mask == 0 && sum(&free) >= wanted {
+        if required_zones & !mask == 0 && sum(&free) >= wanted {
             possible.insert(mask);
         }
     }
-    Hints::on(possible, |mask| mask.count_ones() == least || is_socket_aligned(host, mask, least))
+    Hints::from_masks(possible, |mask| {
+        mask.count_ones() == min_zones || is_socket_aligned(host, mask, min_zones)
+    })
 }
 
-/// Returns true if the mask contains no more sockets than necessary for the minimum number of zones, `least`
+/// Returns true if the mask contains no more sockets than necessary for the minimum number of zones, `min_zones`
 /// (`isHintSocketAligned`). False without the option `align-by-socket`.
-fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
+fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, min_zones: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
     }
     let zones = host.cpu_zones.count_ones() as usize;
     let per_socket = zones.checked_div(host.sockets.len()).unwrap_or(0);
-    per_socket > 0 && host.sockets_in(mask) == (least as usize).div_ceil(per_socket)
+    per_socket > 0 && host.sockets_in(mask) == (min_zones as usize).div_ceil(per_socket)
 }
 
 /// Allocates CPUs (`Allocate`): checks the rule of `full-pcpus-only`, then takes CPUs in the zones of the affinity,
@@ -73,15 +77,16 @@ pub(super) fn allocate(
     affinity: Option<ZoneMask>,
     reusable: &CpuBits,
     wanted: u64,
-) -> Result<Taken, Reason> {
-    whole_cores(host, shared, wanted)?;
+) -> Result<CpuAllocation, Reason> {
+    check_whole_cores(host, shared, wanted)?;
     let allocatable = shared.without(&host.reserved).or(reusable);
     let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
-    let mut taken = Taken { cpus: CpuBits::default(), is_deterministic: true, in_use: false };
+    let mut taken =
+        CpuAllocation { cpus: CpuBits::default(), is_deterministic: true, in_use: false };
     if let Some(zones) = affinity {
-        let aligned = aligned(host, zones, &allocatable);
-        let aligned_wanted = wanted.min(i64::from(aligned.count()));
-        taken = take_by_topology(host, &aligned, aligned_wanted)?;
+        let aligned_cpus = aligned_cpus(host, zones, &allocatable);
+        let aligned_wanted = wanted.min(i64::from(aligned_cpus.count()));
+        taken = take_by_topology(host, &aligned_cpus, aligned_wanted)?;
     }
     let missing = wanted - i64::from(taken.cpus.count());
     if missing > 0 {
@@ -95,7 +100,7 @@ pub(super) fn allocate(
 
 /// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). As in the kubelet, CPUs of init containers that can
 /// be reused do not count as free.
-fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
+fn check_whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
     if !host.kubelet.cpu_options.full_pcpus_only {
         return Ok(());
     }
@@ -112,32 +117,36 @@ fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), 
 
 /// Returns the allocatable CPUs in the zones (`getAlignedCPUs`). With `align-by-socket`, returns the allocatable CPUs
 /// in all sockets that contain CPUs of the zones.
-fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
-    let mut near = CpuBits::default();
+fn aligned_cpus(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
+    let mut cpus = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
         for socket in host.sockets.iter().filter(|socket| socket.zones & zones != 0) {
-            near = near.or(&socket.cpus);
+            cpus = cpus.or(&socket.cpus);
         }
     } else {
-        for zone in places(zones).filter_map(|place| host.zones.get(place)) {
-            near = near.or(&CpuBits::run(zone.cpus.0, zone.cpus.1));
+        for zone in bit_indexes(zones).filter_map(|index| host.zones.get(index)) {
+            cpus = cpus.or(&CpuBits::from_range(zone.cpus.0, zone.cpus.1));
         }
     }
-    near.and(allocatable)
+    cpus.and(allocatable)
 }
 
 /// Takes `wanted` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
-fn take_by_topology(host: &KubeletHost, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
+fn take_by_topology(
+    host: &KubeletHost,
+    available: &CpuBits,
+    wanted: i64,
+) -> Result<CpuAllocation, Reason> {
     if !host.features.zone_aware_order {
-        let (cpus, is_deterministic) = take_legacy::pack(host, available, wanted)?;
-        return Ok(Taken { cpus, is_deterministic, in_use: false });
+        let (cpus, is_deterministic) = take_legacy::take_by_topology(host, available, wanted)?;
+        return Ok(CpuAllocation { cpus, is_deterministic, in_use: false });
     }
     let options = host.kubelet.cpu_options;
     let cpus = if options.distribute_across_numa {
         let group = if options.full_pcpus_only { i64::from(host.cpus_per_core) } else { 1 };
         distribute::distribute(host, available, wanted, group)?
     } else {
-        take::pack(host, available, wanted, options.prefer_uncore_cache)?
+        take::take_packed(host, available, wanted, options.prefer_uncore_cache)?
     };
-    Ok(Taken { cpus, is_deterministic: true, in_use: false })
+    Ok(CpuAllocation { cpus, is_deterministic: true, in_use: false })
 }

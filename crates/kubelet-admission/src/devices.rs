@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::hints::Hints;
 use super::host::{KubeletHost, Pool};
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first};
 
 /// Numbers of devices, for one pool after the other: for each zone, the number of devices in the zone, then the
 /// number of devices without a zone.
@@ -19,7 +19,7 @@ pub(super) type Counts = Vec<u32>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrant {
     pub(super) pool: u16,
-    /// Place of the zone. For devices without a zone, one more than the place of the host's last zone.
+    /// Index of the zone. For devices without a zone, one more than the index of the host's last zone.
     pub(super) zone: u8,
     pub(super) count: u32,
     /// Number of those devices in `count` that an init container of the pod used before.
@@ -30,21 +30,21 @@ pub(super) fn empty_counts(host: &KubeletHost) -> Counts {
     vec![0; host.pools.len() * (host.zones.len() + 1)]
 }
 
-/// Returns a function that maps the place of a zone to the number of devices of this pool in `counts`.
+/// Returns a function that maps the index of a zone to the number of devices of this pool in `counts`.
 fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
     let start = pool * (host.zones.len() + 1);
     move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
 }
 
-/// Returns the pools from which the container requests devices, with place and number. The limits are read, because
+/// Returns the pools from which the container requests devices, with index and number. The limits are read, because
 /// the API server requires that the requests of these resources equal the limits.
-pub(super) fn requested<'h>(
+pub(super) fn requested_pools<'h>(
     host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
 ) -> impl Iterator<Item = (usize, &'h Pool, u64)> {
     limits.iter().filter(|&(_, &count)| count > 0).filter_map(|(name, &count)| {
-        let place = host.pools.binary_search_by(|pool| pool.name.as_str().cmp(name)).ok()?;
-        host.pools.get(place).map(|pool| (place, pool, count))
+        let index = host.pools.binary_search_by(|pool| pool.name.as_str().cmp(name)).ok()?;
+        host.pools.get(index).map(|pool| (index, pool, count))
     })
 }
 
@@ -54,7 +54,7 @@ pub(super) fn hints(
     host: &KubeletHost,
     used: &[u32],
     reusable: &[u32],
-    place: usize,
+    pool_index: usize,
     pool: &Pool,
     wanted: u64,
 ) -> Hints {
@@ -62,29 +62,30 @@ pub(super) fn hints(
         return Hints::AnyZone;
     }
     let zones = host.zones.len();
-    let used = pool_counts(host, used, place);
-    let reusable = pool_counts(host, reusable, place);
-    let has = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
-    let free = |zone: usize| has(zone).saturating_sub(used(zone));
+    let used = pool_counts(host, used, pool_index);
+    let reusable = pool_counts(host, reusable, pool_index);
+    let total = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
+    let free = |zone: usize| total(zone).saturating_sub(used(zone));
     if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < wanted {
         return Hints::NoZone;
     }
-    let must = (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
-    let mut least = pool.zones.count_ones();
+    let required_zones =
+        (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
+    let mut min_zones = pool.zones.count_ones();
     let mut possible = MaskSet::default();
     for mask in 1..=mask_of_first(zones.min(MAX_HINT_ZONES)) {
         if mask & !pool.zones != 0 {
             continue;
         }
-        if mask.count_ones() < least && places(mask).map(has).sum::<u64>() >= wanted {
-            least = mask.count_ones();
+        if mask.count_ones() < min_zones && bit_indexes(mask).map(total).sum::<u64>() >= wanted {
+            min_zones = mask.count_ones();
         }
-        let there = |zone: usize| free(zone).saturating_add(reusable(zone));
-        if must & !mask == 0 && places(mask).map(there).sum::<u64>() >= wanted {
+        let available = |zone: usize| free(zone).saturating_add(reusable(zone));
+        if required_zones & !mask == 0 && bit_indexes(mask).map(available).sum::<u64>() >= wanted {
             possible.insert(mask);
         }
     }
-    Hints::on(possible, |mask| mask.count_ones() == least)
+    Hints::from_masks(possible, |mask| mask.count_ones() == min_zones)
 }
 
 /// Allocates devices of one pool: first the devices that an init container used, then devices in the zones of the
@@ -95,7 +96,7 @@ pub(super) fn allocate(
     used: &mut [u32],
     reusable: &[u32],
     affinity: Option<ZoneMask>,
-    (place, pool, wanted): (usize, &Pool, u64),
+    (pool_index, pool, wanted): (usize, &Pool, u64),
 ) -> Result<(Vec<DeviceGrant>, bool), Reason> {
     if pool.total == 0 {
         return Err(Reason::NoDevices(pool.name.clone()));
@@ -103,8 +104,8 @@ pub(super) fn allocate(
     let zones = host.zones.len();
     let mut grants: Vec<DeviceGrant> = Vec::new();
     let mut needed = wanted;
-    let mut give = |zone: usize, there: u64, is_reused: bool, needed: &mut u64| {
-        let part = u32::try_from(there.min(*needed)).unwrap_or(u32::MAX);
+    let mut allocate_from = |zone: usize, available: u64, is_reused: bool, needed: &mut u64| {
+        let part = u32::try_from(available.min(*needed)).unwrap_or(u32::MAX);
         if part == 0 {
             return 0;
         }
@@ -117,22 +118,23 @@ pub(super) fn allocate(
                 grant.reused = grant.reused.saturating_add(reused);
             }
             None => {
-                let pool = u16::try_from(place).unwrap_or(u16::MAX);
+                let pool = u16::try_from(pool_index).unwrap_or(u16::MAX);
                 grants.push(DeviceGrant { pool, zone, count: part, reused });
             }
         }
         part
     };
-    let left = pool_counts(host, reusable, place);
-    let spread = (0..=zones).filter(|&zone| left(zone) > 0).count();
-    let is_deterministic = spread <= 1 || (0..=zones).map(&left).sum::<u64>() <= needed;
+    let reusable_count = pool_counts(host, reusable, pool_index);
+    let zones_with_reusable = (0..=zones).filter(|&zone| reusable_count(zone) > 0).count();
+    let is_deterministic =
+        zones_with_reusable <= 1 || (0..=zones).map(&reusable_count).sum::<u64>() <= needed;
     for zone in 0..=zones {
-        give(zone, left(zone), true, &mut needed);
+        allocate_from(zone, reusable_count(zone), true, &mut needed);
     }
-    let start = place * (zones + 1);
+    let start = pool_index * (zones + 1);
     let free = |used: &[u32], zone: usize| {
-        let has = pool.counts.get(zone).copied().unwrap_or(0);
-        u64::from(has.saturating_sub(used.get(start + zone).copied().unwrap_or(0)))
+        let total = pool.counts.get(zone).copied().unwrap_or(0);
+        u64::from(total.saturating_sub(used.get(start + zone).copied().unwrap_or(0)))
     };
     let available: u64 = (0..=zones).map(|zone| free(used, zone)).sum();
     if available < needed {
@@ -140,12 +142,13 @@ pub(super) fn allocate(
         return Err(Reason::Devices { name, wanted: needed, free: available });
     }
     // The kubelet aligns only resources that have at least one device with a zone (`filterByAffinity`).
-    let near = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
-    let is_near = |zone: usize| zone < zones && near & (1 << zone) != 0;
-    let order =
-        (0..=zones).filter(|&zone| is_near(zone)).chain((0..=zones).filter(|&zone| !is_near(zone)));
+    let affinity_mask = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
+    let is_in_affinity = |zone: usize| zone < zones && affinity_mask & (1 << zone) != 0;
+    let order = (0..=zones)
+        .filter(|&zone| is_in_affinity(zone))
+        .chain((0..=zones).filter(|&zone| !is_in_affinity(zone)));
     for zone in order {
-        let part = give(zone, free(used, zone), false, &mut needed);
+        let part = allocate_from(zone, free(used, zone), false, &mut needed);
         if let Some(count) = used.get_mut(start + zone) {
             *count = count.saturating_add(part);
         }

@@ -7,7 +7,7 @@
 use super::bits::CpuBits;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::take::{CpuAccumulator, pack};
+use super::take::{CpuAccumulator, take_packed};
 
 /// Takes `wanted` CPUs, distributed over zones in groups of `group` CPUs.
 pub(super) fn distribute(
@@ -17,7 +17,7 @@ pub(super) fn distribute(
     group: i64,
 ) -> Result<CpuBits, Reason> {
     if group < 1 || wanted % group != 0 {
-        return pack(host, available, wanted, false);
+        return take_packed(host, available, wanted, false);
     }
     let accumulator = CpuAccumulator::new(host, available, wanted);
     if accumulator.is_done() {
@@ -27,13 +27,13 @@ pub(super) fn distribute(
     let zones = accumulator.zones_in_order();
     let free: Vec<i64> =
         (0..host.zones.len()).map(|zone| i64::from(accumulator.free_in_zone(zone))).collect();
-    let (least, most) = zones_needed(host, wanted, group, &free);
-    for count in least..=most {
+    let (min_zones, max_zones) = zones_needed(host, wanted, group, &free);
+    for count in min_zones..=max_zones {
         if let Some(best) = best_split(&zones, &free, count, wanted, group)? {
             return best.take(accumulator, wanted, group);
         }
     }
-    pack(host, available, wanted, false)
+    take_packed(host, available, wanted, false)
 }
 
 /// Returns the minimum and maximum number of zones over which the CPUs may be split
@@ -44,16 +44,16 @@ fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (u
     let cpus = i64::try_from(host.cpus.len()).unwrap_or(i64::MAX);
     let per_zone = (groups(cpus) - 1) / zones + 1;
     let needed = groups(wanted);
-    let least = (needed - 1) / per_zone + 1;
+    let min_zones = (needed - 1) / per_zone + 1;
     let with_free = free.iter().filter(|&&free| free > 0).count();
-    let most = usize::try_from(needed).unwrap_or(usize::MAX).min(with_free);
-    (usize::try_from(least).unwrap_or(usize::MAX), most)
+    let max_zones = usize::try_from(needed).unwrap_or(usize::MAX).min(with_free);
+    (usize::try_from(min_zones).unwrap_or(usize::MAX), max_zones)
 }
 
 /// The zones over which the CPUs are split, and the zones that provide the remainder.
 struct Split {
     zones: Vec<usize>,
-    rest: Vec<usize>,
+    remainder_zones: Vec<usize>,
 }
 
 fn best_split(
@@ -64,36 +64,41 @@ fn best_split(
     group: i64,
 ) -> Result<Option<Split>, Reason> {
     let mut best_balance = f64::MAX;
-    let mut best: Option<(Chosen, Option<Vec<usize>>)> = None;
-    let mut hangs = false;
+    let mut best: Option<(GoSlice, Option<Vec<usize>>)> = None;
+    let mut loops_forever = false;
     let mut combinations = Combinations::default();
     combinations.for_each(zones, count, &mut |lists, chosen| {
         if best_balance == 0.0 {
             return false;
         }
         let combo = lists.get(chosen);
-        let of = |zone: usize| free.get(zone).copied().unwrap_or(0);
-        let total: i64 = combo.iter().map(|&zone| of(zone)).sum();
-        let groups: i64 = combo.iter().map(|&zone| of(zone) / group).sum();
-        let even = wanted / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group * group;
-        if total < wanted || groups * group < wanted || combo.iter().any(|&zone| of(zone) < even) {
+        let free_in = |zone: usize| free.get(zone).copied().unwrap_or(0);
+        let total: i64 = combo.iter().map(|&zone| free_in(zone)).sum();
+        let groups: i64 = combo.iter().map(|&zone| free_in(zone) / group).sum();
+        let cpus_per_zone = wanted / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group * group;
+        if total < wanted
+            || groups * group < wanted
+            || combo.iter().any(|&zone| free_in(zone) < cpus_per_zone)
+        {
             return true;
         }
-        let mut after: Vec<(usize, i64)> = Vec::with_capacity(zones.len());
+        let mut free_after: Vec<(usize, i64)> = Vec::with_capacity(zones.len());
         for &zone in zones {
-            if !after.iter().any(|&(known, _)| known == zone) {
-                after.push((zone, of(zone)));
+            if !free_after.iter().any(|&(known, _)| known == zone) {
+                free_after.push((zone, free_in(zone)));
             }
         }
         for &zone in &combo {
-            add(&mut after, zone, -even);
+            add(&mut free_after, zone, -cpus_per_zone);
         }
-        let rest = wanted - even * i64::try_from(combo.len()).unwrap_or(i64::MAX);
-        let (balance, subset) = if rest == 0 {
-            (standard_deviation(&after), None)
+        let remainder = wanted - cpus_per_zone * i64::try_from(combo.len()).unwrap_or(i64::MAX);
+        let (balance, subset) = if remainder == 0 {
+            (standard_deviation(&free_after), None)
         } else {
-            let Some((balance, subset)) = best_remainder_zones(&combo, &after, rest, group) else {
-                hangs = true;
+            let Some((balance, subset)) =
+                best_remainder_zones(&combo, &free_after, remainder, group)
+            else {
+                loops_forever = true;
                 return false;
             };
             (balance, Some(subset))
@@ -104,12 +109,12 @@ fn best_split(
         }
         true
     });
-    if hangs {
+    if loops_forever {
         return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
     }
-    Ok(best.map(|(zones, rest)| Split {
+    Ok(best.map(|(zones, remainder_zones)| Split {
         zones: combinations.get(zones),
-        rest: rest.unwrap_or_default(),
+        remainder_zones: remainder_zones.unwrap_or_default(),
     }))
 }
 
@@ -118,53 +123,53 @@ fn best_split(
 /// cores of several zones.
 fn best_remainder_zones(
     combo: &[usize],
-    after: &[(usize, i64)],
-    rest: i64,
+    free_after: &[(usize, i64)],
+    remainder: i64,
     group: i64,
 ) -> Option<(f64, Vec<usize>)> {
-    let left = |after: &[(usize, i64)], zone: usize| {
+    let free_in = |after: &[(usize, i64)], zone: usize| {
         after.iter().find(|&&(known, _)| known == zone).map_or(0, |&(_, free)| free)
     };
-    let givers: Vec<usize> =
-        combo.iter().copied().filter(|&zone| left(after, zone) >= group).collect();
+    let candidates: Vec<usize> =
+        combo.iter().copied().filter(|&zone| free_in(free_after, zone) >= group).collect();
     let mut best_balance = f64::MAX;
     let mut best: Vec<usize> = Vec::new();
-    let mut hangs = false;
-    for count in (1..=givers.len()).rev() {
+    let mut loops_forever = false;
+    for count in (1..=candidates.len()).rev() {
         let mut combinations = Combinations::default();
         let mut best_chosen = None;
-        combinations.for_each(&givers, count, &mut |lists, chosen| {
+        combinations.for_each(&candidates, count, &mut |lists, chosen| {
             let subset = lists.get(chosen);
-            let total: i64 = subset.iter().map(|&zone| left(after, zone)).sum();
-            if total < rest {
+            let total: i64 = subset.iter().map(|&zone| free_in(free_after, zone)).sum();
+            if total < remainder {
                 return true;
             }
-            let mut after = after.to_vec();
-            let mut rest = rest;
-            while rest > 0 {
-                let before = rest;
+            let mut free_after = free_after.to_vec();
+            let mut remainder = remainder;
+            while remainder > 0 {
+                let before = remainder;
                 for &zone in &subset {
-                    if rest == 0 {
+                    if remainder == 0 {
                         break;
                     }
-                    if left(&after, zone) >= group {
-                        add(&mut after, zone, -group);
-                        rest -= group;
+                    if free_in(&free_after, zone) >= group {
+                        add(&mut free_after, zone, -group);
+                        remainder -= group;
                     }
                 }
-                if rest == before {
-                    hangs = true;
+                if remainder == before {
+                    loops_forever = true;
                     return false;
                 }
             }
-            let balance = standard_deviation(&after);
+            let balance = standard_deviation(&free_after);
             if balance < best_balance {
                 best_balance = balance;
                 best_chosen = Some(chosen);
             }
             true
         });
-        if hangs {
+        if loops_forever {
             return None;
         }
         if let Some(chosen) = best_chosen {
@@ -183,52 +188,53 @@ impl Split {
     ) -> Result<CpuBits, Reason> {
         let host = accumulator.host;
         let count = i64::try_from(self.zones.len()).unwrap_or(i64::MAX).max(1);
-        let even = wanted / count / group * group;
+        let cpus_per_zone = wanted / count / group * group;
         let in_zone = |accumulator: &CpuAccumulator<'_>, zone: usize| {
             let run = host.zones.get(zone).map_or((0, 0), |zone| zone.cpus);
-            accumulator.free.and(&CpuBits::run(run.0, run.1))
+            accumulator.free.and(&CpuBits::from_range(run.0, run.1))
         };
         for &zone in &self.zones {
             // As in the kubelet, an error is ignored here; missing CPUs are detected at the end.
-            if let Ok(cpus) = pack(host, &in_zone(&accumulator, zone), even, false) {
+            if let Ok(cpus) = take_packed(host, &in_zone(&accumulator, zone), cpus_per_zone, false)
+            {
                 accumulator.take(&cpus);
             }
         }
-        let mut rest = wanted - even * count;
-        while rest > 0 {
-            let before = rest;
-            for &zone in &self.rest {
-                if rest == 0 {
+        let mut remainder = wanted - cpus_per_zone * count;
+        while remainder > 0 {
+            let before = remainder;
+            for &zone in &self.remainder_zones {
+                if remainder == 0 {
                     break;
                 }
                 let free = in_zone(&accumulator, zone);
                 if i64::from(free.count()) < group {
                     continue;
                 }
-                if let Ok(cpus) = pack(host, &free, group, false) {
+                if let Ok(cpus) = take_packed(host, &free, group, false) {
                     accumulator.take(&cpus);
                 }
-                rest -= group;
+                remainder -= group;
             }
-            if rest == before {
+            if remainder == before {
                 return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
             }
         }
         if accumulator.needed == 0 {
             return Ok(accumulator.taken);
         }
-        let (what, needed) = if accumulator.needed > 0 {
+        let (problem, needed) = if accumulator.needed > 0 {
             ("not enough", accumulator.needed)
         } else {
             ("too many", accumulator.needed)
         };
-        let error = format!("accounting error, {what} CPUs allocated, remaining: {needed}");
+        let error = format!("accounting error, {problem} CPUs allocated, remaining: {needed}");
         Err(Reason::CpuError(error))
     }
 }
 
-fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
-    if let Some((_, free)) = after.iter_mut().find(|(known, _)| *known == zone) {
+fn add(free_by_zone: &mut [(usize, i64)], zone: usize, cpus: i64) {
+    if let Some((_, free)) = free_by_zone.iter_mut().find(|(known, _)| *known == zone) {
         *free += cpus;
     }
 }
@@ -236,11 +242,11 @@ fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
 /// Returns the standard deviation of the numbers of free CPUs (`standardDeviation`). As in the kubelet, it is rounded
 /// to thousandths, so that nearly equal balances count as equal.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
-fn standard_deviation(after: &[(usize, i64)]) -> f64 {
+fn standard_deviation(free_by_zone: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
-    let count = after.len() as f64;
-    let mean = round(after.iter().map(|&(_, free)| free as f64).sum::<f64>() / count);
-    let squares: f64 = after.iter().map(|&(_, free)| (free as f64 - mean).powi(2)).sum();
+    let count = free_by_zone.len() as f64;
+    let mean = round(free_by_zone.iter().map(|&(_, free)| free as f64).sum::<f64>() / count);
+    let squares: f64 = free_by_zone.iter().map(|&(_, free)| (free as f64 - mean).powi(2)).sum();
     round((squares / count).sqrt())
 }
 
@@ -256,47 +262,53 @@ struct Combinations {
 
 /// A slice: the index of an array, and a length.
 #[derive(Clone, Copy)]
-struct Chosen {
+struct GoSlice {
     array: usize,
     length: usize,
 }
 
 impl Combinations {
-    fn get(&self, chosen: Chosen) -> Vec<usize> {
+    fn get(&self, chosen: GoSlice) -> Vec<usize> {
         let array = self.arrays.get(chosen.array);
         array
             .map(|(array, _)| array.iter().copied().take(chosen.length).collect())
             .unwrap_or_default()
     }
 
-    /// Calls `then` for each combination of `count` elements of `of`, until `then` returns false.
+    /// Calls `visit` for each combination of `count` elements of `free_in`, until `visit` returns false.
     fn for_each(
         &mut self,
-        of: &[usize],
+        items: &[usize],
         count: usize,
-        then: &mut dyn FnMut(&Self, Chosen) -> bool,
+        visit: &mut dyn FnMut(&Self, GoSlice) -> bool,
     ) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
-            self.extend(of, count, 0, Chosen { array: self.arrays.len() - 1, length: 0 }, then);
+            self.extend(
+                items,
+                count,
+                0,
+                GoSlice { array: self.arrays.len() - 1, length: 0 },
+                visit,
+            );
         }
     }
 
     fn extend(
         &mut self,
-        of: &[usize],
+        items: &[usize],
         count: usize,
         start: usize,
-        so_far: Chosen,
-        then: &mut dyn FnMut(&Self, Chosen) -> bool,
+        prefix: GoSlice,
+        visit: &mut dyn FnMut(&Self, GoSlice) -> bool,
     ) -> bool {
         if count == 0 {
-            return then(self, so_far);
+            return visit(self, prefix);
         }
-        let end = (of.len() + 1).saturating_sub(count);
-        for (place, &zone) in of.iter().enumerate().take(end).skip(start) {
-            let longer = self.append(so_far, zone);
-            if !self.extend(of, count - 1, place + 1, longer, then) {
+        let end = (items.len() + 1).saturating_sub(count);
+        for (index, &zone) in items.iter().enumerate().take(end).skip(start) {
+            let extended = self.append(prefix, zone);
+            if !self.extend(items, count - 1, index + 1, extended, visit) {
                 return false;
             }
         }
@@ -305,22 +317,22 @@ impl Combinations {
 
     /// Appends a zone to a slice as Go's `append` does. The capacity of a full array is doubled, as Go does for small
     /// arrays.
-    fn append(&mut self, to: Chosen, zone: usize) -> Chosen {
-        let length = to.length + 1;
-        let capacity = self.arrays.get(to.array).map_or(0, |&(_, capacity)| capacity);
-        let mut array = to.array;
+    fn append(&mut self, slice: GoSlice, zone: usize) -> GoSlice {
+        let length = slice.length + 1;
+        let capacity = self.arrays.get(slice.array).map_or(0, |&(_, capacity)| capacity);
+        let mut array = slice.array;
         if length > capacity {
-            let copy = self.get(to);
+            let copy = self.get(slice);
             array = self.arrays.len();
             self.arrays.push((copy, (capacity * 2).max(1)));
         }
         if let Some((items, _)) = self.arrays.get_mut(array) {
-            match items.get_mut(to.length) {
+            match items.get_mut(slice.length) {
                 Some(item) => *item = zone,
                 None => items.push(zone),
             }
         }
-        Chosen { array, length }
+        GoSlice { array, length }
     }
 }
 

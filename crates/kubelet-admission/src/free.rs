@@ -18,21 +18,21 @@ pub struct FreeZone<'a> {
     /// Number of CPUs that the kubelet can allocate exclusively if the host has no pods.
     pub all_cpus: u32,
     free: Amounts,
-    all: Amounts,
+    total: Amounts,
 }
 
 impl FreeZone<'_> {
     /// Returns the free and the total bytes of memory, without huge pages.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
-        (self.free[0], self.all[0])
+        (self.free[0], self.total[0])
     }
 
     /// Returns the free and the total bytes of huge pages of one size.
     #[must_use]
     pub fn pages(&self, size: PageSize) -> (u64, u64) {
         let kind = self.host.pages.iter().position(|page| *page == size);
-        kind.map_or((0, 0), |kind| (self.free[kind + 1], self.all[kind + 1]))
+        kind.map_or((0, 0), |kind| (self.free[kind + 1], self.total[kind + 1]))
     }
 }
 
@@ -42,7 +42,7 @@ impl FreeZone<'_> {
     pub fn all_pages(&self) -> (u64, u64) {
         let sum =
             |amounts: &Amounts| amounts.iter().skip(1).fold(0_u64, |a, b| a.saturating_add(*b));
-        (sum(&self.free), sum(&self.all))
+        (sum(&self.free), sum(&self.total))
     }
 }
 
@@ -58,23 +58,24 @@ impl State {
     /// Manager, the kubelet does not account for memory by zone, and all memory counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
-        let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;
+        let has_memory_manager = host.kubelet.memory_policy == MemoryPolicy::Static;
         let zones = self.zones();
-        let unused = if has_account { memory::empty_zones(host) } else { Default::default() };
-        let pins = host.kubelet.cpu_policy == CpuPolicy::Static;
+        let empty_zones =
+            if has_memory_manager { memory::empty_zones(host) } else { Default::default() };
+        let has_static_cpu_policy = host.kubelet.cpu_policy == CpuPolicy::Static;
         let free_cpus = self.shared.without(&host.reserved);
         let all_cpus = host.all_cpus.without(&host.reserved);
-        host.zones.iter().enumerate().map(move |(at, zone)| {
+        host.zones.iter().enumerate().map(move |(index, zone)| {
             let count = |bits: &super::bits::CpuBits| {
-                if pins { bits.count_range(zone.cpus.0, zone.cpus.1) } else { 0 }
+                if has_static_cpu_policy { bits.count_range(zone.cpus.0, zone.cpus.1) } else { 0 }
             };
-            let kept = has_account && at < MAX_HINT_ZONES;
+            let uses_memory_state = has_memory_manager && index < MAX_HINT_ZONES;
             FreeZone {
                 host,
                 cpus: count(&free_cpus),
                 all_cpus: count(&all_cpus),
-                free: if kept { zones[at].free } else { zone.allocatable },
-                all: if kept { unused[at].free } else { zone.allocatable },
+                free: if uses_memory_state { zones[index].free } else { zone.allocatable },
+                total: if uses_memory_state { empty_zones[index].free } else { zone.allocatable },
             }
         })
     }

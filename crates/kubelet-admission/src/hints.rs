@@ -8,7 +8,7 @@
 use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
 use super::refusal::Reason;
-use super::zones::{MaskSet, ZoneMask, narrowness, places};
+use super::zones::{MaskSet, ZoneMask, bit_indexes, narrowness};
 
 /// Hints of a manager for one resource: the sets of zones that can provide the resource.
 #[derive(Clone, Copy, Debug)]
@@ -18,17 +18,17 @@ pub(super) enum Hints {
     /// No set of zones can provide the resource: a nil affinity that is not preferred.
     NoZone,
     /// The sets of zones that can provide the resource, and those of them that are preferred.
-    On(MaskSet, MaskSet),
+    Masks(MaskSet, MaskSet),
 }
 
 impl Hints {
     /// Creates the hints for the possible masks. An empty set becomes [`Hints::NoZone`], because the kubelet treats
     /// an empty list of hints in this way.
-    pub(super) fn on(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
+    pub(super) fn from_masks(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
         if possible.is_empty() {
             return Self::NoZone;
         }
-        Self::On(possible, possible.filter(is_preferred))
+        Self::Masks(possible, possible.filter(is_preferred))
     }
 }
 
@@ -70,14 +70,14 @@ fn best_preferred(
         match hint {
             Hints::AnyZone => {}
             Hints::NoZone => return Ok(None),
-            Hints::On(_, preferred) => {
+            Hints::Masks(_, preferred) => {
                 let mut preferred = *preferred;
                 if is_single {
                     preferred = preferred.filter(|mask| mask.count_ones() == 1);
                 }
                 merged = Some(match merged {
                     None => preferred,
-                    Some(others) if host.features.careful_merge => others.and(&preferred),
+                    Some(others) if host.features.fixed_hint_merge => others.and(&preferred),
                     Some(others) => others.pairwise_intersections(&preferred),
                 });
             }
@@ -95,21 +95,21 @@ fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<Zone
     merged.insert(host.all_zones());
     // The maximum over all resources of the minimum number of zones that the resource needs
     // (`maxOfMinAffinityCounts`).
-    let mut most = 0;
+    let mut max_min_zones = 0;
     for hint in hints {
-        if let Hints::On(possible, _) = hint {
+        if let Hints::Masks(possible, _) = hint {
             merged = merged.pairwise_intersections(possible);
-            most = most.max(possible.narrowest().map_or(0, ZoneMask::count_ones));
+            max_min_zones = max_min_zones.max(possible.narrowest().map_or(0, ZoneMask::count_ones));
         }
     }
     let merged = merged.filter(|mask| mask != 0);
-    if !host.features.careful_merge {
+    if !host.features.fixed_hint_merge {
         return Ok(merged.narrowest());
     }
-    // The best masks have exactly `most` zones. Masks with fewer zones are second best, the largest number of zones
+    // The best masks have exactly `max_min_zones` zones. Masks with fewer zones are second best, the largest number of zones
     // first. Masks with more zones are last, the smallest number of zones first.
     let rank = |mask: ZoneMask| match mask.count_ones() {
-        count if count <= most => most - count,
+        count if count <= max_min_zones => max_min_zones - count,
         count => count + 64,
     };
     let best = merged.iter().map(rank).min();
@@ -126,17 +126,17 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     else {
         return Ok(narrowest);
     };
-    let rivals = masks.filter(|mask| mask.count_ones() == first.count_ones());
-    if rivals.iter().count() == 1 {
+    let candidates = masks.filter(|mask| mask.count_ones() == first.count_ones());
+    if candidates.iter().count() == 1 {
         return Ok(narrowest);
     }
     let mut best: Option<(f64, ZoneMask)> = None;
-    for mask in rivals.iter() {
+    for mask in candidates.iter() {
         let distance = average_distance(host, mask).ok_or(Reason::Crash(
             "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
         ))?;
         // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
-        if best.is_none_or(|(least, _)| distance < least) {
+        if best.is_none_or(|(min_distance, _)| distance < min_distance) {
             best = Some((distance, mask));
         }
     }
@@ -149,9 +149,9 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
 fn average_distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;
-    for from in places(mask) {
+    for from in bit_indexes(mask) {
         let row = &host.zones.get(from)?.distances;
-        for to in places(mask) {
+        for to in bit_indexes(mask) {
             let column = usize::try_from(host.zone_id(to)).ok()?;
             sum += *row.get(column)? as f64;
         }

@@ -69,26 +69,26 @@ pub struct DevicePool {
 
 /// Reason why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostFault {
+pub enum HostError {
     /// Two zones have this number.
     #[error("zone {0}: is listed twice")]
-    ZoneTwice(u32),
+    DuplicateZone(u32),
     /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
     #[error("zone {0}: the kubelet supports no number above 63")]
     ZoneNumber(u32),
     /// The host has more zones than those for which the kubelet generates hints.
     #[error(
-        "{zones} zones: the kubelet aligns on at most {most}, and Berth follows it up to {MAX_HINT_ZONES}"
+        "{zones} zones: the kubelet aligns on at most {limit}, and Berth follows it up to {MAX_HINT_ZONES}"
     )]
     TooManyZones {
         /// Number of the host's zones.
         zones: usize,
         /// Option `max-allowable-numa-nodes`.
-        most: u32,
+        limit: u32,
     },
     /// The CPU with this number is listed more than once.
     #[error("CPU {0}: is in more than one core")]
-    CpuTwice(u32),
+    DuplicateCpu(u32),
     /// A core has no CPUs, or too many CPUs.
     #[error("zone {zone}: a core with {cpus} CPUs")]
     Core {
@@ -109,14 +109,14 @@ pub enum HostFault {
     /// The CPU Manager has the policy `static`, and no CPUs are reserved. A kubelet does not start with this
     /// configuration.
     #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
-    NothingReserved,
+    NoReservedCpus,
     /// More memory is reserved in a zone than the zone has.
-    #[error("reservedMemory: more is reserved in zone {zone} than its {what}")]
+    #[error("reservedMemory: more is reserved in zone {zone} than its {kind}")]
     ReservedMemory {
         /// Number of the zone.
         zone: u32,
         /// The kind of memory: `memory`, or a size of huge pages.
-        what: String,
+        kind: String,
     },
     /// Memory is reserved in the zone with this number, which does not exist. A kubelet does not start with this
     /// configuration.
@@ -132,14 +132,14 @@ pub enum HostFault {
     },
     /// Two device pools have this name.
     #[error("{0}: is there twice")]
-    PoolTwice(String),
+    DuplicatePool(String),
     /// This version of the kubelet does not support a setting, or refuses it in combination with another setting.
-    #[error("{setting}: {why}")]
+    #[error("{setting}: {message}")]
     Setting {
         /// Name of the setting.
         setting: &'static str,
         /// What is wrong with the setting.
-        why: String,
+        message: String,
     },
 }
 
@@ -148,9 +148,9 @@ pub enum HostFault {
 pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
     pub(super) features: Features,
-    /// Zones, sorted by number. All other fields identify a zone by its place in this vector.
+    /// Zones, sorted by number. All other fields identify a zone by its index in this vector.
     pub(super) zones: Vec<Zone>,
-    /// Numbers of the CPUs, ordered by zone, then by core, then by number. The places in every [`CpuBits`] refer to
+    /// Numbers of the CPUs, ordered by zone, then by core, then by number. The indexes in every [`CpuBits`] refer to
     /// this order.
     pub(super) cpus: Vec<u32>,
     pub(super) cores: Vec<Core>,
@@ -179,18 +179,18 @@ pub struct KubeletHost {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Zone {
     pub(super) id: u32,
-    /// Range of the places of the zone's CPUs.
+    /// Range of the indexes of the zone's CPUs.
     pub(super) cpus: (u16, u16),
-    /// Range of the places of the zone's cores.
+    /// Range of the indexes of the zone's cores.
     pub(super) cores: (u16, u16),
-    /// Places of the sockets that contain the zone's cores.
+    /// Indexes of the sockets that contain the zone's cores.
     pub(super) sockets: Vec<u16>,
     /// Bytes of each memory kind that the Memory Manager may allocate.
     pub(super) allocatable: Amounts,
     pub(super) distances: Vec<u64>,
 }
 
-/// A physical core with its CPUs, which have contiguous places.
+/// A physical core with its CPUs, which have contiguous indexes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) cpus: (u16, u16),
@@ -201,13 +201,13 @@ pub(super) struct Core {
     pub(super) cache: u16,
 }
 
-/// A socket or a cache, with its CPUs. The places of the CPUs need not be contiguous.
+/// A socket or a cache, with its CPUs. The indexes of the CPUs need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
-    /// Places of the cores of the group, sorted by core number.
+    /// Indexes of the cores of the group, sorted by core number.
     pub(super) cores: Vec<u16>,
     pub(super) zones: ZoneMask,
 }
@@ -230,14 +230,14 @@ impl KubeletHost {
     ///
     /// Returns an error if no kubelet would start with the host and the configuration, or if this predictor does not
     /// support them.
-    pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostFault> {
+    pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostError> {
         let features = Features::for_version(kubelet.version);
         check_settings(kubelet, features)?;
         let order = zone_order(spec, kubelet)?;
         let pages: BTreeSet<PageSize> =
             order.iter().flat_map(|zone| zone.hugepages.keys().copied()).collect();
         if pages.len() >= KINDS {
-            return Err(HostFault::PageSizes(pages.len()));
+            return Err(HostError::PageSizes(pages.len()));
         }
         let mut host = Self {
             kubelet: kubelet.clone(),
@@ -272,9 +272,9 @@ impl KubeletHost {
         &self.kubelet
     }
 
-    /// Returns the kernel's number of the zone at a place.
-    pub(super) fn zone_id(&self, place: usize) -> u32 {
-        self.zones.get(place).map_or(u32::MAX, |zone| zone.id)
+    /// Returns the kernel's number of the zone at an index.
+    pub(super) fn zone_id(&self, index: usize) -> u32 {
+        self.zones.get(index).map_or(u32::MAX, |zone| zone.id)
     }
 
     /// Returns the number of sockets that contain cores of these zones (`SocketsInNUMANodes`).
@@ -286,27 +286,27 @@ impl KubeletHost {
         super::zones::mask_of_first(self.zones.len())
     }
 
-    /// Returns the kernel's numbers of the CPUs at these places.
-    pub(super) fn numbers(&self, bits: &CpuBits) -> CpuSet {
-        bits.iter().filter_map(|place| self.cpus.get(usize::from(place)).copied()).collect()
+    /// Returns the kernel's numbers of the CPUs at these indexes.
+    pub(super) fn cpu_numbers(&self, bits: &CpuBits) -> CpuSet {
+        bits.iter().filter_map(|index| self.cpus.get(usize::from(index)).copied()).collect()
     }
 
-    /// Returns the places of the CPUs with these numbers; unknown numbers are ignored.
-    pub(super) fn places(&self, numbers: &CpuSet) -> CpuBits {
+    /// Returns the indexes of the CPUs with these numbers; unknown numbers are ignored.
+    pub(super) fn cpu_bits(&self, numbers: &CpuSet) -> CpuBits {
         let mut bits = CpuBits::default();
-        for (place, number) in (0u16..).zip(&self.cpus) {
+        for (index, number) in (0u16..).zip(&self.cpus) {
             if numbers.contains(*number) {
-                bits.insert(place);
+                bits.insert(index);
             }
         }
         bits
     }
 
-    fn build_topology(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
+    fn build_topology(&mut self, order: &[&ZoneSpec]) -> Result<(), HostError> {
         let mut seen = BTreeSet::new();
         let total: usize = order.iter().flat_map(|zone| &zone.cores).map(|c| c.cpus.len()).sum();
         if total == 0 || total > MAX_CPUS {
-            return Err(HostFault::Cpus(total));
+            return Err(HostError::Cpus(total));
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
@@ -325,44 +325,44 @@ impl KubeletHost {
         if self.kubelet.cpu_options.prefer_uncore_cache {
             self.caches = cache_ids.iter().map(group).collect();
         }
-        for (place, zone) in order.iter().enumerate() {
+        for (index, zone) in order.iter().enumerate() {
             let start = (to_u16(self.cpus.len()), to_u16(self.cores.len()));
             let mut cores: Vec<(Vec<u32>, u32, u32)> = Vec::with_capacity(zone.cores.len());
             for core in &zone.cores {
                 let mut cpus = core.cpus.clone();
                 cpus.sort_unstable();
                 if cpus.is_empty() || cpus.len() > 64 {
-                    return Err(HostFault::Core { zone: zone.id, cpus: cpus.len() });
+                    return Err(HostError::Core { zone: zone.id, cpus: cpus.len() });
                 }
-                if let Some(&twice) = cpus.iter().find(|&&cpu| !seen.insert(cpu)) {
-                    return Err(HostFault::CpuTwice(twice));
+                if let Some(&duplicate) = cpus.iter().find(|&&cpu| !seen.insert(cpu)) {
+                    return Err(HostError::DuplicateCpu(duplicate));
                 }
                 cores.push((cpus, core.socket, cache_of(core)));
             }
             cores.sort();
             let mut sockets = BTreeSet::new();
             for (cpus, socket, cache) in cores {
-                let run = (to_u16(self.cpus.len()), to_u16(self.cpus.len() + cpus.len()));
+                let range = (to_u16(self.cpus.len()), to_u16(self.cpus.len() + cpus.len()));
                 let id = cpus.first().copied().unwrap_or_default();
                 let socket = socket_ids.range(..socket).count();
                 let cache = cache_ids.range(..cache).count();
-                let bits = CpuBits::run(run.0, run.1);
-                let mine = [self.sockets.get_mut(socket), self.caches.get_mut(cache)];
-                for group in mine.into_iter().flatten() {
+                let bits = CpuBits::from_range(range.0, range.1);
+                let groups = [self.sockets.get_mut(socket), self.caches.get_mut(cache)];
+                for group in groups.into_iter().flatten() {
                     group.cpus = group.cpus.or(&bits);
-                    group.size += u32::from(run.1 - run.0);
+                    group.size += u32::from(range.1 - range.0);
                     group.cores.push(to_u16(self.cores.len()));
-                    group.zones |= 1 << place;
+                    group.zones |= 1 << index;
                 }
                 sockets.insert(to_u16(socket));
                 self.cpus.extend(cpus);
-                let zone = u8::try_from(place).unwrap_or(u8::MAX);
+                let zone = u8::try_from(index).unwrap_or(u8::MAX);
                 let (socket, cache) = (to_u16(socket), to_u16(cache));
-                self.cores.push(Core { cpus: run, id, zone, socket, cache });
+                self.cores.push(Core { cpus: range, id, zone, socket, cache });
             }
             let end = (to_u16(self.cpus.len()), to_u16(self.cores.len()));
             if end.0 > start.0 {
-                self.cpu_zones |= 1 << place;
+                self.cpu_zones |= 1 << index;
             }
             self.zones.push(Zone {
                 id: zone.id,
@@ -376,43 +376,44 @@ impl KubeletHost {
         for group in self.sockets.iter_mut().chain(&mut self.caches) {
             group.cores.sort_by_key(|&core| self.cores.get(usize::from(core)).map(|core| core.id));
         }
-        self.all_cpus = CpuBits::run(0, to_u16(self.cpus.len()));
-        let average = |of: usize| u32::try_from(total.checked_div(of).unwrap_or(0)).unwrap_or(0);
+        self.all_cpus = CpuBits::from_range(0, to_u16(self.cpus.len()));
+        let average =
+            |count: usize| u32::try_from(total.checked_div(count).unwrap_or(0)).unwrap_or(0);
         self.cpus_per_core = average(self.cores.len());
         self.cpus_per_socket = average(socket_ids.len());
         self.cpus_per_cache = average(cache_ids.len());
         Ok(())
     }
 
-    fn reserve_cpus(&mut self) -> Result<(), HostFault> {
-        let named = &self.kubelet.reserved_cpus;
-        self.reserved = self.places(named);
+    fn reserve_cpus(&mut self) -> Result<(), HostError> {
+        let reserved = &self.kubelet.reserved_cpus;
+        self.reserved = self.cpu_bits(reserved);
         if self.kubelet.cpu_policy == CpuPolicy::None {
             return Ok(());
         }
-        if named.is_empty() {
-            return Err(HostFault::NothingReserved);
+        if reserved.is_empty() {
+            return Err(HostError::NoReservedCpus);
         }
         let known: BTreeSet<u32> = self.cpus.iter().copied().collect();
-        if let Some(absent) = named.iter().find(|cpu| !known.contains(cpu)) {
-            return Err(HostFault::ReservedCpu(absent));
+        if let Some(absent) = reserved.iter().find(|cpu| !known.contains(cpu)) {
+            return Err(HostError::ReservedCpu(absent));
         }
         for core in &self.cores {
             if self.reserved.count_range(core.cpus.0, core.cpus.1) > 0 {
                 self.reserved_physical =
-                    self.reserved_physical.or(&CpuBits::run(core.cpus.0, core.cpus.1));
+                    self.reserved_physical.or(&CpuBits::from_range(core.cpus.0, core.cpus.1));
             }
         }
         Ok(())
     }
 
-    fn add_pools(&mut self, pools: &[DevicePool]) -> Result<(), HostFault> {
+    fn add_pools(&mut self, pools: &[DevicePool]) -> Result<(), HostError> {
         for pool in pools {
             let mut counts = vec![0; self.zones.len() + 1];
             for (&zone, &count) in &pool.zones {
-                let place = self.zones.iter().position(|known| known.id == zone);
-                let fault = || HostFault::DeviceZone { name: pool.name.clone(), zone };
-                counts[place.ok_or_else(fault)?] = count;
+                let index = self.zones.iter().position(|known| known.id == zone);
+                let unknown_zone = || HostError::DeviceZone { name: pool.name.clone(), zone };
+                counts[index.ok_or_else(unknown_zone)?] = count;
             }
             let zones = (0..self.zones.len()).filter(|&zone| counts[zone] > 0);
             let zones = zones.fold(0, |mask, zone| mask | 1 << zone);
@@ -422,61 +423,61 @@ impl KubeletHost {
         }
         self.pools.sort_by(|a, b| a.name.cmp(&b.name));
         match self.pools.windows(2).find(|pair| pair[0].name == pair[1].name) {
-            Some(pair) => Err(HostFault::PoolTwice(pair[0].name.clone())),
+            Some(pair) => Err(HostError::DuplicatePool(pair[0].name.clone())),
             None => Ok(()),
         }
     }
 }
 
-/// Converts a place to 16 bits. Places are below [`MAX_CPUS`].
+/// Converts an index to 16 bits. Indexes are below [`MAX_CPUS`].
 fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneSpec>, HostFault> {
+fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneSpec>, HostError> {
     let mut order: Vec<&ZoneSpec> = spec.zones.iter().collect();
     order.sort_by_key(|zone| zone.id);
     if let Some(pair) = order.windows(2).find(|pair| pair[0].id == pair[1].id) {
-        return Err(HostFault::ZoneTwice(pair[0].id));
+        return Err(HostError::DuplicateZone(pair[0].id));
     }
     if let Some(zone) = order.iter().find(|zone| zone.id > 63) {
-        return Err(HostFault::ZoneNumber(zone.id));
+        return Err(HostError::ZoneNumber(zone.id));
     }
     let aligns = kubelet.topology_policy != TopologyPolicy::None;
-    let most = kubelet.topology_options.max_zones;
-    let allowed = usize::try_from(most).unwrap_or(usize::MAX).min(MAX_HINT_ZONES);
+    let limit = kubelet.topology_options.max_zones;
+    let allowed = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_HINT_ZONES);
     if order.len() > allowed && (aligns || kubelet.memory_policy == MemoryPolicy::Static) {
-        return Err(HostFault::TooManyZones { zones: order.len(), most });
+        return Err(HostError::TooManyZones { zones: order.len(), limit });
     }
     Ok(order)
 }
 
-fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostFault> {
+fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostError> {
     let options = kubelet.cpu_options;
     let unknown = |setting| {
-        let why = format!("the kubelet of version {} does not know it", kubelet.version);
-        Err(HostFault::Setting { setting, why })
+        let message = format!("the kubelet of version {} does not know it", kubelet.version);
+        Err(HostError::Setting { setting, message })
     };
-    let beside = |setting, other: &str| {
-        Err(HostFault::Setting {
+    let conflict = |setting, other: &str| {
+        Err(HostError::Setting {
             setting,
-            why: format!("the kubelet refuses it together with {other}"),
+            message: format!("the kubelet refuses it together with {other}"),
         })
     };
     if kubelet.memory_policy == MemoryPolicy::Static && !features.memory_manager {
         return unknown("memoryManagerPolicy");
     }
-    if options.any() && !features.cpu_options {
+    if options.is_any_set() && !features.cpu_options {
         return unknown("cpuManagerPolicyOptions");
     }
     if kubelet.topology_options.prefer_closest && !features.topology_options {
         return unknown("topologyManagerPolicyOptions");
     }
     if options.prefer_uncore_cache && options.distribute_across_numa {
-        return beside("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa");
+        return conflict("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa");
     }
     if options.align_by_socket && kubelet.topology_policy == TopologyPolicy::SingleNumaNode {
-        return beside("align-by-socket", "single-numa-node");
+        return conflict("align-by-socket", "single-numa-node");
     }
     Ok(())
 }

@@ -52,16 +52,16 @@ pub struct Version {
 
 /// Error for a value that the kubelet does not accept for a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: `{value}` is not {expected}")]
+#[error("{setting}: `{value}` is not {expected}")]
 pub struct ParseKubeletError {
-    place: &'static str,
+    setting: &'static str,
     value: String,
     expected: &'static str,
 }
 
 impl ParseKubeletError {
-    fn new(place: &'static str, value: &str, expected: &'static str) -> Self {
-        Self { place, value: value.chars().take(60).collect(), expected }
+    fn new(setting: &'static str, value: &str, expected: &'static str) -> Self {
+        Self { setting, value: value.chars().take(60).collect(), expected }
     }
 }
 
@@ -70,9 +70,10 @@ impl FromStr for Version {
 
     /// Parses `v1.36.2`, and versions with a distribution's suffix (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseKubeletError::new("kubeletVersion", text, "a version such as v1.36.2");
+        let parse_error =
+            || ParseKubeletError::new("kubeletVersion", text, "a version such as v1.36.2");
         let mut parts = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
-        let mut number = || parts.next().and_then(|part| part.parse().ok()).ok_or_else(wrong);
+        let mut number = || parts.next().and_then(|part| part.parse().ok()).ok_or_else(parse_error);
         Ok(Self { major: number()?, minor: number()? })
     }
 }
@@ -203,7 +204,7 @@ impl CpuOptions {
         Ok(parsed)
     }
 
-    pub(super) const fn any(self) -> bool {
+    pub(super) const fn is_any_set(self) -> bool {
         self.full_pcpus_only
             || self.distribute_across_numa
             || self.align_by_socket
@@ -236,17 +237,23 @@ impl TopologyOptions {
     /// Returns an error for an unknown option, for a value that is not a boolean, or for a maximum below 8, which the
     /// kubelet also refuses.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
-        let place = "topologyManagerPolicyOptions";
+        let setting = "topologyManagerPolicyOptions";
         let mut parsed = Self::default();
         for (name, value) in options {
             match name.as_str() {
-                "prefer-closest-numa-nodes" => parsed.prefer_closest = parse_bool(place, value)?,
+                "prefer-closest-numa-nodes" => parsed.prefer_closest = parse_bool(setting, value)?,
                 "max-allowable-numa-nodes" => {
                     let number = value.parse().ok().filter(|&zones: &u32| zones >= 8);
-                    let wrong = || ParseKubeletError::new(place, value, "a number from 8");
-                    parsed.max_zones = number.ok_or_else(wrong)?;
+                    let parse_error = || ParseKubeletError::new(setting, value, "a number from 8");
+                    parsed.max_zones = number.ok_or_else(parse_error)?;
                 }
-                _ => return Err(ParseKubeletError::new(place, name, "an option of the kubelet's")),
+                _ => {
+                    return Err(ParseKubeletError::new(
+                        setting,
+                        name,
+                        "an option of the kubelet's",
+                    ));
+                }
             }
         }
         Ok(parsed)
@@ -254,11 +261,11 @@ impl TopologyOptions {
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
-fn parse_bool(place: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
+fn parse_bool(setting: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(ParseKubeletError::new(place, value, "a boolean")),
+        _ => Err(ParseKubeletError::new(setting, value, "a boolean")),
     }
 }
 
@@ -277,7 +284,7 @@ pub(super) struct Features {
     pub(super) topology_options: bool,
     /// A merged hint is preferred only if all hints of the combination have the same zones (1.24, kubernetes#108052),
     /// and the narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
-    pub(super) careful_merge: bool,
+    pub(super) fixed_hint_merge: bool,
     /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order of
     /// unequal sockets was random.
     pub(super) zone_aware_order: bool,
@@ -294,7 +301,7 @@ impl Features {
             memory_manager: since(22),
             cpu_options: since(23),
             topology_options: since(26),
-            careful_merge: since(24),
+            fixed_hint_merge: since(24),
             zone_aware_order: since(23),
             sidecars: since(29),
             counts_in_message: since(29),

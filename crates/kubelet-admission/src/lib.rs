@@ -27,7 +27,6 @@ mod kubelet;
 mod memory;
 mod passthrough;
 pub mod pod;
-mod pools;
 mod refusal;
 mod request;
 mod restart;
@@ -38,10 +37,11 @@ mod totals;
 mod trial;
 mod uid_map;
 mod view;
+mod zone_memory;
 mod zones;
 
 pub use free::FreeZone;
-pub use host::{CoreSpec, DevicePool, HostFault, HostSpec, KubeletHost, ZoneSpec};
+pub use host::{CoreSpec, DevicePool, HostError, HostSpec, KubeletHost, ZoneSpec};
 pub use kubelet::{
     CpuOptions, CpuPolicy, Kubelet, MemoryPolicy, ParseKubeletError, ReservedMemory,
     TopologyOptions, TopologyPolicy, TopologyScope, Version,

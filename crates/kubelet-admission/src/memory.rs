@@ -11,7 +11,7 @@ use berth_api::PageSize;
 use super::hints::{Affinity, Hints};
 use super::host::{Amounts, KINDS, KubeletHost};
 use super::refusal::{MemoryReason, Reason};
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, mask_of_first, narrowness, places};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first, narrowness};
 
 /// A kind of memory that the Memory Manager accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,9 +55,9 @@ pub(super) struct Block {
 
 /// Memory of finished init containers that later containers of the pod reuse if they get memory from the same zones.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
+pub(super) struct ReusableMemory(Vec<(ZoneMask, Amounts)>);
 
-impl Reusable {
+impl ReusableMemory {
     fn amounts_on(&self, zones: ZoneMask) -> Amounts {
         let found = self.0.iter().find(|(known, _)| *known == zones);
         found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
@@ -68,8 +68,8 @@ impl Reusable {
     pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
         for block in blocks {
             let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
-            let place = match known {
-                Some(place) => place,
+            let index = match known {
+                Some(index) => index,
                 None if is_init => {
                     self.0.push((block.zones, Amounts::default()));
                     self.0.len() - 1
@@ -78,7 +78,7 @@ impl Reusable {
             };
             if let Some(amount) = self
                 .0
-                .get_mut(place)
+                .get_mut(index)
                 .and_then(|(_, amounts)| amounts.get_mut(usize::from(block.kind)))
             {
                 *amount = if is_init {
@@ -94,8 +94,8 @@ impl Reusable {
 /// Returns the data about the zones of a host without pods (`getDefaultMachineState`).
 pub(super) fn empty_zones(host: &KubeletHost) -> Zones {
     let mut zones = Zones::default();
-    for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
-        zone.cells = 1 << place;
+    for (index, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
+        zone.cells = 1 << index;
         zone.free = known.allocatable;
     }
     zones
@@ -108,70 +108,70 @@ pub(super) fn hints(
     host: &KubeletHost,
     zones: &Zones,
     wanted: &Amounts,
-    reusable: &Reusable,
+    reusable: &ReusableMemory,
 ) -> Hints {
-    let (possible, least) = calculate(host, zones, wanted, reusable);
-    match Hints::on(possible, |mask| mask.count_ones() == least) {
+    let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
+    match Hints::from_masks(possible, |mask| mask.count_ones() == min_zones) {
         Hints::NoZone => Hints::AnyZone,
         hints => hints,
     }
 }
 
 /// Returns the masks that can provide the memory, and the preferred number of zones (`calculateHints`).
-fn calculate(
+fn calculate_hints(
     host: &KubeletHost,
     zones: &Zones,
     wanted: &Amounts,
-    reusable: &Reusable,
+    reusable: &ReusableMemory,
 ) -> (MaskSet, u32) {
     let count = host.zones.len().min(MAX_HINT_ZONES);
-    let mut least = u32::try_from(count).unwrap_or(u32::MAX);
+    let mut min_zones = u32::try_from(count).unwrap_or(u32::MAX);
     let mut possible = MaskSet::default();
     if wanted.iter().all(|&wanted| wanted == 0) {
-        return (possible, least);
+        return (possible, min_zones);
     }
     for mask in 1..=mask_of_first(count) {
-        let has = |of: &dyn Fn(usize) -> Amounts, more: &Amounts| {
+        let has_enough = |amounts: &dyn Fn(usize) -> Amounts, extra: &Amounts| {
             (0..KINDS).all(|kind| {
                 wanted[kind] == 0
-                    || places(mask)
-                        .map(|place| of(place)[kind])
-                        .fold(more[kind], u64::saturating_add)
+                    || bit_indexes(mask)
+                        .map(|index| amounts(index)[kind])
+                        .fold(extra[kind], u64::saturating_add)
                         >= wanted[kind]
             })
         };
         let allocatable =
-            |place: usize| host.zones.get(place).map_or([0; KINDS], |zone| zone.allocatable);
-        if !has(&allocatable, &[0; KINDS]) {
+            |index: usize| host.zones.get(index).map_or([0; KINDS], |zone| zone.allocatable);
+        if !has_enough(&allocatable, &[0; KINDS]) {
             continue;
         }
-        least = least.min(mask.count_ones());
-        let may = match mask.count_ones() {
-            1 => places(mask).all(|place| zones[place].cells.count_ones() <= 1),
+        min_zones = min_zones.min(mask.count_ones());
+        let is_allocatable = match mask.count_ones() {
+            1 => bit_indexes(mask).all(|index| zones[index].cells.count_ones() <= 1),
             _ => is_usable_group(zones, mask),
         };
-        if may && has(&|place| zones[place].free, &reusable.amounts_on(mask)) {
+        if is_allocatable && has_enough(&|index| zones[index].free, &reusable.amounts_on(mask)) {
             possible.insert(mask);
         }
     }
-    (possible, least)
+    (possible, min_zones)
 }
 
 /// Returns true if the zones of the mask can form a group: no zone of the mask provides an allocation alone or
 /// belongs to another group.
 fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
-    places(mask).all(|place| {
-        let zone = &zones[place];
+    bit_indexes(mask).all(|index| {
+        let zone = &zones[index];
         zone.assignments == 0 || (zone.cells.count_ones() > 1 && zone.cells == mask)
     })
 }
 
 /// Returns the best hint (`findBestHint`): preferred hints come before other hints, and hints with fewer zones before
 /// hints with more zones.
-fn best_hint(possible: &MaskSet, least: u32) -> Option<Affinity> {
+fn best_hint(possible: &MaskSet, min_zones: u32) -> Option<Affinity> {
     let mask =
-        possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
-    Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
+        possible.iter().min_by_key(|&mask| (mask.count_ones() != min_zones, narrowness(mask)))?;
+    Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == min_zones })
 }
 
 /// Selects the zones of a container's memory and takes the memory from them (`Allocate`). Memory that is reused from
@@ -181,13 +181,13 @@ pub(super) fn allocate(
     zones: &mut Zones,
     affinity: Affinity,
     wanted: &Amounts,
-    reusable: &Reusable,
+    reusable: &ReusableMemory,
 ) -> Result<Vec<Block>, Reason> {
     let fail = |reason| Err(Reason::Memory(reason));
     let mut chosen = affinity;
     if chosen.zones.is_none() {
-        let (possible, least) = calculate(host, zones, wanted, reusable);
-        let Some(default) = best_hint(&possible, least) else {
+        let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
+        let Some(default) = best_hint(&possible, min_zones) else {
             return fail(MemoryReason::NoDefault);
         };
         if !default.preferred && affinity.preferred {
@@ -197,13 +197,13 @@ pub(super) fn allocate(
     }
     let mut mask = chosen.zones.unwrap_or(0);
     let enough = (0..KINDS).all(|kind| {
-        places(mask).map(|place| zones[place].free[kind]).fold(0, u64::saturating_add)
+        bit_indexes(mask).map(|index| zones[index].free[kind]).fold(0, u64::saturating_add)
             >= wanted[kind]
     });
     if !enough {
-        let (possible, least) = calculate(host, zones, wanted, reusable);
+        let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
         let wider = possible.filter(|wider| wider & mask == mask);
-        let Some(extended) = best_hint(&wider, least) else {
+        let Some(extended) = best_hint(&wider, min_zones) else {
             return fail(MemoryReason::NoExtension);
         };
         if !extended.preferred && chosen.preferred {
@@ -229,8 +229,8 @@ pub(super) fn allocate(
 /// (`updateMachineState`).
 pub(super) fn allocate_in_zones(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
-    for place in places(mask) {
-        let zone = &mut zones[place];
+    for index in bit_indexes(mask) {
+        let zone = &mut zones[index];
         zone.assignments = zone.assignments.saturating_add(1);
         zone.cells = mask;
         let part = size.min(zone.free[kind]);
@@ -246,11 +246,11 @@ pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);
         let mut size = block.size;
-        for place in places(block.zones) {
-            let zone = &mut zones[place];
+        for index in bit_indexes(block.zones) {
+            let zone = &mut zones[index];
             zone.assignments = zone.assignments.saturating_sub(1);
             if zone.assignments == 0 {
-                zone.cells = 1 << place;
+                zone.cells = 1 << index;
             }
             let part = size.min(zone.reserved[kind]);
             zone.free[kind] = zone.free[kind].saturating_add(part);

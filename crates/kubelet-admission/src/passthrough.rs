@@ -32,10 +32,10 @@ impl Admission {
         let unit = page.map_or(1, PageSize::bytes);
         let Ok(count) = u64::try_from(zones.len()) else { return Vec::new() };
         let Some(each) = (bytes / unit).checked_div(count) else { return Vec::new() };
-        let more = bytes / unit - each * count;
+        let remainder = bytes / unit - each * count;
         (0u64..)
             .zip(zones)
-            .map(|(place, zone)| (zone, (each + u64::from(place < more)) * unit))
+            .map(|(index, zone)| (zone, (each + u64::from(index < remainder)) * unit))
             .collect()
     }
 }

@@ -58,7 +58,7 @@ pub struct Guest {
     pub is_dedicated: bool,
     /// True if the guest has a NUMA zone for each zone of its CPUs on the host (`guestMappingPassthrough`). The
     /// guest's memory is then split evenly over these zones.
-    pub is_mapped: bool,
+    pub has_numa_passthrough: bool,
 }
 
 impl Pod {
@@ -103,34 +103,34 @@ impl Pod {
         for container in &self.containers {
             sum.combine(&container.requests, u64::saturating_add);
         }
-        let (mut sidecars, mut most) = (Resources::default(), Resources::default());
+        let (mut sidecars, mut init_max) = (Resources::default(), Resources::default());
         for container in &self.init_containers {
             let own = &container.requests;
-            let mut now = sidecars.clone();
-            now.combine(own, u64::saturating_add);
+            let mut concurrent = sidecars.clone();
+            concurrent.combine(own, u64::saturating_add);
             if container.is_sidecar {
                 sum.combine(own, u64::saturating_add);
-                sidecars = now.clone();
+                sidecars = concurrent.clone();
             }
-            most.combine(&now, u64::max);
+            init_max.combine(&concurrent, u64::max);
         }
-        sum.combine(&most, u64::max);
+        sum.combine(&init_max, u64::max);
         sum.combine(&self.overhead, u64::saturating_add);
         sum
     }
 }
 
 impl Resources {
-    fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
-        self.cpu_millis = with(self.cpu_millis, other.cpu_millis);
-        self.memory = with(self.memory, other.memory);
+    fn combine(&mut self, other: &Self, operation: fn(u64, u64) -> u64) {
+        self.cpu_millis = operation(self.cpu_millis, other.cpu_millis);
+        self.memory = operation(self.memory, other.memory);
         for (size, bytes) in &other.hugepages {
             let own = self.hugepages.entry(*size).or_default();
-            *own = with(*own, *bytes);
+            *own = operation(*own, *bytes);
         }
         for (name, count) in &other.extended {
             let own = self.extended.entry(name.clone()).or_default();
-            *own = with(*own, *count);
+            *own = operation(*own, *count);
         }
     }
 }

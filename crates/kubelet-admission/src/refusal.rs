@@ -13,8 +13,8 @@ pub struct Refusal {
     /// `status.message` of the pod, without the prefix that some versions of the kubelet add.
     pub message: String,
     /// Explanation of the reason in plain words.
-    pub plain: String,
-    short: &'static str,
+    pub explanation: String,
+    summary: &'static str,
 }
 
 /// The part of the kubelet that rejects a pod.
@@ -77,7 +77,7 @@ impl Refusal {
     /// Returns a short text without numbers. All hosts that reject the pod for the same reason have the same text.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
-        self.short
+        self.summary
     }
 }
 
@@ -131,18 +131,18 @@ impl Reason {
         if let Self::Total { name, .. } = self {
             reason.push_str(name);
         }
-        Refusal { refused_by, reason, message, plain, short: self.summary() }
+        Refusal { refused_by, reason, message, explanation: plain, summary: self.summary() }
     }
 
     const fn summary(&self) -> &'static str {
         match self {
-            Self::Topology => "node(s) had no zones with all requested resources",
+            Self::Topology => "node(s) had no NUMA zones with all requested resources",
             Self::SmtMultiple { .. } | Self::SmtFree { .. } => {
                 "node(s) had too few whole free cores"
             }
-            Self::Total { .. } => "node(s) had too little left",
+            Self::Total { .. } => "node(s) had insufficient free resources",
             Self::Crash(_) => "node(s) whose kubelet would refuse the pod",
-            _ => "node(s) had too little left in the zones",
+            _ => "node(s) had insufficient free resources in their NUMA zones",
         }
     }
 

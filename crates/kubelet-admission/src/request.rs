@@ -10,7 +10,7 @@ pub(super) struct Request<'p> {
     pub(super) pod: &'p Pod,
     pub(super) is_guaranteed: bool,
     /// True if the kubelet supports restartable init containers (sidecars).
-    sidecars: bool,
+    supports_sidecars: bool,
 }
 
 /// How long a container runs.
@@ -26,7 +26,7 @@ pub(super) enum Role {
 
 impl<'p> Request<'p> {
     pub(super) fn new(host: &KubeletHost, pod: &'p Pod) -> Self {
-        Self { pod, is_guaranteed: pod.is_guaranteed(), sidecars: host.features.sidecars }
+        Self { pod, is_guaranteed: pod.is_guaranteed(), supports_sidecars: host.features.sidecars }
     }
 
     /// Returns the containers with their roles, in the order in which the kubelet allocates their resources.
@@ -38,7 +38,7 @@ impl<'p> Request<'p> {
     }
 
     const fn is_sidecar(self, container: &Container) -> bool {
-        self.sidecars && container.is_sidecar
+        self.supports_sidecars && container.is_sidecar
     }
 
     /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): the requested CPUs if the pod is
@@ -48,18 +48,18 @@ impl<'p> Request<'p> {
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// Returns the maximum over time of the sum of the amounts `of` the containers that run at the same time. A
+    /// Returns the maximum over time of the sum of the amounts `amount` of the containers that run at the same time. A
     /// sidecar runs at the same time as later init containers and as the containers (KEP-753).
-    pub(super) fn maximum_amount(self, of: impl Fn(&Container) -> u64) -> u64 {
+    pub(super) fn maximum_amount(self, amount: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
             if self.is_sidecar(container) {
-                sidecars = sidecars.saturating_add(of(container));
+                sidecars = sidecars.saturating_add(amount(container));
             } else {
-                init = init.max(sidecars.saturating_add(of(container)));
+                init = init.max(sidecars.saturating_add(amount(container)));
             }
         }
-        let apps = self.pod.containers.iter().map(of).fold(sidecars, u64::saturating_add);
+        let apps = self.pod.containers.iter().map(amount).fold(sidecars, u64::saturating_add);
         apps.max(init)
     }
 
@@ -81,7 +81,7 @@ impl<'p> Request<'p> {
             wanted.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
         }
         for (kind, wanted) in wanted.iter_mut().enumerate().filter(|(_, wanted)| **wanted > 0) {
-            let of = |container: &Container| match kind.checked_sub(1) {
+            let amount = |container: &Container| match kind.checked_sub(1) {
                 None => container.requests.memory,
                 Some(page) => {
                     let page = host.pages.get(page);
@@ -89,7 +89,7 @@ impl<'p> Request<'p> {
                     pages.copied().unwrap_or(0)
                 }
             };
-            *wanted = self.maximum_amount(of);
+            *wanted = self.maximum_amount(amount);
         }
         Ok(wanted)
     }

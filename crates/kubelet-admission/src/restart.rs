@@ -4,7 +4,7 @@
 use super::kubelet::MemoryPolicy;
 use super::memory::{allocate_in_zones, empty_zones};
 use super::state::State;
-use super::zones::places;
+use super::zones::bit_indexes;
 
 /// What a kubelet would do on a restart with the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,29 +30,32 @@ impl State {
         if host.kubelet.memory_policy == MemoryPolicy::None {
             return Restart::Accepted;
         }
-        let kept = self.zones();
+        let actual = self.zones();
         let mut expected = empty_zones(host);
         for grant in self.admissions().flat_map(|admission| &admission.grants) {
             for block in &grant.blocks {
-                let mine = places(block.zones).map(|place| expected[place]);
-                if mine.into_iter().any(|zone| zone.assignments > 0 && zone.cells != block.zones) {
+                let block_zones = bit_indexes(block.zones).map(|index| expected[index]);
+                if block_zones
+                    .into_iter()
+                    .any(|zone| zone.assignments > 0 && zone.cells != block.zones)
+                {
                     return Restart::Nondeterministic;
                 }
                 allocate_in_zones(&mut expected, block.zones, block.kind, block.size);
             }
         }
-        let is_same = (0..host.zones.len()).all(|place| {
-            let (mine, theirs) = (&kept[place], &expected[place]);
+        let is_same = (0..host.zones.len()).all(|index| {
+            let (mine, theirs) = (&actual[index], &expected[index]);
             // For a group of zones, only the sums over the whole group must be equal.
             let same_sums = (0..=host.pages.len()).all(|kind| {
                 let sums = |zones: &super::memory::Zones| {
-                    places(mine.cells)
+                    bit_indexes(mine.cells)
                         .map(|cell| (zones[cell].free[kind], zones[cell].reserved[kind]))
                         .fold((0u64, 0u64), |sum, next| {
                             (sum.0.saturating_add(next.0), sum.1.saturating_add(next.1))
                         })
                 };
-                sums(&kept) == sums(&expected)
+                sums(&actual) == sums(&expected)
             });
             mine.assignments == theirs.assignments && mine.cells == theirs.cells && same_sums
         });

@@ -175,7 +175,7 @@ impl State {
             return Ok(known.clone());
         }
         let mut trial = self.trial();
-        self.attempt(&mut trial, pod).map_err(|reason| reason.refusal())
+        self.run_trial(&mut trial, pod).map_err(|reason| reason.refusal())
     }
 
     /// Starts a trial admission on a copy of the allocated resources.
@@ -183,7 +183,7 @@ impl State {
         Trial::new(&self.host, self.shared, self.zones(), &self.devices)
     }
 
-    fn attempt(&self, trial: &mut Trial<'_>, pod: &Pod) -> Result<Admission, Reason> {
+    fn run_trial(&self, trial: &mut Trial<'_>, pod: &Pod) -> Result<Admission, Reason> {
         let request = Request::new(&self.host, pod);
         trial.run(request)?;
         let totals = Totals::from_pod(&self.host, request);
@@ -224,9 +224,9 @@ impl State {
 
     /// Like [`Self::admit`], but with this uid, as in [`Self::check_as`].
     pub fn admit_as(&mut self, uid: &str, pod: &Pod) -> Result<&Admission, Refusal> {
-        if !self.pods.has(uid) {
+        if !self.pods.contains(uid) {
             let mut trial = self.trial();
-            let result = self.attempt(&mut trial, pod);
+            let result = self.run_trial(&mut trial, pod);
             let Trial { mut shared, mut memory, mut devices, grants, .. } = trial;
             match result {
                 Ok(admission) => {
@@ -257,7 +257,7 @@ impl State {
         if !pod.init_containers.is_empty() {
             return self.admit_as(uid, pod).map(|_| ());
         }
-        if self.pods.has(uid) {
+        if self.pods.contains(uid) {
             return Ok(());
         }
         let mut zones = self.zones();
@@ -292,8 +292,8 @@ impl State {
         let mut zones = self.zones();
         let Some(pod) = self.pods.get_mut(uid) else { return };
         for name in names {
-            let Some(place) = pod.names.iter().position(|known| known == name) else { continue };
-            for grant in pod.grants.iter_mut().take(place).filter(|grant| grant.role == Role::Init)
+            let Some(index) = pod.names.iter().position(|known| known == name) else { continue };
+            for grant in pod.grants.iter_mut().take(index).filter(|grant| grant.role == Role::Init)
             {
                 memory::release(&mut zones, &std::mem::take(&mut grant.blocks));
             }
@@ -322,13 +322,13 @@ impl State {
         for container in &restored.containers {
             let mut grant = Grant { affinity: Affinity::default(), ..Grant::default() };
             if host.kubelet.cpu_policy == CpuPolicy::Static {
-                let cpus = host.places(&container.cpus);
+                let cpus = host.cpu_bits(&container.cpus);
                 self.shared = self.shared.without(&cpus);
                 grant.cpus = CompactCpuBits::from(&cpus);
             }
             if host.kubelet.memory_policy == MemoryPolicy::Static {
-                for (kind, on, size) in &container.memory {
-                    if let Some(block) = block(&host, *kind, on, *size) {
+                for (kind, zone_ids, size) in &container.memory {
+                    if let Some(block) = block(&host, *kind, zone_ids, *size) {
                         memory::allocate_in_zones(&mut zones, block.zones, block.kind, block.size);
                         grant.blocks.push(block);
                     }
@@ -351,27 +351,27 @@ impl State {
     }
 }
 
-fn block(host: &KubeletHost, kind: MemoryKind, on: &[u32], size: u64) -> Option<Block> {
+fn block(host: &KubeletHost, kind: MemoryKind, zone_ids: &[u32], size: u64) -> Option<Block> {
     let kind = match kind {
         MemoryKind::Memory => 0,
         MemoryKind::HugePages(size) => page_kind(host, size)?,
     };
-    let known = host.zones.iter().enumerate().filter(|(_, zone)| on.contains(&zone.id));
-    let zones = known.fold(0, |mask, (place, _)| mask | 1 << place);
+    let known = host.zones.iter().enumerate().filter(|(_, zone)| zone_ids.contains(&zone.id));
+    let zones = known.fold(0, |mask, (index, _)| mask | 1 << index);
     (zones != 0).then_some(Block { kind, zones, size })
 }
 
 fn page_kind(host: &KubeletHost, size: PageSize) -> Option<u8> {
-    let place = host.pages.iter().position(|known| *known == size)?;
-    u8::try_from(place + 1).ok()
+    let index = host.pages.iter().position(|known| *known == size)?;
+    u8::try_from(index + 1).ok()
 }
 
 fn device_grant(host: &KubeletHost, devices: &RestoredDevices) -> Option<DeviceGrant> {
     let pool = host.pools.iter().position(|pool| pool.name == *devices.resource)?;
-    let place = match devices.zone {
+    let zone_index = match devices.zone {
         None => host.zones.len(),
         Some(id) => host.zones.iter().position(|known| known.id == id)?,
     };
-    let (pool, zone) = (u16::try_from(pool).ok()?, u8::try_from(place).ok()?);
+    let (pool, zone) = (u16::try_from(pool).ok()?, u8::try_from(zone_index).ok()?);
     Some(DeviceGrant { pool, zone, count: devices.count, reused: 0 })
 }

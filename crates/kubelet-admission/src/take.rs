@@ -6,7 +6,7 @@
 use super::bits::CpuBits;
 use super::host::{Core, Group, KubeletHost};
 use super::refusal::Reason;
-use super::zones::places;
+use super::zones::bit_indexes;
 
 /// State of one selection: the CPUs that are still free, and the CPUs that were taken (`cpuAccumulator`).
 pub(super) struct CpuAccumulator<'h> {
@@ -19,7 +19,7 @@ pub(super) struct CpuAccumulator<'h> {
 }
 
 /// Takes `wanted` of the available CPUs.
-pub(super) fn pack(
+pub(super) fn take_packed(
     host: &KubeletHost,
     available: &CpuBits,
     wanted: i64,
@@ -87,36 +87,38 @@ impl<'h> CpuAccumulator<'h> {
 
     fn free_in_socket(&self, socket: usize) -> u32 {
         let Some(group) = self.host.sockets.get(socket) else { return 0 };
-        places(group.zones)
+        bit_indexes(group.zones)
             .filter_map(|zone| self.host.zones.get(zone))
             .map(|zone| match zone.sockets.len() {
                 1 => self.free.count_range(zone.cpus.0, zone.cpus.1),
-                _ => {
-                    self.free.and(&CpuBits::run(zone.cpus.0, zone.cpus.1)).and(&group.cpus).count()
-                }
+                _ => self
+                    .free
+                    .and(&CpuBits::from_range(zone.cpus.0, zone.cpus.1))
+                    .and(&group.cpus)
+                    .count(),
             })
             .sum()
     }
 
     /// Returns true if a zone has free CPUs in a socket. The kubelet then lists the zone under the socket, and the
     /// socket under the zone.
-    fn overlap(&self, zone: usize, socket: usize) -> bool {
+    fn overlaps(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
             return false;
         };
-        let in_zone = CpuBits::run(zone.cpus.0, zone.cpus.1);
+        let in_zone = CpuBits::from_range(zone.cpus.0, zone.cpus.1);
         !self.free.and(&in_zone).and(&socket.cpus).is_empty()
     }
 
-    /// Returns the places of the sockets with free CPUs; sockets with fewer free CPUs come first.
+    /// Returns the indexes of the sockets with free CPUs; sockets with fewer free CPUs come first.
     fn sockets_by_use(&self) -> Vec<usize> {
         order_by_free(
             (0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)),
         )
     }
 
-    /// Returns the places of the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone
+    /// Returns the indexes of the zones in the kubelet's order (`sortAvailableNUMANodes`). As in the kubelet, a zone
     /// that spans two sockets may be listed twice.
     pub(super) fn zones_in_order(&self) -> Vec<usize> {
         let zones = 0..self.host.zones.len();
@@ -126,21 +128,25 @@ impl<'h> CpuAccumulator<'h> {
         let sockets = self.sockets_by_use();
         let mut order = Vec::with_capacity(self.host.zones.len());
         for socket in sockets {
-            let mine = zones.clone().filter(|&zone| self.overlap(zone, socket));
-            order.extend(order_by_free(mine.map(|zone| (self.free_in_zone(zone), zone))));
+            let zones_in_socket = zones.clone().filter(|&zone| self.overlaps(zone, socket));
+            order
+                .extend(order_by_free(zones_in_socket.map(|zone| (self.free_in_zone(zone), zone))));
         }
         order
     }
 
-    /// Returns the places of the sockets in the kubelet's order (`sortAvailableSockets`).
+    /// Returns the indexes of the sockets in the kubelet's order (`sortAvailableSockets`).
     fn sockets_in_order(&self) -> Vec<usize> {
         if !zones_are_larger(self.host) {
             return self.sockets_by_use();
         }
         let mut order = Vec::with_capacity(self.host.sockets.len());
         for zone in self.zones_in_order() {
-            let mine = (0..self.host.sockets.len()).filter(|&socket| self.overlap(zone, socket));
-            order.extend(order_by_free(mine.map(|socket| (self.free_in_socket(socket), socket))));
+            let sockets_in_zone =
+                (0..self.host.sockets.len()).filter(|&socket| self.overlaps(zone, socket));
+            order.extend(order_by_free(
+                sockets_in_zone.map(|socket| (self.free_in_socket(socket), socket)),
+            ));
         }
         order
     }
@@ -151,17 +157,18 @@ impl<'h> CpuAccumulator<'h> {
         if self.is_done() || !self.needs_at_least(u32::from(smallest)) {
             return;
         }
-        let size = |zone: usize| {
+        let cpu_range = |zone: usize| {
             let zone = self.host.zones.get(zone);
             zone.map_or((0, 0), |zone| zone.cpus)
         };
         let order = self.zones_in_order();
-        let is_free =
-            |&zone: &usize| self.free_in_zone(zone) == u32::from(size(zone).1 - size(zone).0);
-        let runs: Vec<(u16, u16)> = order.into_iter().filter(is_free).map(size).collect();
-        for run in runs {
-            if self.needs_at_least(u32::from(run.1 - run.0)) {
-                self.take(&CpuBits::run(run.0, run.1));
+        let is_free = |&zone: &usize| {
+            self.free_in_zone(zone) == u32::from(cpu_range(zone).1 - cpu_range(zone).0)
+        };
+        let ranges: Vec<(u16, u16)> = order.into_iter().filter(is_free).map(cpu_range).collect();
+        for range in ranges {
+            if self.needs_at_least(u32::from(range.1 - range.0)) {
+                self.take(&CpuBits::from_range(range.0, range.1));
             }
         }
     }
@@ -201,7 +208,7 @@ impl<'h> CpuAccumulator<'h> {
             let zones = self.zones_in_order().into_iter();
             zones
                 .filter_map(|zone| self.host.zones.get(zone))
-                .map(|zone| Cores::Run(zone.cores.0, zone.cores.1))
+                .map(|zone| Cores::Range(zone.cores.0, zone.cores.1))
                 .collect()
         }
     }
@@ -214,16 +221,16 @@ impl<'h> CpuAccumulator<'h> {
             return;
         }
         let host = self.host;
-        let before = self.free;
+        let free_before = self.free;
         for list in self.core_lists() {
             for core in list.iter(host) {
-                let free = before.count_range(core.cpus.0, core.cpus.1);
+                let free = free_before.count_range(core.cpus.0, core.cpus.1);
                 // Like the socket size, the core size is an average: on a host with unequal cores, other pods may use
                 // some CPUs of the core.
                 if free == host.cpus_per_core
                     && self.needs_at_least(u32::from(core.cpus.1 - core.cpus.0))
                 {
-                    self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
+                    self.take(&CpuBits::from_range(core.cpus.0, core.cpus.1));
                 }
                 if self.is_done() {
                     return;
@@ -238,15 +245,16 @@ impl<'h> CpuAccumulator<'h> {
             return;
         }
         let host = self.host;
-        let before = self.free;
+        let free_before = self.free;
         let size = |core: &Core| u32::from(core.cpus.1 - core.cpus.0);
         for list in self.core_lists() {
-            let most = list.iter(host).map(size).max().unwrap_or(0);
-            for free in 1..=most {
-                let level = |core: &&Core| before.count_range(core.cpus.0, core.cpus.1) == free;
-                for core in list.iter(host).filter(level) {
-                    for cpu in (core.cpus.0..core.cpus.1).filter(|&cpu| before.contains(cpu)) {
-                        self.take(&CpuBits::run(cpu, cpu + 1));
+            let max_size = list.iter(host).map(size).max().unwrap_or(0);
+            for free in 1..=max_size {
+                let has_free_count =
+                    |core: &&Core| free_before.count_range(core.cpus.0, core.cpus.1) == free;
+                for core in list.iter(host).filter(has_free_count) {
+                    for cpu in (core.cpus.0..core.cpus.1).filter(|&cpu| free_before.contains(cpu)) {
+                        self.take(&CpuBits::from_range(cpu, cpu + 1));
                         if self.is_done() {
                             return;
                         }
@@ -281,16 +289,17 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Returns the places of the caches in the kubelet's order (`sortAvailableUncoreCaches`).
+    /// Returns the indexes of the caches in the kubelet's order (`sortAvailableUncoreCaches`).
     fn caches_in_order(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.host.caches.len());
         for zone in self.zones_in_order() {
             let Some(zone) = self.host.zones.get(zone) else { continue };
-            let in_zone = self.free.and(&CpuBits::run(zone.cpus.0, zone.cpus.1));
+            let in_zone = self.free.and(&CpuBits::from_range(zone.cpus.0, zone.cpus.1));
             let free = |group: &Group| self.free.and(&group.cpus).count();
-            let mine = self.host.caches.iter().enumerate();
-            let mine = mine.filter(|(_, group)| !in_zone.and(&group.cpus).is_empty());
-            order.extend(order_by_free(mine.map(|(cache, group)| (free(group), cache))));
+            let caches_in_zone = self.host.caches.iter().enumerate();
+            let caches_in_zone =
+                caches_in_zone.filter(|(_, group)| !in_zone.and(&group.cpus).is_empty());
+            order.extend(order_by_free(caches_in_zone.map(|(cache, group)| (free(group), cache))));
         }
         order
     }
@@ -307,14 +316,14 @@ impl<'h> CpuAccumulator<'h> {
             .filter(|core| self.free.count_range(core.cpus.0, core.cpus.1) > 0)
             .take(cores)
         {
-            found = found.or(&self.free.and(&CpuBits::run(core.cpus.0, core.cpus.1)));
+            found = found.or(&self.free.and(&CpuBits::from_range(core.cpus.0, core.cpus.1)));
         }
         let is_odd = self.needed % 2 != 0 && per_core > 1;
         if is_odd && i64::from(found.count()) > self.needed {
             // The kubelet excludes the CPU with the highest number, regardless of which core has this CPU.
             let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
             if let Some(last) = found.iter().max_by_key(number) {
-                found = found.without(&CpuBits::run(last, last + 1));
+                found = found.without(&CpuBits::from_range(last, last + 1));
             }
         }
         if i64::from(found.count()) == self.needed {
@@ -326,17 +335,17 @@ impl<'h> CpuAccumulator<'h> {
 /// A list of cores, sorted by core number.
 #[derive(Clone, Copy)]
 enum Cores<'h> {
-    Run(u16, u16),
+    Range(u16, u16),
     Listed(&'h [u16]),
 }
 
 impl<'h> Cores<'h> {
     fn iter(self, host: &'h KubeletHost) -> impl Iterator<Item = &'h Core> {
-        let (run, list) = match self {
-            Self::Run(start, end) => (start..end, [].as_slice()),
+        let (range, list) = match self {
+            Self::Range(start, end) => (start..end, [].as_slice()),
             Self::Listed(list) => (0..0, list),
         };
-        run.chain(list.iter().copied()).filter_map(|core| host.cores.get(usize::from(core)))
+        range.chain(list.iter().copied()).filter_map(|core| host.cores.get(usize::from(core)))
     }
 }
 
@@ -345,5 +354,5 @@ impl<'h> Cores<'h> {
 fn order_by_free(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();
-    order.into_iter().map(|(_, place)| place).collect()
+    order.into_iter().map(|(_, index)| index).collect()
 }

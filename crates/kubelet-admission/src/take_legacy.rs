@@ -12,7 +12,7 @@ use super::refusal::Reason;
 use super::take::CpuAccumulator;
 
 /// Takes `wanted` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
-pub(super) fn pack(
+pub(super) fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,
     wanted: i64,
@@ -54,11 +54,11 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
         i64::from(accumulator.free.count_range(core.cpus.0, core.cpus.1)) == per_core
     };
     let mut sockets: Vec<(usize, usize)> = Vec::with_capacity(host.sockets.len());
-    for (place, socket) in host.sockets.iter().enumerate() {
+    for (index, socket) in host.sockets.iter().enumerate() {
         let cores = socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core)));
         let free = cores.filter(|core| is_free(accumulator, core)).count();
         if !accumulator.free.and(&socket.cpus).is_empty() {
-            sockets.push((free, place));
+            sockets.push((free, index));
         }
     }
     // In an inconsistent pair, the socket with the higher number compares as less because it has fewer free cores,
@@ -66,14 +66,14 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
     sockets.sort_unstable();
     let mut all_taken = true;
-    for (_, place) in sockets {
-        let Some(socket) = host.sockets.get(place) else { continue };
+    for (_, index) in sockets {
+        let Some(socket) = host.sockets.get(index) else { continue };
         for core in socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core))) {
             if !is_free(accumulator, core) {
                 continue;
             }
             if accumulator.needed >= per_core {
-                accumulator.take(&CpuBits::run(core.cpus.0, core.cpus.1));
+                accumulator.take(&CpuBits::from_range(core.cpus.0, core.cpus.1));
             } else {
                 all_taken = false;
             }
@@ -95,17 +95,17 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
                 accumulator.free.and(&socket.cpus).count(),
             )
         });
-        let of_core = accumulator.free.count_range(core.cpus.0, core.cpus.1);
-        (std::cmp::Reverse(taken), free, of_core, core.socket, core.id)
+        let free_in_core = accumulator.free.count_range(core.cpus.0, core.cpus.1);
+        (std::cmp::Reverse(taken), free, free_in_core, core.socket, core.id)
     };
-    let with_free =
+    let cores_with_free_cpus =
         host.cores.iter().filter(|core| accumulator.free.count_range(core.cpus.0, core.cpus.1) > 0);
-    let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
+    let mut cores: Vec<_> = cores_with_free_cpus.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
     // In the kubelet, an element compares as less if any of its five keys is less. Therefore the order is consistent
     // only if in no pair a key is less for the later element.
-    let is_consistent = cores.iter().enumerate().all(|(place, (before, _))| {
-        cores.iter().skip(place + 1).all(|(after, _)| {
+    let is_consistent = cores.iter().enumerate().all(|(index, (before, _))| {
+        cores.iter().skip(index + 1).all(|(after, _)| {
             after.0 >= before.0
                 && after.1 >= before.1
                 && after.2 >= before.2
@@ -123,7 +123,7 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
             all_taken = false;
             break;
         }
-        accumulator.take(&CpuBits::run(cpu, cpu + 1));
+        accumulator.take(&CpuBits::from_range(cpu, cpu + 1));
     }
     is_consistent || all_taken
 }

@@ -20,19 +20,19 @@ impl Totals {
     /// are left out, see `check_totals`.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
-        let sum = |of: &dyn Fn(&Resources) -> u64| {
+        let sum = |amount: &dyn Fn(&Resources) -> u64| {
             request
-                .maximum_amount(|container: &Container| of(&container.requests))
-                .saturating_add(of(&pod.overhead))
+                .maximum_amount(|container: &Container| amount(&container.requests))
+                .saturating_add(amount(&pod.overhead))
         };
         let wants_others = |resources: &Resources| {
             !resources.hugepages.is_empty() || !resources.extended.is_empty()
         };
         let containers = || pod.init_containers.iter().chain(&pod.containers);
-        let any = wants_others(&pod.overhead)
+        let has_others = wants_others(&pod.overhead)
             || containers().any(|container| wants_others(&container.requests));
         let mut others = Vec::new();
-        if any {
+        if has_others {
             let allocatable = &host.allocatable;
             others.reserve_exact(allocatable.hugepages.len() + allocatable.extended.len());
             for size in allocatable.hugepages.keys() {
@@ -60,26 +60,26 @@ impl Totals {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        self.change(other, u64::saturating_add);
+        self.combine(other, u64::saturating_add);
     }
 
     pub(super) fn subtract(&mut self, other: &Self) {
-        self.change(other, u64::saturating_sub);
+        self.combine(other, u64::saturating_sub);
     }
 
-    fn change(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
-        self.cpu_millis = with(self.cpu_millis, other.cpu_millis);
-        self.memory = with(self.memory, other.memory);
+    fn combine(&mut self, other: &Self, operation: fn(u64, u64) -> u64) {
+        self.cpu_millis = operation(self.cpu_millis, other.cpu_millis);
+        self.memory = operation(self.memory, other.memory);
         if self.others.len() < other.others.len() {
             self.others.resize(other.others.len(), 0);
         }
         for (mine, theirs) in self.others.iter_mut().zip(&other.others) {
-            *mine = with(*mine, *theirs);
+            *mine = operation(*mine, *theirs);
         }
     }
 
-    fn other(&self, place: usize) -> u64 {
-        self.others.get(place).copied().unwrap_or(0)
+    fn other(&self, index: usize) -> u64 {
+        self.others.get(index).copied().unwrap_or(0)
     }
 }
 
@@ -107,22 +107,22 @@ pub(super) fn check_totals(
     let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
         if !allocatable.hugepages.contains_key(size) {
-            let of = |from: &Resources| from.hugepages.get(size).copied().unwrap_or(0);
-            let wanted = request.maximum_amount(|container| of(&container.requests));
-            let wanted = wanted.saturating_add(of(&request.pod.overhead));
+            let amount = |from: &Resources| from.hugepages.get(size).copied().unwrap_or(0);
+            let wanted = request.maximum_amount(|container| amount(&container.requests));
+            let wanted = wanted.saturating_add(amount(&request.pod.overhead));
             if wanted > 0 {
-                return insufficient_total(&size.resource(), wanted, 0, 0);
+                return insufficient_total(&size.resource_name(), wanted, 0, 0);
             }
         }
     }
-    for (place, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
-        let (wanted, used) = (wanted.other(place), used.other(place));
+    for (index, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
+        let (wanted, used) = (wanted.other(index), used.other(index));
         if wanted > capacity.saturating_sub(used) {
-            return insufficient_total(&size.resource(), wanted, used, capacity);
+            return insufficient_total(&size.resource_name(), wanted, used, capacity);
         }
     }
-    for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
-        let (wanted, used) = (wanted.other(place), used.other(place));
+    for (index, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
+        let (wanted, used) = (wanted.other(index), used.other(index));
         if wanted > capacity.saturating_sub(used) {
             // If more devices are allocated than allocatable, the kubelet treats the allocated devices as allocatable
             // (`sanitizeNodeAllocatable`).

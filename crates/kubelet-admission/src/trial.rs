@@ -11,7 +11,7 @@ use super::grant::{Grant, transfer_blocks};
 use super::hints::{Affinity, Hints, merge};
 use super::host::KubeletHost;
 use super::kubelet::{CpuPolicy, MemoryPolicy, TopologyPolicy, TopologyScope};
-use super::memory::{self, Reusable, Zones};
+use super::memory::{self, ReusableMemory, Zones};
 use super::refusal::Reason;
 use super::request::{Request, Role};
 use crate::pod::Container;
@@ -30,7 +30,7 @@ pub(super) struct Trial<'h> {
     /// True if the kubelet allocates CPUs that are in use.
     pub(super) in_use: bool,
     reusable_cpus: CpuBits,
-    reusable_memory: Reusable,
+    reusable_memory: ReusableMemory,
     reusable_devices: Counts,
 }
 
@@ -51,7 +51,7 @@ impl<'h> Trial<'h> {
             is_deterministic: true,
             in_use: false,
             reusable_cpus: CpuBits::default(),
-            reusable_memory: Reusable::default(),
+            reusable_memory: ReusableMemory::default(),
             reusable_devices: Counts::new(),
         }
     }
@@ -91,9 +91,11 @@ impl<'h> Trial<'h> {
         container: &Container,
     ) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
-        for (place, pool, wanted) in devices::requested(self.host, &container.limits.extended) {
+        for (pool_index, pool, wanted) in
+            devices::requested_pools(self.host, &container.limits.extended)
+        {
             let (used, reusable) = (self.used_devices(), &self.reusable_devices);
-            hints.push(devices::hints(self.host, used, reusable, place, pool, wanted));
+            hints.push(devices::hints(self.host, used, reusable, pool_index, pool, wanted));
         }
         if self.host.kubelet.cpu_policy == CpuPolicy::Static {
             let wanted = request.cpus(container);
@@ -112,14 +114,14 @@ impl<'h> Trial<'h> {
     /// because nothing has been allocated to the pod yet.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
-        for (place, pool) in self.host.pools.iter().enumerate() {
-            let of = |container: &Container| {
+        for (pool_index, pool) in self.host.pools.iter().enumerate() {
+            let amount = |container: &Container| {
                 container.limits.extended.get(&pool.name).copied().unwrap_or(0)
             };
-            let wanted = request.maximum_amount(of);
+            let wanted = request.maximum_amount(amount);
             if wanted > 0 {
                 let used = self.used_devices();
-                hints.push(devices::hints(self.host, used, &[], place, pool, wanted));
+                hints.push(devices::hints(self.host, used, &[], pool_index, pool, wanted));
             }
         }
         if self.host.kubelet.cpu_policy == CpuPolicy::Static {
@@ -169,16 +171,16 @@ impl<'h> Trial<'h> {
         role: Role,
         affinity: Affinity,
     ) -> Result<(), Reason> {
-        let mut given = Vec::new();
+        let mut device_grants = Vec::new();
         let mut result = Ok(());
-        for wanted in devices::requested(self.host, &container.limits.extended) {
+        for wanted in devices::requested_pools(self.host, &container.limits.extended) {
             if self.devices.is_empty() {
                 self.devices = self.used_devices.to_vec();
             }
             let (used, reusable) = (&mut self.devices, &self.reusable_devices);
             match devices::allocate(self.host, used, reusable, affinity.zones, wanted) {
                 Ok((grants, is_deterministic)) => {
-                    given.extend(grants);
+                    device_grants.extend(grants);
                     self.is_deterministic &= is_deterministic;
                 }
                 Err(reason) => {
@@ -188,9 +190,9 @@ impl<'h> Trial<'h> {
             }
         }
         let is_init = role == Role::Init;
-        devices::update_reusable(self.host, &mut self.reusable_devices, is_init, &given);
+        devices::update_reusable(self.host, &mut self.reusable_devices, is_init, &device_grants);
         if let Some(grant) = self.grants.last_mut() {
-            grant.devices = given;
+            grant.devices = device_grants;
         }
         result
     }

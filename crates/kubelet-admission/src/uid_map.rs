@@ -4,13 +4,13 @@
 /// Map with uids as keys, sorted by [`SortKey`].
 #[derive(Clone, Debug)]
 pub(super) struct UidMap<T> {
-    all: Vec<(SortKey, T)>,
+    entries: Vec<(SortKey, T)>,
 }
 
 /// Sort key of a uid. The first bytes distinguish nearly all uids and are compared before the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
-    first: u64,
+    prefix: u64,
     uid: Box<str>,
 }
 
@@ -24,57 +24,56 @@ fn leading_bytes(uid: &str) -> u64 {
 
 impl<T> Default for UidMap<T> {
     fn default() -> Self {
-        Self { all: Vec::new() }
+        Self { entries: Vec::new() }
     }
 }
 
 impl<T> UidMap<T> {
     fn find(&self, uid: &str) -> Result<usize, usize> {
-        let first = leading_bytes(uid);
-        self.all.binary_search_by(|(place, _)| {
-            place.first.cmp(&first).then_with(|| (*place.uid).cmp(uid))
-        })
+        let prefix = leading_bytes(uid);
+        self.entries
+            .binary_search_by(|(key, _)| key.prefix.cmp(&prefix).then_with(|| (*key.uid).cmp(uid)))
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&T> {
-        self.all.get(self.find(uid).ok()?).map(|(_, thing)| thing)
+        self.entries.get(self.find(uid).ok()?).map(|(_, thing)| thing)
     }
 
     pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut T> {
-        let at = self.find(uid).ok()?;
-        self.all.get_mut(at).map(|(_, thing)| thing)
+        let index = self.find(uid).ok()?;
+        self.entries.get_mut(index).map(|(_, thing)| thing)
     }
 
-    pub(super) fn has(&self, uid: &str) -> bool {
+    pub(super) fn contains(&self, uid: &str) -> bool {
         self.find(uid).is_ok()
     }
 
     /// Inserts a value; replaces the previous value of the same uid.
-    pub(super) fn insert(&mut self, uid: &str, thing: T) {
+    pub(super) fn insert(&mut self, uid: &str, value: T) {
         match self.find(uid) {
-            Ok(at) => {
-                if let Some((_, there)) = self.all.get_mut(at) {
-                    *there = thing;
+            Ok(index) => {
+                if let Some((_, existing)) = self.entries.get_mut(index) {
+                    *existing = value;
                 }
             }
-            Err(at) => {
-                self.all.insert(at, (SortKey { first: leading_bytes(uid), uid: uid.into() }, thing))
-            }
+            Err(index) => self
+                .entries
+                .insert(index, (SortKey { prefix: leading_bytes(uid), uid: uid.into() }, value)),
         }
     }
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<T> {
-        let at = self.find(uid).ok()?;
-        Some(self.all.remove(at).1)
+        let index = self.find(uid).ok()?;
+        Some(self.entries.remove(index).1)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.entries.len()
     }
 
     /// Returns the values in ascending order of uid.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.all.iter().map(|(_, thing)| thing)
+        self.entries.iter().map(|(_, thing)| thing)
     }
 }
 
@@ -103,7 +102,7 @@ mod tests {
             for (uid, _) in &steps {
                 prop_assert_eq!(map.get(uid), plain.get(uid.as_str()));
                 prop_assert_eq!(map.get_mut(uid).copied(), plain.get(uid.as_str()).copied());
-                prop_assert_eq!(map.has(uid), plain.contains_key(uid.as_str()));
+                prop_assert_eq!(map.contains(uid), plain.contains_key(uid.as_str()));
             }
         }
 

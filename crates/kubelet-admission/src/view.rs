@@ -6,7 +6,7 @@ use super::host::KubeletHost;
 use super::kubelet::MemoryPolicy;
 use super::memory::{Block, MemoryKind};
 use super::state::{Admission, State};
-use super::zones::{ZoneMask, places};
+use super::zones::{ZoneMask, bit_indexes};
 
 /// Resources allocated to one container, as numbers of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Admission {
         let placements = grants.map(|grant| Placement {
             affinity: grant.affinity.zones.map(|mask| host.zone_ids(mask)),
             preferred: grant.affinity.preferred,
-            cpus: host.numbers(&grant.cpus.bits()),
+            cpus: host.cpu_numbers(&grant.cpus.bits()),
             memory: grant.blocks.iter().map(|block| host.memory_block(block)).collect(),
             devices: grant
                 .devices
@@ -75,17 +75,17 @@ impl Admission {
     /// Returns the numbers of all exclusive CPUs of the pod's containers.
     #[must_use]
     pub fn cpus(&self, host: &KubeletHost) -> CpuSet {
-        let all = self
+        let cpus = self
             .grants
             .iter()
             .fold(super::bits::CpuBits::default(), |all, grant| all.or(&grant.cpus.bits()));
-        host.numbers(&all)
+        host.cpu_numbers(&cpus)
     }
 }
 
 impl KubeletHost {
     pub(super) fn zone_ids(&self, mask: ZoneMask) -> Vec<u32> {
-        places(mask).map(|place| self.zone_id(place)).collect()
+        bit_indexes(mask).map(|index| self.zone_id(index)).collect()
     }
 
     fn memory_block(&self, block: &Block) -> MemoryBlock {
@@ -106,13 +106,13 @@ impl State {
     /// Returns the CPUs for containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager's state.
     #[must_use]
     pub fn shared_cpus(&self) -> CpuSet {
-        self.host().numbers(&self.shared)
+        self.host().cpu_numbers(&self.shared)
     }
 
     /// Returns the CPUs that the kubelet can currently allocate exclusively.
     #[must_use]
     pub fn free_cpus(&self) -> CpuSet {
-        self.host().numbers(&self.shared.without(&self.host().reserved))
+        self.host().cpu_numbers(&self.shared.without(&self.host().reserved))
     }
 
     /// Returns the Memory Manager's data about each zone; empty if the Memory Manager is off.
@@ -123,8 +123,8 @@ impl State {
             return Vec::new();
         }
         let zones = self.zones();
-        let known = host.zones.iter().zip(&zones);
-        let views = known.map(|(known, zone)| MemoryView {
+        let zones_with_memory = host.zones.iter().zip(&zones);
+        let views = zones_with_memory.map(|(known, zone)| MemoryView {
             zone: known.id,
             assignments: zone.assignments,
             group: host.zone_ids(zone.cells),

@@ -1,6 +1,6 @@
 //! Sets of zones, and sets of sets of zones.
 
-/// Set of zones by place, where the places follow the ascending order of zone numbers. Therefore masks compare in the
+/// Set of zones by index, where the indexes follow the ascending order of zone numbers. Therefore masks compare in the
 /// same way as the kubelet's masks, which use zone numbers (topologymanager/bitmask).
 pub type ZoneMask = u64;
 
@@ -8,19 +8,19 @@ pub type ZoneMask = u64;
 /// also the kubelet's default limit.
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
-/// Returns the mask of the zones at the first `zones` places.
+/// Returns the mask of the zones at the first `zones` indexes.
 pub(super) const fn mask_of_first(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 
-/// Returns the places in a mask, in ascending order.
-pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
+/// Returns the indexes in a mask, in ascending order.
+pub(super) fn bit_indexes(mask: ZoneMask) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
-        let place = rest.trailing_zeros() as usize;
+        let index = rest.trailing_zeros() as usize;
         (rest != 0).then(|| {
             rest &= rest - 1;
-            place
+            index
         })
     })
 }
@@ -51,11 +51,9 @@ impl MaskSet {
 
     /// Returns the masks in ascending order of value.
     pub(super) fn iter(&self) -> impl Iterator<Item = ZoneMask> + '_ {
-        self.0
-            .iter()
-            .enumerate()
-            .filter(|&(_, &word)| word != 0)
-            .flat_map(|(index, &word)| places(word).map(move |bit| (index * 64 + bit) as ZoneMask))
+        self.0.iter().enumerate().filter(|&(_, &word)| word != 0).flat_map(|(index, &word)| {
+            bit_indexes(word).map(move |bit| (index * 64 + bit) as ZoneMask)
+        })
     }
 
     /// Returns the intersections of every mask of one set with every mask of the other set, including empty
@@ -70,9 +68,9 @@ impl MaskSet {
         all
     }
 
-    pub(super) fn filter(self, keep: impl Fn(ZoneMask) -> bool) -> Self {
+    pub(super) fn filter(self, predicate: impl Fn(ZoneMask) -> bool) -> Self {
         let mut kept = Self::default();
-        self.iter().filter(|&mask| keep(mask)).for_each(|mask| kept.insert(mask));
+        self.iter().filter(|&mask| predicate(mask)).for_each(|mask| kept.insert(mask));
         kept
     }
 

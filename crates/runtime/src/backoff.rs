@@ -7,28 +7,28 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct RetryBackoff {
     next: Duration,
-    most: Duration,
+    max_pause: Duration,
 }
 
 impl RetryBackoff {
     /// Pause before the first retry.
-    pub const FIRST: Duration = Duration::from_secs(1);
+    pub const INITIAL_PAUSE: Duration = Duration::from_secs(1);
 
-    /// Returns a backoff whose pauses grow up to `most`, before jitter.
+    /// Returns a backoff whose pauses grow up to `max_pause`, before jitter.
     #[must_use]
-    pub const fn with_limit(most: Duration) -> Self {
-        Self { next: Self::FIRST, most }
+    pub const fn with_limit(max_pause: Duration) -> Self {
+        Self { next: Self::INITIAL_PAUSE, max_pause }
     }
 
     /// Sets the next pause to the first pause.
     pub const fn reset(&mut self) {
-        self.next = Self::FIRST;
+        self.next = Self::INITIAL_PAUSE;
     }
 
     /// Sleeps for the next pause, but not for less than `retry_after`.
     pub async fn wait(&mut self, retry_after: Duration) {
         tokio::time::sleep(jittered(self.next.max(jittered_at_least(retry_after)))).await;
-        self.next = (self.next * 2).min(self.most);
+        self.next = (self.next * 2).min(self.max_pause);
     }
 }
 

@@ -84,7 +84,7 @@ fn chain(error: &kube::Error) -> String {
         }
         return format!("{} ({})", status.message, status.code);
     }
-    text::chain(error)
+    text::error_chain(error)
 }
 
 impl CallError {
@@ -111,8 +111,8 @@ impl CallError {
 
     /// Returns true if the server refused the object as invalid (422) with a message that contains this text.
     #[must_use]
-    pub fn is_invalid(&self, words: &str) -> bool {
-        self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
+    pub fn is_invalid(&self, text: &str) -> bool {
+        self.status().is_some_and(|status| status.code == 422 && status.message.contains(text))
     }
 
     /// Returns the HTTP status code of the server's answer.

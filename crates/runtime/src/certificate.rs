@@ -37,11 +37,13 @@ pub enum Expiry {
 impl Validity {
     /// Returns the remaining validity at a time.
     #[must_use]
-    pub fn at(&self, now: SystemTime) -> Expiry {
+    pub fn expiry_at(&self, now: SystemTime) -> Expiry {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
         match self.not_after.duration_since(now) {
             Err(_) => Expiry::Expired,
-            Ok(left) if left < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => Expiry::Soon,
+            Ok(remaining) if remaining < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => {
+                Expiry::Soon
+            }
             Ok(_) => Expiry::Far,
         }
     }
@@ -121,7 +123,7 @@ impl CertificateSource {
     ///
     /// # Errors
     /// If the text is not a kubeconfig.
-    pub fn of_kubeconfig(text: &str) -> Result<Self, CertificateError> {
+    pub fn from_kubeconfig(text: &str) -> Result<Self, CertificateError> {
         // The parser's error quotes the text, which has credentials.
         let kubeconfig: Kubeconfig =
             serde_saphyr::from_str(text).map_err(|_| CertificateError::Kubeconfig)?;
@@ -175,7 +177,7 @@ pub fn validity(text: &str) -> Result<Validity, CertificateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::text::chain;
+    use crate::cli::text::error_chain;
 
     /// Certificate of the user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed by `openssl ca
     /// -selfsign -startdate 20260101000000Z -enddate 20260131000000Z`.
@@ -194,41 +196,45 @@ mod tests {
             (29, Expiry::Soon),
             (31, Expiry::Expired),
         ] {
-            assert_eq!(validity.at(begin + DAY * day), expiry, "day {day}");
+            assert_eq!(validity.expiry_at(begin + DAY * day), expiry, "day {day}");
         }
         let year = Validity { not_after: begin + DAY * 365, ..validity };
-        assert_eq!(year.at(begin + DAY * 350), Expiry::Far);
-        assert_eq!(year.at(begin + DAY * 352), Expiry::Soon);
+        assert_eq!(year.expiry_at(begin + DAY * 350), Expiry::Far);
+        assert_eq!(year.expiry_at(begin + DAY * 352), Expiry::Soon);
     }
 
     #[test]
     fn the_user_of_the_current_context_counts() {
-        let with = |user: &str| {
+        let read_validity = |user: &str| {
             let text = format!(
                 "{{apiVersion: v1, kind: Config, current-context: a, clusters: [],
                 contexts: [{{name: b, context: {{cluster: c, user: other}}}}, {{name: a, context: {{cluster: c, user: u}}}}],
                 users: [{{name: other, user: {{token: x}}}}, {{name: u, user: {user}}}]}}"
             );
-            CertificateSource::of_kubeconfig(&text)
+            CertificateSource::from_kubeconfig(&text)
                 .and_then(|source| {
                     source.validity(|path| {
                         let exists = path == Path::new("/pki/agent.crt");
                         exists.then(|| PEM.to_owned()).ok_or("not there")
                     })
                 })
-                .map_err(|error| chain(&error))
+                .map_err(|error| error_chain(&error))
         };
         let known = validity(PEM).unwrap();
-        assert_eq!(with("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
+        assert_eq!(read_validity("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
         let data = STANDARD.encode(PEM);
-        assert_eq!(with(&format!("{{client-certificate-data: {data}}}")), Ok(Some(known)));
-        assert_eq!(with("{token: x}"), Ok(None));
+        assert_eq!(read_validity(&format!("{{client-certificate-data: {data}}}")), Ok(Some(known)));
+        assert_eq!(read_validity("{token: x}"), Ok(None));
         assert_eq!(
-            with("{client-certificate: /pki/other.crt}"),
+            read_validity("{client-certificate: /pki/other.crt}"),
             Err("failed to read the client certificate: not there".to_owned())
         );
-        assert!(with("{client-certificate-data: bm8=}").unwrap_err().contains("no certificate"));
-        assert!(with("[SECRET").unwrap_err().starts_with("not a kubeconfig"));
-        assert!(!with("[SECRET").unwrap_err().contains("SECRET"));
+        assert!(
+            read_validity("{client-certificate-data: bm8=}")
+                .unwrap_err()
+                .contains("no certificate")
+        );
+        assert!(read_validity("[SECRET").unwrap_err().starts_with("not a kubeconfig"));
+        assert!(!read_validity("[SECRET").unwrap_err().contains("SECRET"));
     }
 }

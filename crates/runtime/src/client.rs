@@ -21,7 +21,7 @@ use crate::retry_after::RetryAfterLayer;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client of the API server, with properties of its connection.
 #[derive(Clone)]
-pub struct Connected {
+pub struct Connection {
     /// The client; it connects when it sends the first request.
     pub client: Client,
     /// Host name or address of the API server, and its port.
@@ -30,7 +30,7 @@ pub struct Connected {
     pub certificate: Option<Validity>,
 }
 
-impl std::fmt::Debug for Connected {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connected").field("server", &self.server).finish_non_exhaustive()
     }
@@ -38,22 +38,22 @@ impl std::fmt::Debug for Connected {
 
 /// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, uses the ServiceAccount of the pod,
 /// or `KUBECONFIG`.
-/// `hint` is appended to the error if there is no cluster; `count` is called with the method of each request.
+/// `hint` is appended to the error if there is no cluster; `count_request` is called with the method of each request.
 ///
 /// # Errors
 /// Returns an error if the kubeconfig or the ServiceAccount cannot be read.
 pub async fn connect(
     kubeconfig: Option<&Path>,
     hint: &str,
-    count: impl Fn(&str) + Clone + Send + Sync + 'static,
-) -> anyhow::Result<Connected> {
+    count_request: impl Fn(&str) + Clone + Send + Sync + 'static,
+) -> anyhow::Result<Connection> {
     let mut certificate = None;
     let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
             let config = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
             // If the certificate cannot be read, `from_custom_kubeconfig` below returns the error.
-            certificate = kubeconfig::validity(&config);
+            certificate = kubeconfig::certificate_validity(&config);
             Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
                 .await
                 .with_context(|| format!("--kubeconfig {name}"))?
@@ -69,18 +69,19 @@ pub async fn connect(
     config.read_timeout = None;
     // kube's own retries are disabled: the callers retry, and then send their latest state.
     config.default_retry = false;
-    let usual = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
+    let default_port = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let server = (host, config.cluster_url.port_u16().unwrap_or(usual));
+    let server = (host, config.cluster_url.port_u16().unwrap_or(default_port));
     let builder = ClientBuilder::try_from(config).context("no client for the cluster")?;
-    let counted = MapRequestLayer::new(move |request: Request<Body>| {
-        count(request.method().as_str());
+    let counting_layer = MapRequestLayer::new(move |request: Request<Body>| {
+        count_request(request.method().as_str());
         request
     });
     // Requests that wait for their `Retry-After` are not sent and therefore not counted, because the counting layer
     // is below the `Retry-After` layer.
-    let client = builder.with_layer(&counted).with_layer(&RetryAfterLayer::default()).build();
-    Ok(Connected { client, server, certificate })
+    let client =
+        builder.with_layer(&counting_layer).with_layer(&RetryAfterLayer::default()).build();
+    Ok(Connection { client, server, certificate })
 }
 
 /// Returns true if an error of [`connect`] means that the kubeconfig is invalid or missing. A retry would fail too.

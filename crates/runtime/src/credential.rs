@@ -15,17 +15,17 @@ use kube::config::Kubeconfig;
 use tower::BoxError;
 
 use crate::certificate::Validity;
-use crate::client::{Connected, connect};
-use crate::kubeconfig::{read_file, user};
+use crate::client::{Connection, connect};
+use crate::kubeconfig::{current_user, read_file};
 
 /// Interval between checks of the files for changes.
-const PERIOD: Duration = Duration::from_secs(20);
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The latest client that was created from a kubeconfig.
 #[derive(Debug, Clone)]
 pub struct Credential {
     path: PathBuf,
-    latest: Arc<Mutex<Connected>>,
+    latest: Arc<Mutex<Connection>>,
 }
 
 impl Credential {
@@ -38,7 +38,7 @@ impl Credential {
         Ok(Self { path: path.to_owned(), latest: Arc::new(Mutex::new(connected)) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connected> {
+    fn lock(&self) -> MutexGuard<'_, Connection> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,30 +67,30 @@ impl Credential {
     }
 
     /// Reads the kubeconfig again each time the kubeconfig, or a file that it names, has changed. Never ends.
-    pub async fn renew(self) {
+    pub async fn reload_on_change(self) {
         let path = self.path.display().to_string();
-        let (mut seen, mut said) = (files(&self.path), String::new());
+        let (mut loaded_files, mut last_error) = (read_files(&self.path), String::new());
         loop {
-            tokio::time::sleep(PERIOD).await;
-            let now = files(&self.path);
-            if now == seen {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let current_files = read_files(&self.path);
+            if current_files == loaded_files {
                 continue;
             }
             match connect(Some(&self.path), "", |_| {}).await {
                 Ok(connected) => {
                     *self.lock() = connected;
-                    (seen, said) = (now, String::new());
+                    (loaded_files, last_error) = (current_files, String::new());
                     tracing::info!(path, "reloaded the changed kubeconfig");
                 }
                 Err(error) => {
                     let error = format!("{error:#}");
-                    if error != said {
+                    if error != last_error {
                         tracing::warn!(
                             path,
                             error,
                             "failed to read the changed kubeconfig; the old one stays in use"
                         );
-                        said = error;
+                        last_error = error;
                     }
                 }
             }
@@ -100,14 +100,14 @@ impl Credential {
 
 /// Returns the contents of a kubeconfig and of the certificates and keys that it names; `None` for each file that
 /// cannot be read.
-fn files(path: &Path) -> Vec<Option<String>> {
-    let mut all = vec![path.to_owned()];
+fn read_files(path: &Path) -> Vec<Option<String>> {
+    let mut paths = vec![path.to_owned()];
     if let Ok(kubeconfig) = Kubeconfig::read_from(path) {
-        let user = user(&kubeconfig);
+        let user = current_user(&kubeconfig);
         let named = user.map(|user| [&user.client_certificate, &user.client_key]);
-        all.extend(named.into_iter().flatten().flatten().map(PathBuf::from));
+        paths.extend(named.into_iter().flatten().flatten().map(PathBuf::from));
         let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
-        all.extend(clusters.filter_map(|one| Some(one.certificate_authority.as_ref()?.into())));
+        paths.extend(clusters.filter_map(|one| Some(one.certificate_authority.as_ref()?.into())));
     }
-    all.iter().map(|path| read_file(path).ok()).collect()
+    paths.iter().map(|path| read_file(path).ok()).collect()
 }

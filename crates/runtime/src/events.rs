@@ -6,7 +6,7 @@ use kube::runtime::events::{Event, Recorder};
 use crate::call::{CallError, with_timeout};
 
 /// Namespace of Events about cluster-scoped objects.
-const NAMESPACE: &str = "default";
+const CLUSTER_EVENT_NAMESPACE: &str = "default";
 /// Maximum length of an Event's note, in bytes.
 pub const MAX_NOTE_BYTES: usize = 1024;
 
@@ -19,13 +19,13 @@ pub async fn publish(
     event: &Event,
     mut reference: ObjectReference,
 ) -> Result<(), CallError> {
-    let written = with_timeout(recorder.publish(event, &reference)).await;
+    let result = with_timeout(recorder.publish(event, &reference)).await;
     // API servers before 1.23 accept Events about cluster-scoped objects in `kube-system` only. In another namespace,
     // such an Event must have `involvedObject.namespace`, but then `kubectl describe` does not show the Event.
-    let wants_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
-    if written.as_ref().is_err_and(wants_namespace) {
-        reference.namespace = Some(NAMESPACE.to_owned());
+    let requires_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
+    if result.as_ref().is_err_and(requires_namespace) {
+        reference.namespace = Some(CLUSTER_EVENT_NAMESPACE.to_owned());
         return with_timeout(recorder.publish(event, &reference)).await;
     }
-    written
+    result
 }

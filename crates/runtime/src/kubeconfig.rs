@@ -7,7 +7,7 @@ use kube::config::{AuthInfo, Kubeconfig};
 use crate::certificate::{CertificateSource, Validity};
 
 /// Returns the user of a kubeconfig's current context.
-pub(crate) fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
+pub(crate) fn current_user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     let current = kubeconfig.current_context.as_ref()?;
     let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
     let name = context.context.as_ref()?.user.as_ref()?;
@@ -25,8 +25,8 @@ pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
 }
 
 /// Returns the validity of a kubeconfig's client certificate; `None` if there is no certificate or it cannot be read.
-pub(crate) fn validity(kubeconfig: &Kubeconfig) -> Option<Validity> {
-    let user = user(kubeconfig)?;
+pub(crate) fn certificate_validity(kubeconfig: &Kubeconfig) -> Option<Validity> {
+    let user = current_user(kubeconfig)?;
     let source = CertificateSource {
         client_certificate_data: user.client_certificate_data.clone(),
         client_certificate: user.client_certificate.clone(),

@@ -25,8 +25,8 @@ use crate::call::CallError;
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
 impl LeaderGuard {
-    fn set(&self, until: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    fn set(&self, valid_until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = valid_until;
     }
 
     fn valid_until(&self) -> Option<Instant> {
@@ -42,7 +42,7 @@ impl LeaderGuard {
 
 /// Configuration of the Lease and of this process as a candidate.
 #[derive(Debug, Clone)]
-pub struct Election {
+pub struct ElectionConfig {
     /// Name of the Lease.
     pub lease: &'static str,
     /// Identity of this process among the candidates.
@@ -57,23 +57,23 @@ pub struct Election {
 #[derive(Debug)]
 pub struct LeaderElector {
     api: Api<Lease>,
-    election: Election,
+    election: ElectionConfig,
     guard: LeaderGuard,
     /// The Lease as last read, and the time at which this resource version was first read.
-    seen: Option<(Lease, Instant)>,
+    observed_lease: Option<(Lease, Instant)>,
     last_error: String,
 }
 
 impl LeaderElector {
     /// Returns a candidate that is not the leader yet. `guard` is updated while the candidate runs.
     #[must_use]
-    pub const fn new(api: Api<Lease>, election: Election, guard: LeaderGuard) -> Self {
-        Self { api, election, guard, seen: None, last_error: String::new() }
+    pub const fn new(api: Api<Lease>, election: ElectionConfig, guard: LeaderGuard) -> Self {
+        Self { api, election, guard, observed_lease: None, last_error: String::new() }
     }
 
-    /// Tries to acquire the Lease and renews it. Sends to `leading` whenever this process becomes the leader (true)
+    /// Tries to acquire the Lease and renews it. Sends to `leadership` whenever this process becomes the leader (true)
     /// or is no longer the leader (false). Never ends.
-    pub async fn run(&mut self, leading: &watch::Sender<bool>) {
+    pub async fn run(&mut self, leadership: &watch::Sender<bool>) {
         let duration = self.election.duration;
         loop {
             let begin = Instant::now();
@@ -85,7 +85,7 @@ impl LeaderElector {
                 self.guard.set(None);
             }
             let is_leader = self.guard.is_leader();
-            leading.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
+            leadership.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
             let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
             let pause = jittered(pause);
             // The pause ends at the latest when the leadership ends.
@@ -106,7 +106,7 @@ impl LeaderElector {
         }
         // The last renewal may have succeeded without an answer, so the Lease is read again.
         self.read().await.unwrap_or_default();
-        let ours = self.seen.take().filter(|(lease, _)| self.is_ours(lease));
+        let ours = self.observed_lease.take().filter(|(lease, _)| self.is_ours(lease));
         let Some((lease, _)) = ours else { return };
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
         // As in client-go, the released Lease has an empty holder and a duration of one second.
@@ -151,24 +151,24 @@ impl LeaderElector {
     async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
         // The leader renews the Lease without reading it first: if another candidate has written the Lease, the
         // renewal causes a conflict.
-        let is_ours = self.seen.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
+        let is_ours = self.observed_lease.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
         if !(is_ours && self.guard.is_leader()) {
             self.read().await?;
         }
-        let Some((lease, since)) = self.seen.clone() else {
+        let Some((lease, since)) = self.observed_lease.clone() else {
             let name = Some(self.election.lease.to_owned());
             let metadata = ObjectMeta { name, ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.lease_spec(None)) };
-            let created = self.limit(self.api.create(&self.params(), &lease)).await?;
-            self.seen = Some((created, Instant::now()));
+            let created = self.with_time_limit(self.api.create(&self.params(), &lease)).await?;
+            self.observed_lease = Some((created, Instant::now()));
             return Ok(true);
         };
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
         let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        let is_others = !holder.is_empty() && holder != self.election.identity;
-        if is_others && since.elapsed() < duration {
+        let is_held_by_other = !holder.is_empty() && holder != self.election.identity;
+        if is_held_by_other && since.elapsed() < duration {
             return Ok(false);
         }
         let spec = self.lease_spec(lease.spec.as_ref());
@@ -182,19 +182,19 @@ impl LeaderElector {
     }
 
     /// Returns the spec of the Lease with this process as its holder.
-    fn lease_spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
-        let Election { identity, duration, .. } = &self.election;
+    fn lease_spec(&self, previous: Option<&LeaseSpec>) -> LeaseSpec {
+        let ElectionConfig { identity, duration, .. } = &self.election;
         let now = Some(MicroTime(Timestamp::now()));
-        let is_ours = before.is_some_and(|spec| spec.holder_identity.as_ref() == Some(identity));
-        let acquired = before.and_then(|spec| spec.acquire_time.clone()).filter(|_| is_ours);
-        let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        let is_ours = previous.is_some_and(|spec| spec.holder_identity.as_ref() == Some(identity));
+        let acquired = previous.and_then(|spec| spec.acquire_time.clone()).filter(|_| is_ours);
+        let transitions = previous.and_then(|spec| spec.lease_transitions).unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(identity.clone()),
             lease_duration_seconds: i32::try_from(duration.as_secs()).ok(),
             acquire_time: acquired.or_else(|| now.clone()),
             renew_time: now,
             lease_transitions: Some(
-                transitions.saturating_add((before.is_some() && !is_ours).into()),
+                transitions.saturating_add((previous.is_some() && !is_ours).into()),
             ),
             ..LeaseSpec::default()
         }
@@ -208,14 +208,14 @@ impl LeaderElector {
     async fn write(&mut self, lease: Lease) -> Result<(), CallError> {
         let params = self.params();
         let replace = self.api.replace(self.election.lease, &params, &lease);
-        let written = self.limit(replace).await?;
-        self.seen = Some((written, Instant::now()));
+        let written = self.with_time_limit(replace).await?;
+        self.observed_lease = Some((written, Instant::now()));
         Ok(())
     }
 
     async fn read(&mut self) -> Result<(), CallError> {
-        let read = self.limit(self.api.get_opt(self.election.lease)).await?;
-        self.seen = match (read, self.seen.take()) {
+        let read = self.with_time_limit(self.api.get_opt(self.election.lease)).await?;
+        self.observed_lease = match (read, self.observed_lease.take()) {
             (None, _) => None,
             (Some(read), Some((before, since))) if before.spec == read.spec => Some((read, since)),
             (Some(read), _) => Some((read, Instant::now())),
@@ -224,7 +224,7 @@ impl LeaderElector {
     }
 
     /// Waits for a call for at most a third of the Lease's duration, so that there is time for a retry.
-    async fn limit<T>(
+    async fn with_time_limit<T>(
         &self,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, CallError> {
@@ -255,27 +255,27 @@ mod tests {
             let server = self.clone();
             let service = tower::service_fn(move |request: Request<Body>| {
                 let server = server.clone();
-                async move { Ok::<_, tower::BoxError>(server.answer(request).await) }
+                async move { Ok::<_, tower::BoxError>(server.respond(request).await) }
             });
             Client::new(service, "berth-system")
         }
 
-        async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        async fn respond(&self, request: Request<Body>) -> Response<Body> {
             let (head, body) = request.into_parts();
             let body = body.collect().await.unwrap().to_bytes();
-            let mut known = self.lease.lock().unwrap();
+            let mut stored = self.lease.lock().unwrap();
             if head.method != Method::GET {
                 let mut lease: Lease = serde_json::from_slice(&body).unwrap();
                 let version =
-                    known.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+                    stored.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
                 if lease.metadata.resource_version != version {
                     return refusal(409, "Conflict");
                 }
                 let next = version.map_or(1, |version| version.parse::<u32>().unwrap() + 1);
                 lease.metadata.resource_version = Some(next.to_string());
-                *known = Some(lease);
+                *stored = Some(lease);
             }
-            match &*known {
+            match &*stored {
                 Some(lease) => Response::new(Body::from(serde_json::to_vec(lease).unwrap())),
                 None => refusal(404, "NotFound"),
             }
@@ -283,7 +283,7 @@ mod tests {
 
         fn elector(&self, identity: &str, seconds: u64) -> (LeaderElector, LeaderGuard) {
             let guard = LeaderGuard::default();
-            let election = Election {
+            let election = ElectionConfig {
                 lease: "test",
                 identity: identity.to_owned(),
                 duration: Duration::from_secs(seconds),

@@ -14,19 +14,19 @@ pub mod credential;
 pub mod discovery;
 #[cfg(feature = "cluster")]
 pub mod events;
-#[cfg(feature = "http")]
-pub mod exchange;
+#[cfg(feature = "cluster")]
+pub mod field_conflicts;
 #[cfg(feature = "cluster")]
 mod kubeconfig;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
 #[cfg(feature = "http")]
 pub mod listen;
+#[cfg(feature = "http")]
+pub mod local_server;
 pub mod log;
 #[cfg(feature = "cluster")]
 pub mod reconcile;
-#[cfg(feature = "cluster")]
-pub mod refusal;
 #[cfg(feature = "cluster")]
 mod retry_after;
 #[cfg(feature = "http")]

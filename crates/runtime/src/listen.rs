@@ -12,31 +12,31 @@ use tokio::net::{TcpListener, UnixListener};
 
 /// Address on which an HTTP server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// A TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
-            let absolute = path.starts_with('/');
-            return if absolute {
+            let is_absolute = path.starts_with('/');
+            return if is_absolute {
                 Ok(Self::Unix(path.into()))
             } else {
                 Err(ListenError::RelativePath)
             };
         }
         // The address may be IPv6 without brackets, as in the environment of a pod.
-        let plain = || {
+        let parse_unbracketed = || {
             let (address, port) = text.rsplit_once(':')?;
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
         };
-        let address = text.parse().ok().or_else(plain);
+        let address = text.parse().ok().or_else(parse_unbracketed);
         address.map(Self::Tcp).ok_or(ListenError::Invalid)
     }
 }
@@ -58,7 +58,7 @@ pub enum ListenError {
     NotLoopback,
 }
 
-impl Listen {
+impl ListenAddress {
     /// Parses an address that only processes on this host can connect to.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
@@ -82,7 +82,7 @@ impl fmt::Display for Listen {
 
 /// A listening socket of an HTTP server.
 #[derive(Debug)]
-pub enum Server {
+pub enum ListenSocket {
     /// A TCP socket.
     Tcp(TcpListener),
     /// A unix socket.
@@ -94,7 +94,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-impl Listener for Server {
+impl Listener for ListenSocket {
     type Io = Box<dyn Stream>;
     type Addr = ();
 
@@ -127,15 +127,15 @@ impl Listener for Server {
 ///
 /// # Errors
 /// Returns an error if the address is in use, or if the socket cannot be created.
-pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
-    Ok(match listen {
-        Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
-        Listen::Unix(path) => {
+pub async fn bind(listen_address: &ListenAddress) -> anyhow::Result<ListenSocket> {
+    Ok(match listen_address {
+        ListenAddress::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).await?),
+        ListenAddress::Unix(path) => {
             // A socket that exists remains from a crash: the agent holds its lock, so no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }
-            Server::Unix(UnixListener::bind(path)?)
+            ListenSocket::Unix(UnixListener::bind(path)?)
         }
     })
 }
@@ -147,14 +147,14 @@ mod tests {
     #[test]
     fn only_loopback_addresses_are_accepted() {
         for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
-            assert_eq!(Listen::parse_loopback(fine).unwrap().to_string(), fine);
+            assert_eq!(ListenAddress::parse_loopback(fine).unwrap().to_string(), fine);
         }
         for wrong in ["0.0.0.0:80", "10.0.0.1:80", "[::]:1"] {
-            assert!(Listen::parse_loopback(wrong).is_err(), "{wrong}");
-            assert_eq!(wrong.parse::<Listen>().unwrap().to_string(), wrong);
+            assert!(ListenAddress::parse_loopback(wrong).is_err(), "{wrong}");
+            assert_eq!(wrong.parse::<ListenAddress>().unwrap().to_string(), wrong);
         }
         for wrong in ["9477", "unix:x", ""] {
-            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ListenAddress>().is_err(), "{wrong}");
         }
     }
 }

@@ -29,9 +29,9 @@ pub fn init_logging(format: LogFormat) {
         }
         LogFormat::Text => lines.boxed(),
     };
-    let wanted = Targets::new()
+    let targets = Targets::new()
         .with_default(LevelFilter::INFO)
         .with_target("kube_client", LevelFilter::OFF)
         .with_target("kube_runtime", LevelFilter::OFF);
-    tracing_subscriber::registry().with(lines.with_filter(wanted)).init();
+    tracing_subscriber::registry().with(lines.with_filter(targets)).init();
 }

@@ -33,22 +33,22 @@ pub struct Busy {
     code: u16,
     message: String,
     retry_after: Duration,
-    until: Instant,
+    retry_at: Instant,
 }
 
 impl Busy {
-    /// Returns the time until the request may be count_sent_requests again.
+    /// Returns the time until the request may be sent again.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.retry_at.saturating_duration_since(Instant::now())
     }
 }
 
 /// Method and path of a request. Requests that differ only in selectors or `watch` have the same key.
 type Key = (Method, String);
-type Answer = Response<Box<DynBody>>;
+type ServerResponse = Response<Box<DynBody>>;
 
-/// Layer with the requests that must not be count_sent_requests before their `Retry-After` is over.
+/// Layer with the requests that must not be sent before their `Retry-After` is over.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
 
@@ -57,7 +57,7 @@ impl RetryAfterLayer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waits(&self, key: &Key) -> Option<Busy> {
+    fn refusal_for(&self, key: &Key) -> Option<Busy> {
         let mut all = self.lock();
         if all.is_empty() {
             return None;
@@ -71,7 +71,7 @@ impl<S> Layer<S> for RetryAfterLayer {
     type Service = RetryAfter<S>;
 
     fn layer(&self, inner: S) -> RetryAfter<S> {
-        RetryAfter { inner, waiting: self.clone() }
+        RetryAfter { inner, refusals: self.clone() }
     }
 }
 
@@ -79,17 +79,17 @@ impl<S> Layer<S> for RetryAfterLayer {
 #[derive(Debug, Clone)]
 pub(crate) struct RetryAfter<S> {
     inner: S,
-    waiting: RetryAfterLayer,
+    refusals: RetryAfterLayer,
 }
 
 impl<S> Service<Request<Body>> for RetryAfter<S>
 where
-    S: Service<Request<Body>, Response = Answer, Error = BoxError>,
+    S: Service<Request<Body>, Response = ServerResponse, Error = BoxError>,
     S::Future: Send + 'static,
 {
-    type Response = Answer;
+    type Response = ServerResponse;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ServerResponse, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx)
@@ -97,33 +97,33 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let key = (request.method().clone(), request.uri().path().to_owned());
-        if let Some(busy) = self.waiting.waits(&key) {
+        if let Some(busy) = self.refusals.refusal_for(&key) {
             return Box::pin(ready(Err(busy.into())));
         }
-        let (answer, waiting) = (self.inner.call(request), self.waiting.clone());
+        let (response, refusals) = (self.inner.call(request), self.refusals.clone());
         Box::pin(async move {
-            let answer = answer.await?;
-            let Some(retry_after) = retry_after(&answer) else { return Ok(answer) };
-            let busy = refusal(answer, retry_after).await;
-            waiting.lock().insert(key, busy.clone());
+            let response = response.await?;
+            let Some(retry_after) = retry_after(&response) else { return Ok(response) };
+            let busy = read_refusal(response, retry_after).await;
+            refusals.lock().insert(key, busy.clone());
             Err(busy.into())
         })
     }
 }
 
 /// Returns the `Retry-After` of a refusal. HTTP also allows a date, but API servers send seconds.
-fn retry_after(answer: &Answer) -> Option<Duration> {
-    let code = answer.status();
-    let text = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    let refuses = code.as_u16() == 429 || code.is_server_error();
-    let seconds = text.parse().ok().filter(|_| refuses)?;
+fn retry_after(response: &ServerResponse) -> Option<Duration> {
+    let code = response.status();
+    let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    let is_refusal = code.as_u16() == 429 || code.is_server_error();
+    let seconds = text.parse().ok().filter(|_| is_refusal)?;
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
-async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
-    let until = Instant::now() + retry_after;
-    let code = answer.status().as_u16();
-    let (mut body, mut message) = (answer.into_body(), Vec::new());
+async fn read_refusal(response: ServerResponse, retry_after: Duration) -> Busy {
+    let retry_at = Instant::now() + retry_after;
+    let code = response.status().as_u16();
+    let (mut body, mut message) = (response.into_body(), Vec::new());
     // The refusal is recorded even if its message cannot be read.
     while message.len() < MAX_BODY_BYTES
         && let Some(Ok(frame)) = body.frame().await
@@ -134,7 +134,7 @@ async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
         Ok(status) => status.message,
         Err(_) => crate::cli::text::one_line(String::from_utf8_lossy(&message).trim()),
     };
-    Busy { code, message, retry_after, until }
+    Busy { code, message, retry_after, retry_at }
 }
 
 #[cfg(test)]
@@ -152,18 +152,22 @@ mod tests {
         code: u16,
         header: Option<&'static str>,
         count: Arc<AtomicUsize>,
-    ) -> impl Service<Request<Body>, Response = Answer, Error = BoxError, Future: Send + 'static> + Clone
-    {
+    ) -> impl Service<
+        Request<Body>,
+        Response = ServerResponse,
+        Error = BoxError,
+        Future: Send + 'static,
+    > + Clone {
         tower::service_fn(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
             let body = Full::new(Bytes::from_static(b"busy"));
             let body = body.map_err(|never| -> BoxError { match never {} });
-            let mut answer = Response::new(Box::new(body) as Box<DynBody>);
-            *answer.status_mut() = code.try_into().unwrap();
+            let mut response = Response::new(Box::new(body) as Box<DynBody>);
+            *response.status_mut() = code.try_into().unwrap();
             if let Some(header) = header {
-                answer.headers_mut().insert(RETRY_AFTER, header.parse().unwrap());
+                response.headers_mut().insert(RETRY_AFTER, header.parse().unwrap());
             }
-            ready(Ok::<_, BoxError>(answer))
+            ready(Ok::<_, BoxError>(response))
         })
     }
 
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_sent_again_only_when_the_server_says() {
+    fn refused_request_is_sent_again_only_after_retry_after() {
         assert_eq!(count_sent_requests(429, Some("5")), 2);
         assert_eq!(count_sent_requests(503, Some("1")), 2);
         // A `Retry-After` of zero, no `Retry-After`, and an answer that is not a refusal.

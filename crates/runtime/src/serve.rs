@@ -20,10 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub use crate::listen::{Listen, ListenError, Server, bind};
+pub use crate::listen::{ListenAddress, ListenError, ListenSocket, bind};
 
 /// Maximum number of open connections. Two are needed: one for a scraper, and one for a user with curl.
-const CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Time limit for the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a connection with one request and one answer. hyper has no write timeout, so without this limit a
@@ -43,7 +43,7 @@ pub type Pages<S> = &'static [(&'static str, fn(&S) -> Page)];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     code: u16,
-    kind: &'static str,
+    content_type: &'static str,
     body: String,
 }
 
@@ -56,16 +56,16 @@ impl Page {
 
     /// Returns the page of a daemon that is not ready (status 503), with the reason.
     #[must_use]
-    pub fn unavailable(why: &str) -> Self {
-        Self::text(503, why)
+    pub fn unavailable(reason: &str) -> Self {
+        Self::text(503, reason)
     }
 
     /// Returns a page of metrics in the format of prometheus-client; status 500 if the metrics could not be encoded.
     #[must_use]
     pub fn metrics(rendered: Result<String, fmt::Error>) -> Self {
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         match rendered {
-            Ok(body) => Self { code: 200, kind, body },
+            Ok(body) => Self { code: 200, content_type, body },
             Err(error) => Self::text(500, &error.to_string()),
         }
     }
@@ -73,37 +73,37 @@ impl Page {
     /// Returns a page of JSON.
     #[must_use]
     pub const fn json(body: String) -> Self {
-        Self { code: 200, kind: "application/json", body }
+        Self { code: 200, content_type: "application/json", body }
     }
 
     fn text(code: u16, line: &str) -> Self {
-        Self { code, kind: "text/plain; charset=utf-8", body: format!("{line}\n") }
+        Self { code, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 }
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (code, [(CONTENT_TYPE, self.kind)], self.body).into_response()
+        (code, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
     }
 }
 
 /// Serves the pages until the future is dropped. If all connections are in use, the oldest connection is closed in
 /// favour of the new one. This prevents a client from blocking a probe of `/healthz`: responses take milliseconds, so
 /// the client of the oldest connection is not reading its response.
-pub async fn serve(mut server: Server, site: Arc<impl Site>) {
+pub async fn serve(mut server: ListenSocket, site: Arc<impl Site>) {
     let router = router(site);
-    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let (stream, ()) = server.accept().await;
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS
-            && let Some(oldest) = open.pop_front()
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
         {
             oldest.abort();
         }
         let router = router.clone();
-        open.push_back(tokio::spawn(async move {
+        connections.push_back(tokio::spawn(async move {
             if timeout(CONNECTION_TIMEOUT, serve_stream(stream, router)).await.is_err() {
                 tracing::debug!(
                     seconds = CONNECTION_TIMEOUT.as_secs(),
@@ -177,9 +177,9 @@ mod tests {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            tokio::spawn(serve(Server::Tcp(listener), Arc::new(Large)));
+            tokio::spawn(serve(ListenSocket::Tcp(listener), Arc::new(Large)));
             let mut idle = Vec::new();
-            for _ in 0..3 * CONNECTIONS {
+            for _ in 0..3 * MAX_CONNECTIONS {
                 let mut client = TcpStream::connect(address).await.unwrap();
                 client.write_all(b"GET /report HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
                 idle.push(client);
@@ -187,9 +187,9 @@ mod tests {
             let probe = async {
                 let mut client = TcpStream::connect(address).await.unwrap();
                 client.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-                let mut answer = String::new();
-                client.read_to_string(&mut answer).await.unwrap();
-                answer
+                let mut response = String::new();
+                client.read_to_string(&mut response).await.unwrap();
+                response
             };
             let answer = timeout(Duration::from_secs(5), probe).await;
             assert!(

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 /// A token bucket. Each permitted action takes one token.
 #[derive(Debug)]
 pub struct TokenBucket {
-    left: u32,
-    most: u32,
+    remaining: u32,
+    capacity: u32,
     refill_interval: Duration,
     refilled_at: Instant,
 }
 
 impl TokenBucket {
-    /// Returns a full bucket with `most` tokens that gains one token in each period of `refill_interval`.
+    /// Returns a full bucket with `capacity` tokens that gains one token in each period of `refill_interval`.
     #[must_use]
-    pub fn new(most: u32, refill_interval: Duration) -> Self {
-        Self { left: most, most, refill_interval, refilled_at: Instant::now() }
+    pub fn new(capacity: u32, refill_interval: Duration) -> Self {
+        Self { remaining: capacity, capacity, refill_interval, refilled_at: Instant::now() }
     }
 
     /// Takes a token.
@@ -23,17 +23,18 @@ impl TokenBucket {
     /// # Errors
     /// Returns the time until the next token if the bucket is empty.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
-        while self.left < self.most && now.duration_since(self.refilled_at) >= self.refill_interval
+        while self.remaining < self.capacity
+            && now.duration_since(self.refilled_at) >= self.refill_interval
         {
-            self.left += 1;
+            self.remaining += 1;
             self.refilled_at += self.refill_interval;
         }
-        if self.left == self.most {
+        if self.remaining == self.capacity {
             self.refilled_at = now;
         }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
+        match self.remaining.checked_sub(1) {
+            Some(remaining) => {
+                self.remaining = remaining;
                 Ok(())
             }
             None => Err(self.refill_interval.saturating_sub(now.duration_since(self.refilled_at))),

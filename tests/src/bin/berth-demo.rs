@@ -60,17 +60,17 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let result = std::thread::scope(|scope| {
         let (end, ended_signal) = oneshot::channel();
-        let (ask, asked) = std::sync::mpsc::channel::<()>();
-        let (at, logs) = (folder.path(), logs.as_path());
+        let (stop_sender, stop_receiver) = std::sync::mpsc::channel::<()>();
+        let (temporary, logs) = (folder.path(), logs.as_path());
         let work = scope.spawn(move || {
-            let result = show(screen, arguments, at, logs, &asked);
+            let result = show(screen, arguments, temporary, logs, &stop_receiver);
             end.send(()).unwrap_or_default();
             result
         });
         runtime.block_on(async {
             if !wait_for_end(ended_signal).await {
                 screen.stop();
-                drop(ask);
+                drop(stop_sender);
             }
         });
         // After a signal, the work thread may still wait for a slow operation. After `STOP_TIMEOUT` the process exits, and
@@ -78,8 +78,8 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > STOP_TIMEOUT {
-                copy_temporary_logs(at, logs);
-                fs::remove_dir_all(at).unwrap_or_default();
+                copy_temporary_logs(temporary, logs);
+                fs::remove_dir_all(temporary).unwrap_or_default();
                 std::process::exit(1);
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -109,13 +109,13 @@ fn show(
     arguments: &Arguments,
     folder: &Path,
     logs: &Path,
-    asked: &std::sync::mpsc::Receiver<()>,
+    stop_receiver: &std::sync::mpsc::Receiver<()>,
 ) -> Result<ExitCode> {
     let mut demo = Demo::start_all(screen, folder, logs)?;
-    demo.tenants()?;
-    let befallen = if arguments.faults { demo.faults()? } else { String::new() };
+    demo.create_tenants()?;
+    let fault_outcomes = if arguments.faults { demo.run_faults()? } else { String::new() };
     let (mut tables, problems) = demo.final_state()?;
-    tables.push_str(&befallen);
+    tables.push_str(&fault_outcomes);
     fs::write(logs.join("tables.txt"), &tables)?;
     screen.print(&tables);
     screen.print("\n");
@@ -132,7 +132,7 @@ fn show(
             "\nIt stays up until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
         // Blocks until the sender is dropped.
-        asked.recv().unwrap_or_default();
+        stop_receiver.recv().unwrap_or_default();
     }
     Ok(code)
 }

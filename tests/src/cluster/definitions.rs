@@ -69,7 +69,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`], and if `tests/data/crds` lacks one.
-    pub fn define_kubevirt(&self, names: &[&str]) -> Result<()> {
+    pub fn install_kubevirt_crds(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let file = repository().join(format!("tests/data/crds/{name}.json.gz"));
             let packed = File::open(&file).with_context(|| file.display().to_string())?;
@@ -85,6 +85,6 @@ impl ControlPlane {
         let crd = format!("crd/{name}");
         let wait = ["wait", "--for=condition=Established", &crd, "--timeout=30s"];
         // At first the CRD may have no conditions at all, and `kubectl wait` then fails.
-        self.until(&crd, Duration::from_secs(30), |plane| plane.kubectl(&wait).ok()).map(drop)
+        self.wait_until(&crd, Duration::from_secs(30), |plane| plane.kubectl(&wait).ok()).map(drop)
     }
 }

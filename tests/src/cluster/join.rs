@@ -23,13 +23,13 @@ impl ControlPlane {
         let kubeconfig =
             self.kubeconfig_for(&format!("kubelet-{number}"), &format!("node-{number}"), true)?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/kubelet.sh");
-        host.put(&kubelet, "/etc/kubelet/kubelet")?;
-        host.put(&kubeconfig, "/etc/kubelet/kubeconfig")?;
-        host.put(&script, "/usr/local/bin/join-cluster")?;
+        host.copy_file(&kubelet, "/etc/kubelet/kubelet")?;
+        host.copy_file(&kubeconfig, "/etc/kubelet/kubeconfig")?;
+        host.copy_file(&script, "/usr/local/bin/join-cluster")?;
         let server = format!("{HOST_GATEWAY}:{}", self.port());
-        let said = host.run_for(&format!("join-cluster {name} {server}"), READY)?;
-        ensure!(said.code == 0, "join-cluster {name}: {}", said.output);
-        let ready = self.until("the Node is Ready", READY, |plane| {
+        let result = host.run_for(&format!("join-cluster {name} {server}"), READY)?;
+        ensure!(result.code == 0, "join-cluster {name}: {}", result.output);
+        let ready = self.wait_until("the Node is Ready", READY, |plane| {
             let node = plane.get(&["node", &name]).ok()?;
             let conditions = node["status"]["conditions"].as_array()?;
             conditions

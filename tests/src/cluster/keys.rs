@@ -14,7 +14,7 @@ use super::HOST_GATEWAY;
 pub const ADMIN: &str = "admin-of-the-tests";
 
 /// Arguments of openssl for a new key and certificate.
-const NEW: [&str; 7] =
+const NEW_CERTIFICATE: [&str; 7] =
     ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
 
 /// Paths of the keys, certificates and tokens.
@@ -51,7 +51,7 @@ impl Keys {
         openssl(
             &[
                 &["req", "-x509"],
-                &NEW[..],
+                &NEW_CERTIFICATE[..],
                 &["-subj", "/CN=berth-tests", "-out", authority, "-keyout", authority_key],
             ]
             .concat(),
@@ -69,7 +69,7 @@ impl Keys {
             "-addext",
             "basicConstraints=critical,CA:FALSE",
         ];
-        let made = [
+        let arguments = [
             "-subj",
             "/CN=kube-apiserver",
             "-out",
@@ -77,7 +77,7 @@ impl Keys {
             "-keyout",
             path(&keys.key)?,
         ];
-        openssl(&[&["req", "-x509"], &NEW[..], &signed, &made].concat())?;
+        openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &arguments].concat())?;
         openssl(&["genrsa", "-out", path(&keys.accounts)?, "2048"])?;
         openssl(&[
             "rsa",
@@ -100,9 +100,9 @@ impl Keys {
         let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
         let signed = ["-CA", path(&self.authority)?, "-CAkey", path(&self.authority_key)?];
         let subject = format!("/O={group}/CN={user}");
-        let made = ["-subj", &subject, "-out", path(&certificate)?, "-keyout", path(&key)?];
+        let arguments = ["-subj", &subject, "-out", path(&certificate)?, "-keyout", path(&key)?];
         let client = ["-addext", "basicConstraints=critical,CA:FALSE"];
-        openssl(&[&["req", "-x509"], &NEW[..], &signed, &client, &made].concat())?;
+        openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &client, &arguments].concat())?;
         Ok([certificate, key])
     }
 

@@ -28,14 +28,14 @@ use crate::running::Running;
 use crate::wait;
 pub use keys::ADMIN;
 use keys::Keys;
-pub use objects::{CLUSTER_DNS, condition, registered};
+pub use objects::{CLUSTER_DNS, condition, registered_node};
 
 /// Control plane that runs until it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     // The programs end in the order of the fields: etcd ends last, because the other programs wait for etcd.
     scheduler: Option<Running>,
-    others: Vec<Running>,
+    controllers: Vec<Running>,
     server: Option<Running>,
     etcd: Running,
     assets: PathBuf,
@@ -82,16 +82,16 @@ impl ControlPlane {
     pub fn start(parts: Parts) -> Result<Self> {
         let assets = assets()?;
         let folder = tempfile::tempdir()?;
-        let at = folder.path();
-        let keys = Keys::create_in_folder(at)?;
+        let path = folder.path();
+        let keys = Keys::create_in_folder(path)?;
         let [client, peer, port] = free_ports()?;
-        let etcd = program(
+        let etcd = start_program(
             &assets,
-            at,
+            path,
             "etcd",
             &[
                 "--unsafe-no-fsync".to_owned(),
-                format!("--data-dir={}", at.join("etcd").display()),
+                format!("--data-dir={}", path.join("etcd").display()),
                 format!("--listen-client-urls=http://127.0.0.1:{client}"),
                 format!("--advertise-client-urls=http://127.0.0.1:{client}"),
                 format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
@@ -102,10 +102,10 @@ impl ControlPlane {
         let version = version_of(&assets)?;
         let mut plane = Self {
             scheduler: None,
-            others: Vec::new(),
+            controllers: Vec::new(),
             server: None,
             etcd,
-            server_command: server(&keys, at, version, parts, client, port)?,
+            server_command: server_flags(&keys, path, version, parts, client, port)?,
             assets,
             port,
             version,
@@ -126,7 +126,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the API server does not become ready.
     pub fn start_server(&mut self) -> Result<()> {
-        self.server = Some(program(
+        self.server = Some(start_program(
             &self.assets,
             self.folder.path(),
             "kube-apiserver",
@@ -134,10 +134,10 @@ impl ControlPlane {
         )?);
         wait::until("kube-apiserver is ready", READY, || {
             // The server reports ready only after its default roles and namespaces exist.
-            let asked = self.kubectl(&["get", "--raw", "/readyz"]);
-            let asked =
-                asked.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
-            asked
+            let ready = self.kubectl(&["get", "--raw", "/readyz"]);
+            let ready =
+                ready.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
+            ready
                 .map(drop)
                 .map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")).into())
         })
@@ -172,8 +172,8 @@ impl ControlPlane {
             })
             .collect();
         let manager =
-            program(&self.assets, self.folder.path(), "kube-controller-manager", &manager)?;
-        self.others.push(manager);
+            start_program(&self.assets, self.folder.path(), "kube-controller-manager", &manager)?;
+        self.controllers.push(manager);
         self.start_scheduler(None)
     }
 
@@ -315,16 +315,16 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`], also if the object does not exist.
-    pub fn get(&self, what: &[&str]) -> Result<Value> {
-        let text = self.kubectl(&[&["get", "-o", "json"], what].concat())?;
+    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Calls a function again until the function returns a value, like [`wait::until`].
+    /// Calls a function again until the function returns a value, like [`wait::wait_until`].
     ///
     /// # Errors
     /// Fails if there is no value within the time limit. The error message has the last output of kubectl.
-    pub fn until<T>(
+    pub fn wait_until<T>(
         &self,
         what: &str,
         timeout: Duration,
@@ -346,9 +346,9 @@ impl ControlPlane {
     }
 }
 
-fn server(
+fn server_flags(
     keys: &Keys,
-    at: &Path,
+    folder: &Path,
     version: Version,
     parts: Parts,
     etcd: u16,
@@ -377,20 +377,20 @@ fn server(
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
     if parts.audit {
-        let policy = at.join("audit-policy.yaml");
+        let policy = folder.join("audit-policy.yaml");
         fs::write(
             &policy,
             "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n",
         )?;
         flags.push(format!("--audit-policy-file={}", policy.display()));
-        flags.push(format!("--audit-log-path={}", at.join("audit.log").display()));
+        flags.push(format!("--audit-log-path={}", folder.join("audit.log").display()));
     }
     Ok(flags)
 }
 
 /// Starts a program that ends when this program ends; the log of the started program is in the folder.
-fn program(assets: &Path, at: &Path, name: &str, flags: &[String]) -> Result<Running> {
-    let log = File::options().create(true).append(true).open(at.join(format!("{name}.log")))?;
+fn start_program(assets: &Path, folder: &Path, name: &str, flags: &[String]) -> Result<Running> {
+    let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     let mut command = Running::command(&assets.join(name), None);
     command.args(flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Running::spawn(command).with_context(|| name.to_owned())
@@ -420,13 +420,13 @@ fn assets() -> Result<PathBuf> {
 
 /// Parses the version of kube-apiserver from text like `Kubernetes v1.20.2`.
 fn version_of(assets: &Path) -> Result<Version> {
-    let said = Command::new(assets.join("kube-apiserver")).arg("--version").output()?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let version = said.lines().find_map(|line| {
+    let output = Command::new(assets.join("kube-apiserver")).arg("--version").output()?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = output.lines().find_map(|line| {
         let mut numbers = line.trim().strip_prefix("Kubernetes v")?.split('.');
         Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     });
-    version.with_context(|| format!("kube-apiserver --version says `{said}`"))
+    version.with_context(|| format!("kube-apiserver --version says `{output}`"))
 }
 
 /// Returns ports that were free a moment ago.

@@ -18,7 +18,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn deploy(&self, more: &[&str]) -> Result<()> {
+    pub fn deploy(&self, extra_files: &[&str]) -> Result<()> {
         let base = [
             "crds/infranodes.berth.dev.yaml",
             "crds/hostprofiles.berth.dev.yaml",
@@ -29,7 +29,7 @@ impl ControlPlane {
             "base/service-account.yaml",
             "base/rbac.yaml",
         ];
-        for file in base.iter().chain(more) {
+        for file in base.iter().chain(extra_files) {
             self.apply_file(&repository().join("deploy").join(file))?;
         }
         let established = "--for=condition=Established";
@@ -76,16 +76,16 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`].
     pub fn make_node(&self, name: &str) -> Result<()> {
-        let node = registered(name);
+        let node = registered_node(name);
         self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
         // The creator of a Node may set its status; the kubelet of the Node then updates the status repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
-        let mut there = self.get(&["node", name])?;
-        there["status"] = node["status"].clone();
+        let mut current = self.get(&["node", name])?;
+        current["status"] = node["status"].clone();
         // The controllers update the Node too, so the update is sent without a resource version.
-        there["metadata"]["resourceVersion"].take();
+        current["metadata"]["resourceVersion"].take();
         let replace = ["replace", "--raw", &path, "-f", "-"];
-        self.kubectl_with(&self.kubeconfig(), &replace, &there.to_string()).map(drop)
+        self.kubectl_with(&self.kubeconfig(), &replace, &current.to_string()).map(drop)
     }
 
     /// Returns a token of one of Berth's ServiceAccounts, like the token of a pod, valid for two hours. The token
@@ -123,7 +123,7 @@ impl ControlPlane {
 
 /// Returns a Node as a kubelet registers it.
 #[must_use]
-pub fn registered(name: &str) -> Value {
+pub fn registered_node(name: &str) -> Value {
     let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},

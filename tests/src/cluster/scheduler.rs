@@ -10,7 +10,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ControlPlane, READY, Version, free_ports, program};
+use super::{ControlPlane, READY, Version, free_ports, start_program};
 use crate::repository;
 use crate::running::Running;
 use crate::wait;
@@ -25,7 +25,8 @@ impl ControlPlane {
     pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
         let [port] = free_ports()?;
         let flags = self.scheduler_flags(configuration, port);
-        let mut scheduler = program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?;
+        let mut scheduler =
+            start_program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?;
         let listens = wait::until("kube-scheduler listens", READY, || {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(_) => Ok(true),
@@ -43,7 +44,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails if the scheduler cannot be started.
-    pub fn scheduler_on(&self, host: &str, configuration: &Path) -> Result<Running> {
+    pub fn start_scheduler_on_host(&self, host: &str, configuration: &Path) -> Result<Running> {
         let log = self.folder.path().join(format!("kube-scheduler-{host}.log"));
         let log = File::options().create(true).append(true).open(log)?;
         let mut command = Running::command(&self.assets.join("kube-scheduler"), Some(host));

@@ -40,7 +40,7 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
     let (space, definition) = network.split_once('/').context("no network beside the pods'")?;
     let object = plane.get(&["network-attachment-definitions", "-n", space, definition])?;
     let configuration = object["spec"]["config"].as_str().context("a definition without config")?;
-    host.must(&format!(
+    host.run_checked(&format!(
         "set -e
          file=/run/{name}.json
          cat >$file <<'END'\n{configuration}\nEND
@@ -60,7 +60,7 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
          CNI_COMMAND=ADD $CNI_PATH/bridge <$file
          ip -n {name} address add {address}/24 dev net1 && ip -n {name} link set net1 up"
     ))?;
-    let link = host.must(&format!("ip -n {name} -j link show net1"))?;
+    let link = host.run_checked(&format!("ip -n {name} -j link show net1"))?;
     let link: Value = serde_json::from_str(link.trim())?;
     // The guest agent reports the address in this form.
     let status = json!({"status": {"interfaces": [
@@ -91,7 +91,7 @@ pub(super) fn pings(
         }
     }
     script.push_str("wait; cat ping.*");
-    let said = host.must(&script)?;
+    let output = host.run_checked(&script)?;
     let read = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         let answer = (words.next()?, words.next()?, words.next()?);
@@ -103,5 +103,5 @@ pub(super) fn pings(
         };
         Some((answer.0, answer.1, is_answered))
     };
-    said.lines().map(|line| read(line).with_context(|| format!("ping: `{line}`"))).collect()
+    output.lines().map(|line| read(line).with_context(|| format!("ping: `{line}`"))).collect()
 }

@@ -86,11 +86,11 @@ impl ClusterState {
     pub(super) fn problems(&self) -> Vec<String> {
         let mut all = Vec::new();
         for kind in &HOSTS {
-            self.host(kind, &mut all);
+            self.check_host(kind, &mut all);
         }
-        self.tenants(&mut all);
+        self.check_tenants(&mut all);
         for vm in &self.vms {
-            self.vm(vm, &mut all);
+            self.check_vm(vm, &mut all);
         }
         self.check_duplicate_cpus(&mut all);
         for (from, to, is_answered) in &self.pings {
@@ -114,7 +114,7 @@ impl ClusterState {
         all
     }
 
-    fn host(&self, kind: &DemoHost, all: &mut Vec<String>) {
+    fn check_host(&self, kind: &DemoHost, all: &mut Vec<String>) {
         let Some((infra, node)) = self.hosts.get(kind.name) else {
             return all.push(format!("InfraNode {} is not there", kind.name));
         };
@@ -123,9 +123,9 @@ impl ClusterState {
             all.push(format!("{}: profile is `{profile}`, not {}", kind.name, kind.purpose));
         }
         let status = infra.status.clone().unwrap_or_default();
-        let said = |name: &str| status.conditions.iter().find(|one| one.type_ == name);
+        let find_condition = |name: &str| status.conditions.iter().find(|one| one.type_ == name);
         for name in ["Ready", "HostTuned", "TenantNetworksReady"] {
-            match said(name) {
+            match find_condition(name) {
                 Some(one) if one.status == "True" => {}
                 Some(one) => {
                     all.push(format!("{}: {name} is {}: {}", kind.name, one.status, one.message))
@@ -141,15 +141,15 @@ impl ClusterState {
         }
     }
 
-    fn tenants(&self, all: &mut Vec<String>) {
+    fn check_tenants(&self, all: &mut Vec<String>) {
         let mut vlans = BTreeMap::new();
         for tenant in &self.tenants {
             let name = tenant.metadata.name.clone().unwrap_or_default();
             let status = tenant.status.clone().unwrap_or_default();
             let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
             if ready.is_none_or(|one| one.status != "True") {
-                let why = ready.map(|one| one.message.clone()).unwrap_or_default();
-                all.push(format!("tenant {name} is not Ready: {why}"));
+                let message = ready.map(|one| one.message.clone()).unwrap_or_default();
+                all.push(format!("tenant {name} is not Ready: {message}"));
             }
             match status.vlan {
                 None => all.push(format!("tenant {name} has no VLAN")),
@@ -164,18 +164,18 @@ impl ClusterState {
             all.push(format!("{} tenants, not 2", self.tenants.len()));
         }
         for one in &self.deployments {
-            let asked = &one["spec"]["replicas"];
+            let requested = &one["spec"]["replicas"];
             let ready = &one["status"]["readyReplicas"];
-            if asked != ready {
+            if requested != ready {
                 all.push(format!(
-                    "{}: {ready} of {asked} machines are ready",
+                    "{}: {ready} of {requested} machines are ready",
                     one["metadata"]["name"]
                 ));
             }
         }
     }
 
-    fn vm(&self, vm: &Vm, all: &mut Vec<String>) {
+    fn check_vm(&self, vm: &Vm, all: &mut Vec<String>) {
         let name = &vm.name;
         if vm.phase != "Running" {
             return all.push(format!("{name}: its pod is {}", vm.phase));
@@ -189,29 +189,32 @@ impl ClusterState {
         match &vm.cpus {
             None => all.push(format!("{name} has no CPUs of its own")),
             Some(cpus) if Some(cpus) != vm.checkpoint.as_ref() => {
-                let there = vm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
-                all.push(format!("{name}: CPUs {cpus} are reported, and its kubelet has {there}"));
+                let checkpoint =
+                    vm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+                all.push(format!(
+                    "{name}: CPUs {cpus} are reported, and its kubelet has {checkpoint}"
+                ));
             }
             Some(_) => {}
         }
         if vm.zones.len() != 1 {
             all.push(format!("{name} is on zones {:?}, not on one", vm.zones));
         }
-        let merges = self.hosts.get(&vm.host).and_then(|(infra, _)| {
+        let ksm_running = self.hosts.get(&vm.host).and_then(|(infra, _)| {
             let ksm = infra.status.as_ref()?.capabilities.memory.ksm.as_ref()?;
             ksm.running
         });
-        if merges == Some(true) {
+        if ksm_running == Some(true) {
             all.push(format!("{name} is on {}, which merges pages", vm.host));
         }
     }
 
     /// Checks that no CPU is allocated to two VMs.
     fn check_duplicate_cpus(&self, all: &mut Vec<String>) {
-        let mut taken = BTreeMap::new();
+        let mut owners = BTreeMap::new();
         for vm in &self.vms {
             for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
-                if let Some(other) = taken.insert((&vm.host, cpu), &vm.name) {
+                if let Some(other) = owners.insert((&vm.host, cpu), &vm.name) {
                     all.push(format!("CPU {cpu} of {} is {other}'s and {}'s", vm.host, vm.name));
                 }
             }

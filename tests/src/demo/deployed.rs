@@ -50,7 +50,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
         // The project's own image has the programs in this folder.
         (scheduler, SCHEDULER, "/usr/local/bin"),
     ];
-    let made = images.into_iter().map(|(program, tag, folder)| {
+    let archives = images.into_iter().map(|(program, tag, folder)| {
         let name = program.file_name().context("a program")?;
         let archive = plane.folder().join(name).with_extension("tar");
         run(Command::new(repository().join("deploy/image.sh"))
@@ -62,7 +62,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
         .with_context(|| format!("{}: `make demo` builds it", program.display()))?;
         anyhow::Ok(archive)
     });
-    made.collect()
+    archives.collect()
 }
 
 /// Applies all objects except the agents, which need the labels of their hosts first.
@@ -77,8 +77,8 @@ pub fn apply(plane: &ControlPlane) -> Result<()> {
         plane.apply_file(&repository().join(scheduler).join(file))?;
     }
     let old = plane.version() < Version(1, 25);
-    let of = if old { Path::new("deploy/components/scheduler-1.20") } else { scheduler };
-    let configuration = text(&of.join("config.yaml"))?;
+    let component = if old { Path::new("deploy/components/scheduler-1.20") } else { scheduler };
+    let configuration = text(&component.join("config.yaml"))?;
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "berth-scheduler", "namespace": "berth-system"},
@@ -110,7 +110,7 @@ pub fn kubevirt() -> Value {
 
 /// Installs the definitions of KubeVirt, Multus and MachineDeployments.
 fn define(plane: &ControlPlane) -> Result<()> {
-    plane.define_kubevirt(&KUBEVIRT)?;
+    plane.install_kubevirt_crds(&KUBEVIRT)?;
     plane.define_attachments()?;
     plane.define_machine_deployments()
 }
@@ -129,8 +129,8 @@ pub fn controller() -> Result<Value> {
     pod["volumes"] = volumes.clone();
     let steps: Vec<Value> = yaml(Path::new("deploy/components/scheduler/container.yaml"))?;
     for step in steps {
-        let place = step["path"].as_str().unwrap_or_default();
-        let place = place.strip_prefix("/spec/template/spec/").unwrap_or_default();
+        let path = step["path"].as_str().unwrap_or_default();
+        let place = path.strip_prefix("/spec/template/spec/").unwrap_or_default();
         let (field, at) = place.rsplit_once('/').unwrap_or_default();
         let list = pod.pointer_mut(&format!("/{field}")).and_then(Value::as_array_mut);
         let list = list.with_context(|| format!("container.yaml: no list at {}", step["path"]))?;
@@ -156,13 +156,13 @@ pub fn controller() -> Result<Value> {
 /// Fails if the examples do not have the expected content.
 pub fn tenants() -> Result<String> {
     let mut all = Vec::new();
-    for (file, there, here) in EXAMPLE_REPLACEMENTS {
+    for (file, original, replacement) in EXAMPLE_REPLACEMENTS {
         let example = text(&Path::new("examples/tenants").join(file))?;
         ensure!(
-            example.matches(there).count() == 1,
-            "examples/tenants/{file}: not once as the demo expects it: {there}"
+            example.matches(original).count() == 1,
+            "examples/tenants/{file}: not once as the demo expects it: {original}"
         );
-        all.push(example.replace(there, here));
+        all.push(example.replace(original, replacement));
     }
     Ok(all.join("\n---\n"))
 }
@@ -171,14 +171,14 @@ pub fn tenants() -> Result<String> {
 ///
 /// # Errors
 /// Fails if the example does not have the expected content.
-pub fn guest(name: &str) -> Result<String> {
-    let (_, there, here) = EXAMPLE_REPLACEMENTS[1];
+pub fn added_tenant_manifest(name: &str) -> Result<String> {
+    let (_, original, replacement) = EXAMPLE_REPLACEMENTS[1];
     let example = text(Path::new("examples/tenants/shop.yaml"))?;
     let count = "replicas: 3";
-    for expected in [there, count] {
+    for expected in [original, count] {
         ensure!(example.matches(expected).count() == 1, "shop.yaml: not once: {expected}");
     }
-    let small = example.replace(there, here).replace(count, "replicas: 1");
+    let small = example.replace(original, replacement).replace(count, "replicas: 1");
     Ok(small.replace("shop", name))
 }
 
@@ -191,20 +191,20 @@ pub fn agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<PathBuf
     let with = std::iter::once(plane.assets().to_path_buf()).chain(std::env::split_paths(&path));
     let mut script = Command::new(repository().join("deploy/agent-kubeconfig.sh"));
     script.arg(kind.name).arg("1").env("PATH", std::env::join_paths(with)?);
-    let made = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
-    ensure!(!made.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
+    let kubeconfig = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
+    ensure!(!kubeconfig.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
     // Hosts reach the API server at this address.
-    let made = made.replace("https://127.0.0.1:", &format!("https://{HOST_GATEWAY}:"));
+    let kubeconfig = kubeconfig.replace("https://127.0.0.1:", &format!("https://{HOST_GATEWAY}:"));
     let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));
-    fs::write(&file, made)?;
+    fs::write(&file, kubeconfig)?;
     Ok(file)
 }
 
 fn run(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().with_context(|| program.clone())?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{program}: {}", said.trim());
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{program}: {}", stderr.trim());
     Ok(String::from_utf8(done.stdout)?)
 }
 

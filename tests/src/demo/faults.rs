@@ -38,7 +38,7 @@ type FaultOutcomes = Vec<[String; 2]>;
 
 /// Running ping of a VM to another VM of its tenant on another host.
 #[derive(Debug)]
-struct Watch {
+struct RunningPing {
     host: usize,
     tenant: String,
     file: String,
@@ -50,11 +50,11 @@ impl Demo<'_> {
     ///
     /// # Errors
     /// Fails at the first fault from which the cluster does not recover.
-    pub fn faults(&mut self) -> Result<String> {
+    pub fn run_faults(&mut self) -> Result<String> {
         let mut outcomes = FaultOutcomes::new();
         let pings = self.begin_pings()?;
-        let what = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
-        self.run_fault(&mut outcomes, &what, Self::restart_api_server)?;
+        let title = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
+        self.run_fault(&mut outcomes, &title, Self::restart_api_server)?;
         self.run_fault(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
         // Both controllers started when there was one host, and are on several hosts after this step.
         self.run_fault(
@@ -82,41 +82,41 @@ impl Demo<'_> {
     fn run_fault(
         &mut self,
         outcomes: &mut FaultOutcomes,
-        what: &str,
+        title: &str,
         act: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
-        self.screen.print_step(what);
-        let then = act(self).with_context(|| what.to_owned())?;
-        self.screen.print_step(&format!("  {then}"));
-        outcomes.push([what.to_owned(), then]);
+        self.screen.print_step(title);
+        let outcome = act(self).with_context(|| title.to_owned())?;
+        self.screen.print_step(&format!("  {outcome}"));
+        outcomes.push([title.to_owned(), outcome]);
         Ok(())
     }
 
     /// Starts pings between one pair of VMs of each tenant.
-    fn begin_pings(&mut self) -> Result<Vec<Watch>> {
+    fn begin_pings(&mut self) -> Result<Vec<RunningPing>> {
         let vms = observe::vms(&self.plane, &mut self.addresses)?;
-        let mut all: BTreeMap<&str, Watch> = BTreeMap::new();
+        let mut all: BTreeMap<&str, RunningPing> = BTreeMap::new();
         for vm in &vms {
             let is_far = |other: &&super::Vm| other.tenant == vm.tenant && other.host != vm.host;
             let Some(other) = vms.iter().find(is_far) else { continue };
             if all.contains_key(vm.tenant.as_str()) {
                 continue;
             }
-            let host = place(&vm.host)?;
+            let host = host_index(&vm.host)?;
             let file = format!("/run/watch.{}", vm.tenant);
             let command = format!("tenants watch {} {} {file}", vm.name, other.address);
-            self.hosts.get_mut(host).context("a host")?.must(&command)?;
-            all.insert(&vm.tenant, Watch { host, tenant: vm.tenant.clone(), file });
+            self.hosts.get_mut(host).context("a host")?.run_checked(&command)?;
+            all.insert(&vm.tenant, RunningPing { host, tenant: vm.tenant.clone(), file });
         }
         ensure!(all.len() == 2, "VMs of {} tenants are on several hosts, not of 2", all.len());
         Ok(all.into_values().collect())
     }
 
-    fn end_pings(&mut self, all: &[Watch]) -> Result<String> {
-        let mut said = Vec::new();
-        for Watch { host, tenant, file } in all {
+    fn end_pings(&mut self, all: &[RunningPing]) -> Result<String> {
+        let mut results = Vec::new();
+        for RunningPing { host, tenant, file } in all {
             let host = self.hosts.get_mut(*host).context("a host")?;
-            let answers = host.must(&format!(
+            let answers = host.run_checked(&format!(
                 "tenants unwatch {file} >/dev/null; sed -n 's/.*icmp_seq=\\([0-9]*\\).*/\\1/p' {file}"
             ))?;
             let answers: Vec<u32> = answers
@@ -128,16 +128,17 @@ impl Demo<'_> {
             let silence = PING_INTERVAL * gap;
             ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
             ensure!(silence <= MAX_PING_GAP, "{tenant}: nothing was answered for {silence:?}");
-            said.push(format!("{tenant}: {lost} of {} lost", u32::try_from(answers.len())? + lost));
+            results
+                .push(format!("{tenant}: {lost} of {} lost", u32::try_from(answers.len())? + lost));
         }
-        Ok(said.join(", "))
+        Ok(results.join(", "))
     }
 
     fn renewals(&self) -> Result<Vec<Value>> {
-        let ask = |(namespace, name): &(&str, &str)| {
+        let renew_time = |(namespace, name): &(&str, &str)| {
             Ok(self.plane.get(&["lease", "-n", namespace, name])?["spec"]["renewTime"].clone())
         };
-        LEASES.iter().map(ask).collect()
+        LEASES.iter().map(renew_time).collect()
     }
 
     /// Waits until every holder has renewed its Lease.
@@ -173,10 +174,12 @@ impl Demo<'_> {
         self.wait_for_renewals(&before)
     }
 
-    fn restart_rollout(&self, what: &str) -> Result<()> {
-        self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", what])?;
+    fn restart_rollout(&self, workload: &str) -> Result<()> {
+        self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", workload])?;
         let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
-        self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &timeout]).map(drop)
+        self.plane
+            .kubectl(&["rollout", "status", "-n", "berth-system", workload, &timeout])
+            .map(drop)
     }
 
     fn restart_controllers(&mut self) -> Result<String> {
@@ -188,8 +191,8 @@ impl Demo<'_> {
     fn restart_agents(&mut self) -> Result<String> {
         self.restart_rollout("daemonset/berth-agent")?;
         for (kind, host) in HOSTS.iter().zip(&mut self.hosts) {
-            if kind.by == InstallMethod::Package {
-                host.must("systemctl restart berth-agent")?;
+            if kind.install_method == InstallMethod::Package {
+                host.run_checked("systemctl restart berth-agent")?;
             }
         }
         let before = self.renewals()?;
@@ -199,18 +202,20 @@ impl Demo<'_> {
     /// Installs a package with a later version and the same program.
     fn upgrade_package(&mut self) -> Result<String> {
         let package = package::newest()?;
-        for (_, host) in
-            HOSTS.iter().zip(&mut self.hosts).filter(|(kind, _)| kind.by == InstallMethod::Package)
+        for (_, host) in HOSTS
+            .iter()
+            .zip(&mut self.hosts)
+            .filter(|(kind, _)| kind.install_method == InstallMethod::Package)
         {
-            host.put(&package, "/root/berth-agent.deb")?;
-            let said = host.run_for(
+            host.copy_file(&package, "/root/berth-agent.deb")?;
+            let result = host.run_for(
                 "set -e; cd /root; dpkg-deb -R berth-agent.deb later; sed -i 's/^Version: .*/&+later/' later/DEBIAN/control
                  dpkg-deb -Zgzip -z1 -b later later.deb >/dev/null; dpkg -i later.deb 2>&1
                  rm -r later later.deb berth-agent.deb; systemctl is-active berth-agent
                  dpkg-query -W -f '${Version}' berth-agent | grep later",
                 EMULATION_TIMEOUT,
             )?;
-            ensure!(said.code == 0, "{}", said.output);
+            ensure!(result.code == 0, "{}", result.output);
         }
         let before = self.renewals()?;
         self.wait_for_renewals(&before)
@@ -241,7 +246,7 @@ impl Demo<'_> {
             )?;
             let file = if is_running { "1" } else { "0" };
             self.host(DRAINED_HOST)?
-                .must(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
+                .run_checked(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
             took.push(format!("{mode} on the host after {} s", began.elapsed().as_secs()));
         }
         Ok(format!("KSM is {}", took.join(", ")))
@@ -252,13 +257,13 @@ impl Demo<'_> {
         self.plane.kubectl_with(
             &self.plane.kubeconfig(),
             &["apply", "--validate=false", "-f", "-"],
-            &deployed::guest(ADDED_TENANT)?,
+            &deployed::added_tenant_manifest(ADDED_TENANT)?,
         )?;
         self.screen.wait_until("its machine exists", EMULATION_TIMEOUT, || {
             Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
         })?;
         self.wait_until_vms_run(Failures::None)?;
-        self.tenants_are_ready()?;
+        self.wait_until_tenants_are_ready()?;
         let vms = observe::vms(&self.plane, &mut self.addresses)?;
         let (mut others, mut own) = (Vec::new(), Vec::new());
         for vm in vms {
@@ -266,7 +271,7 @@ impl Demo<'_> {
         }
         let vm = own.first().context("no VM of its own")?;
         let from: Vec<&super::Vm> = own.iter().collect();
-        let host = self.hosts.get_mut(place(&vm.host)?).context("a host")?;
+        let host = self.hosts.get_mut(host_index(&vm.host)?).context("a host")?;
         let pings = super::attach::pings(host, &from, &others)?;
         let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
         ensure!(reached.is_none(), "it reaches VMs of another tenant: {reached:?}");
@@ -292,8 +297,8 @@ impl Demo<'_> {
                 &format!("VLAN {vlan} is off the uplink of {}", kind.name),
                 EMULATION_TIMEOUT,
                 || {
-                    let said = host.must("bridge -j vlan show dev eth1")?;
-                    Ok((!said.contains(&format!("\"vlan\":{vlan}"))).then_some(()))
+                    let output = host.run_checked("bridge -j vlan show dev eth1")?;
+                    Ok((!output.contains(&format!("\"vlan\":{vlan}"))).then_some(()))
                 },
             )?;
         }
@@ -355,24 +360,24 @@ impl Demo<'_> {
     fn recover_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.renewals()?;
-        let at = place(LOST_HOST)?;
-        let (kind, plane) = (HOSTS.get(at).context("a host")?, &self.plane);
-        let host = self.hosts.get_mut(at).context("a host")?;
+        let index = host_index(LOST_HOST)?;
+        let (kind, plane) = (HOSTS.get(index).context("a host")?, &self.plane);
+        let host = self.hosts.get_mut(index).context("a host")?;
         host.power_on()?;
         // The agent needs no cluster for the following steps.
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
-        let pages = host.must(pages)?;
+        let pages = host.run_checked(pages)?;
         ensure!(pages.trim() == "96", "without a cluster it has {pages} huge pages in zone 1");
         kind.configure_uplink(host)?;
         self.screen.wait_until(
             "its bridge is there, without a cluster",
             EMULATION_TIMEOUT,
             || {
-                let bridges = host.must("ip -o link show type bridge")?;
+                let bridges = host.run_checked("ip -o link show type bridge")?;
                 Ok(bridges.contains("br-tenant").then_some(()))
             },
         )?;
-        host.must("systemctl start containerd")?;
+        host.run_checked("systemctl start containerd")?;
         let server = format!("{HOST_GATEWAY}:{}", plane.port());
         let join =
             host.run_for(&format!("join-cluster {} {server}", kind.name), EMULATION_TIMEOUT)?;
@@ -380,7 +385,7 @@ impl Demo<'_> {
         self.wait_until_ready(kind)?;
         self.wait_for_renewals(&before)?;
         self.wait_until_vms_run(Failures::Some)?;
-        self.tenants_are_ready()?;
+        self.wait_until_tenants_are_ready()?;
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
     }
 
@@ -392,18 +397,18 @@ impl Demo<'_> {
             || {
                 let node = self.plane.get(&["node", kind.name])?;
                 let infra = self.plane.infra_node(kind.name);
-                let is_so = |object: &Value| condition(object, "Ready")["status"] == "True";
-                Ok((is_so(&node) && is_so(&infra)).then_some(()))
+                let is_ready = |object: &Value| condition(object, "Ready")["status"] == "True";
+                Ok((is_ready(&node) && is_ready(&infra)).then_some(()))
             },
         )?;
         // The kubelet's device plugins have registered again.
         self.screen.wait_until(&format!("virt-handler of {}", kind.name), EMULATION_TIMEOUT, || {
-            Ok(super::virt_handler(&self.plane, kind).ok())
+            Ok(super::set_virt_handler_status(&self.plane, kind).ok())
         })
     }
 
     fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
-        self.hosts.get_mut(place(name)?).context("a host")
+        self.hosts.get_mut(host_index(name)?).context("a host")
     }
 
     /// Returns the number of VMs on a host.
@@ -413,9 +418,9 @@ impl Demo<'_> {
     }
 }
 
-fn place(name: &str) -> Result<usize> {
-    let place = HOSTS.iter().position(|kind| kind.name == name);
-    place.with_context(|| format!("no host {name}"))
+fn host_index(name: &str) -> Result<usize> {
+    let index = HOSTS.iter().position(|kind| kind.name == name);
+    index.with_context(|| format!("no host {name}"))
 }
 
 /// Returns the total number of unanswered pings, from ping 1 on, and the largest number of consecutive unanswered

@@ -31,7 +31,7 @@ pub struct DemoHost {
     /// Value of the label by which a HostProfile selects the host.
     pub purpose: &'static str,
     /// Installation method of the agent.
-    pub by: InstallMethod,
+    pub install_method: InstallMethod,
     /// `cpuManagerPolicy`
     pub cpu_manager: &'static str,
     /// `topologyManagerPolicy`
@@ -44,7 +44,7 @@ pub static HOSTS: [DemoHost; 3] = [
         number: 31,
         name: "rack1-31",
         purpose: "performance",
-        by: InstallMethod::Package,
+        install_method: InstallMethod::Package,
         cpu_manager: "static",
         topology_manager: "single-numa-node",
     },
@@ -52,7 +52,7 @@ pub static HOSTS: [DemoHost; 3] = [
         number: 32,
         name: "rack1-32",
         purpose: "density",
-        by: InstallMethod::DaemonSet,
+        install_method: InstallMethod::DaemonSet,
         cpu_manager: "none",
         topology_manager: "none",
     },
@@ -60,7 +60,7 @@ pub static HOSTS: [DemoHost; 3] = [
         number: 33,
         name: "rack1-33",
         purpose: "mixed",
-        by: InstallMethod::DaemonSet,
+        install_method: InstallMethod::DaemonSet,
         cpu_manager: "static",
         topology_manager: "restricted",
     },
@@ -88,9 +88,9 @@ impl DemoHost {
             ..Options::default()
         })?;
         let name = self.name;
-        host.must(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
+        host.run_checked(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
         self.configure_uplink(&mut host)?;
-        host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
+        host.copy_file(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
         screen.print_step(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
         Ok(host)
     }
@@ -101,7 +101,7 @@ impl DemoHost {
     /// Fails if the host has no such link.
     pub fn configure_uplink(&self, host: &mut Host) -> Result<()> {
         let number = self.number;
-        host.must(&format!(
+        host.run_checked(&format!(
             "udevadm settle --timeout 100; modprobe -a 8021q bridge
              for link in /sys/class/net/*; do
                if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ] && [ -e $link/device ]; then
@@ -123,14 +123,14 @@ impl DemoHost {
         screen: &Screen,
     ) -> Result<()> {
         let needed = |image: &&PathBuf| {
-            self.by == InstallMethod::DaemonSet || !image.ends_with("berth-agent.tar")
+            self.install_method == InstallMethod::DaemonSet || !image.ends_with("berth-agent.tar")
         };
         for image in images.iter().filter(needed) {
             let name = image.file_name().and_then(|name| name.to_str()).context("an image")?;
-            host.put(image, &format!("{IMAGES}/{name}"))?;
+            host.copy_file(image, &format!("{IMAGES}/{name}"))?;
         }
-        let configuration = self.kubelet();
-        host.must(&format!(
+        let configuration = self.kubelet_configuration();
+        host.run_checked(&format!(
             "mkdir -p /var/lib/kubelet && cat >/var/lib/kubelet/config.yaml <<'END'\n{configuration}END"
         ))?;
         plane.join(host, self.number)?;
@@ -141,7 +141,7 @@ impl DemoHost {
         Ok(())
     }
 
-    fn kubelet(&self) -> String {
+    fn kubelet_configuration(&self) -> String {
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              cgroupDriver: cgroupfs\nfailSwapOn: false\n\
@@ -158,12 +158,12 @@ impl DemoHost {
     /// # Errors
     /// Fails if the package cannot be installed.
     pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
-        host.put(package, "/root/berth-agent.deb")?;
+        host.copy_file(package, "/root/berth-agent.deb")?;
         let install = "dpkg --install /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb";
-        let said = host.run_for(install, EMULATION_TIMEOUT)?;
-        ensure!(said.code == 0, "{}: {install}: {}", self.name, said.output);
-        host.put(kubeconfig, "/etc/berth/kubeconfig")?;
-        host.must(
+        let result = host.run_for(install, EMULATION_TIMEOUT)?;
+        ensure!(result.code == 0, "{}: {install}: {}", self.name, result.output);
+        host.copy_file(kubeconfig, "/etc/berth/kubeconfig")?;
+        host.run_checked(
             "chmod 600 /etc/berth/kubeconfig && \
              install -D -m 644 /usr/share/doc/berth-agent/examples/berth-agent-cluster.conf \
                /etc/systemd/system/berth-agent.service.d/cluster.conf && \

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Hub {
     cables: Vec<Cable>,
-    ends: Arc<AtomicBool>,
+    is_stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -38,11 +38,14 @@ impl Hub {
     /// # Errors
     /// Fails if a socket cannot be created in the folder.
     pub fn new(folder: &Path, hosts: usize) -> Result<Self> {
-        let end = |number: usize, of: &str| folder.join(format!("{of}{number}"));
+        let socket_path = |number: usize, side: &str| folder.join(format!("{side}{number}"));
         let cables: Vec<Cable> = (0..hosts)
-            .map(|number| Cable { host: end(number, "host"), hub: end(number, "hub") })
+            .map(|number| Cable {
+                host: socket_path(number, "host"),
+                hub: socket_path(number, "hub"),
+            })
             .collect();
-        let mut this = Self { cables, ends: Arc::default(), threads: Vec::new() };
+        let mut this = Self { cables, is_stopping: Arc::default(), threads: Vec::new() };
         for (number, cable) in this.cables.iter().enumerate() {
             let name = || cable.hub.display().to_string();
             let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
@@ -53,7 +56,7 @@ impl Hub {
             to.set_nonblocking(true)?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
             let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host.clone()).collect();
-            let ends = Arc::clone(&this.ends);
+            let ends = Arc::clone(&this.is_stopping);
             this.threads
                 .push(std::thread::spawn(move || forward_frames(&from, &to, &others, &ends)));
         }
@@ -64,13 +67,13 @@ impl Hub {
     #[must_use]
     pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
         let cable = self.cables.get(number)?;
-        Some(Trunk { ours: &cable.host, theirs: &cable.hub })
+        Some(Trunk { local_socket: &cable.host, peer_socket: &cable.hub })
     }
 }
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::SeqCst);
+        self.is_stopping.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             thread.join().unwrap_or_default();
         }
@@ -101,14 +104,14 @@ mod tests {
         assert!(hub.cable(3).is_none());
         // The third host is off: it has no socket.
         let hosts: Vec<UnixDatagram> = (0..2)
-            .map(|number| UnixDatagram::bind(hub.cable(number).unwrap().ours).unwrap())
+            .map(|number| UnixDatagram::bind(hub.cable(number).unwrap().local_socket).unwrap())
             .collect();
         for host in &hosts {
             host.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         }
         let mut frame = [0; 64];
         for text in [b"first", b"again"] {
-            hosts[0].send_to(text, hub.cable(0).unwrap().theirs).unwrap();
+            hosts[0].send_to(text, hub.cable(0).unwrap().peer_socket).unwrap();
             let length = hosts[1].recv(&mut frame).unwrap();
             assert_eq!(&frame[..length], text);
         }

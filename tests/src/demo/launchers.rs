@@ -72,47 +72,47 @@ async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
 async fn sync_launchers(client: &Client, configuration: &Configuration) -> Result<()> {
     let instances = kind("kubevirt.io", "v1", "VirtualMachineInstance");
     let machines = list(client, &kind("kubevirt.io", "v1", "VirtualMachine")).await?;
-    let there = list(client, &instances).await?;
+    let existing = list(client, &instances).await?;
     let pods: Api<Pod> = Api::all(client.clone());
     let pods = pods.list(&ListParams::default().labels("kubevirt.io=virt-launcher")).await?.items;
-    let mut around = None;
-    for machine in machines.iter().filter(|machine| is_on(machine)) {
-        let place = |object: &Value| {
+    let mut objects = None;
+    for machine in machines.iter().filter(|machine| should_run(machine)) {
+        let key = |object: &Value| {
             let text =
                 |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
             (text("namespace"), text("name"))
         };
-        let (namespace, name) = place(machine);
-        let instance = there.iter().find(|one| place(one) == (namespace.clone(), name.clone()));
+        let (namespace, name) = key(machine);
+        let instance = existing.iter().find(|one| key(one) == (namespace.clone(), name.clone()));
         let uid = instance.and_then(|one| one["metadata"]["uid"].as_str());
-        let is_its = |pod: &&Pod| {
+        let belongs_to_instance = |pod: &&Pod| {
             uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
         };
         // An instance exists as long as its pod; then the VirtualMachine gets a new instance.
         if let Some(instance) = instance.filter(|one| has_ended(one)) {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &namespace, &instances);
-            let gone = api.delete(&name, &DeleteParams::default()).await;
-            gone.with_context(|| instance["status"]["phase"].to_string())?;
+            let deleted = api.delete(&name, &DeleteParams::default()).await;
+            deleted.with_context(|| instance["status"]["phase"].to_string())?;
             continue;
         }
         if let Some(instance) = instance {
-            let pod = pods.iter().find(is_its);
+            let pod = pods.iter().find(belongs_to_instance);
             let had_pod = ["Scheduled", "Running"]
                 .into_iter()
                 .any(|phase| instance["status"]["phase"] == phase);
             if pod.is_some() || had_pod {
-                report(client, &instances, instance, pod).await?;
+                update_status(client, &instances, instance, pod).await?;
                 continue;
             }
         }
-        if around.is_none() {
-            around = Some(cluster_objects(client).await?);
+        if objects.is_none() {
+            objects = Some(cluster_objects(client).await?);
         }
-        let around = around.as_ref().context("no objects of the cluster")?;
-        let mut read = Machine::read(machine)?.context("not a VirtualMachine")?;
-        read.uid = uid.map(str::to_owned);
-        let launcher = predict(&read, configuration, around)?;
+        let objects = objects.as_ref().context("no objects of the cluster")?;
+        let mut vm = Machine::read(machine)?.context("not a VirtualMachine")?;
+        vm.uid = uid.map(str::to_owned);
+        let launcher = predict(&vm, configuration, objects)?;
         match instance {
             None => {
                 let api: Api<DynamicObject> =
@@ -130,7 +130,7 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
     Ok(())
 }
 
-fn is_on(machine: &Value) -> bool {
+fn should_run(machine: &Value) -> bool {
     let spec = &machine["spec"];
     machine["metadata"]["deletionTimestamp"].is_null()
         && spec["runStrategy"] != "Halted"
@@ -142,7 +142,7 @@ fn has_ended(instance: &Value) -> bool {
 }
 
 async fn cluster_objects(client: &Client) -> Result<ClusterObjects> {
-    let mut around = ClusterObjects::default();
+    let mut objects = ClusterObjects::default();
     let group = "instancetype.kubevirt.io";
     for resource in [
         kind(group, "v1beta1", "VirtualMachineClusterInstancetype"),
@@ -155,10 +155,10 @@ async fn cluster_objects(client: &Client) -> Result<ClusterObjects> {
             _ => resource.plural.clone(),
         };
         for object in list(client, &ApiResource { plural, ..resource }).await? {
-            around.add(&object)?;
+            objects.add(&object)?;
         }
     }
-    Ok(around)
+    Ok(objects)
 }
 
 fn owner(object: &Value) -> Value {
@@ -176,8 +176,8 @@ fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
     let mut cpu = json!({"sockets": 1, "cores": launcher.vcpus, "threads": 1});
     if launcher.is_dedicated {
         cpu["dedicatedCpuPlacement"] = true.into();
-        let own = requests.cpu_millis / 1000 > u64::from(launcher.vcpus);
-        cpu["isolateEmulatorThread"] = own.into();
+        let has_extra_cpu = requests.cpu_millis / 1000 > u64::from(launcher.vcpus);
+        cpu["isolateEmulatorThread"] = has_extra_cpu.into();
     }
     if launcher.numa_passthrough {
         cpu["numa"] = json!({"guestMappingPassthrough": {}});
@@ -239,27 +239,27 @@ fn pod(instance: &Value, launcher: &Launcher) -> Value {
     })
 }
 
-fn amounts(of: &Resources, disk: u64) -> Value {
+fn amounts(requirements: &Resources, disk: u64) -> Value {
     let mut all = Map::new();
     let mut add = |name: &str, amount: u64, unit: &str| {
         if amount > 0 {
             all.insert(name.to_owned(), format!("{amount}{unit}").into());
         }
     };
-    add("cpu", of.cpu_millis, "m");
-    add("memory", of.memory, "");
+    add("cpu", requirements.cpu_millis, "m");
+    add("memory", requirements.memory, "");
     add("ephemeral-storage", disk, "");
-    for (size, bytes) in &of.hugepages {
+    for (size, bytes) in &requirements.hugepages {
         add(&format!("hugepages-{size}"), *bytes, "");
     }
-    for (name, count) in &of.extended {
+    for (name, count) in &requirements.extended {
         add(name, *count, "");
     }
     all.into()
 }
 
 /// Updates the status of the instance from its pod. An instance that had a pod and has none now has failed.
-async fn report(
+async fn update_status(
     client: &Client,
     instances: &ApiResource,
     instance: &Value,
@@ -283,16 +283,16 @@ async fn report(
         ready["lastTransitionTime"] = json!(since);
     }
     // The status of this kind is no subresource.
-    let mut said = json!({"status": {"phase": phase, "conditions": [ready]}});
+    let mut update = json!({"status": {"phase": phase, "conditions": [ready]}});
     // Kubernetes 1.20 treats an empty value as null if there was no status before, and refuses it.
     if let Some(node) = spec.and_then(|spec| spec.node_name) {
-        said["status"]["nodeName"] = node.into();
+        update["status"]["nodeName"] = node.into();
     }
     let (namespace, name) = (
         instance["metadata"]["namespace"].as_str().unwrap_or_default(),
         instance["metadata"]["name"].as_str().unwrap_or_default(),
     );
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, instances);
-    api.patch(name, &PatchParams::default(), &Patch::Merge(said)).await?;
+    api.patch(name, &PatchParams::default(), &Patch::Merge(update)).await?;
     Ok(())
 }

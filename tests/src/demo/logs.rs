@@ -15,16 +15,16 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Copies logs and consoles from the folder of temporary files. Files that cannot be copied are skipped.
 pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
-    let mut open = vec![temporary.to_path_buf()];
-    while let Some(at) = open.pop() {
+    let mut pending = vec![temporary.to_path_buf()];
+    while let Some(at) = pending.pop() {
         for entry in fs::read_dir(&at).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                open.push(path);
+                pending.push(path);
             } else if name == "console" {
-                let of = at.file_name().map(|of| of.to_string_lossy().into_owned());
+                let parent = at.file_name().map(|of| of.to_string_lossy().into_owned());
                 let name =
-                    format!("console-{}.log", of.unwrap_or_default().trim_start_matches('.'));
+                    format!("console-{}.log", parent.unwrap_or_default().trim_start_matches('.'));
                 fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
             } else if path.extension().is_some_and(|ending| ending == "log") {
                 fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
@@ -35,13 +35,13 @@ pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
 
 /// Copies the logs of the hosts that are running.
 pub(super) fn copy_host_logs(hosts: &mut [Host], folder: &Path) {
-    let what = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
+    let command = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
     std::thread::scope(|scope| {
         for (kind, host) in HOSTS.iter().zip(hosts) {
             scope.spawn(move || {
-                if let Ok(said) = host.run_for(what, TIMEOUT) {
+                if let Ok(result) = host.run_for(command, TIMEOUT) {
                     let file = folder.join(format!("{}.log", kind.name));
-                    fs::write(file, said.output).unwrap_or_default();
+                    fs::write(file, result.output).unwrap_or_default();
                 }
             });
         }

@@ -2,7 +2,7 @@
 //! their VMs.
 //!
 //! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is the Node
-//! status that virt-handler sets (`virt_handler`). The launcher pods sleep and run no guests.
+//! status that virt-handler sets (`set_virt_handler_status`). The launcher pods sleep and run no guests.
 
 mod attach;
 mod cluster_state;
@@ -117,7 +117,7 @@ impl<'a> Demo<'a> {
                     let images = &images;
                     scope.spawn(move || {
                         kind.join(host, plane, images, screen)?;
-                        if kind.by == InstallMethod::Package {
+                        if kind.install_method == InstallMethod::Package {
                             let kubeconfig = deployed::agent_kubeconfig(plane, kind)?;
                             kind.install(host, &package::newest()?, &kubeconfig)?;
                             screen.print_step(&format!("{} has the agent's Debian package, and a client certificate for it", kind.name));
@@ -128,7 +128,7 @@ impl<'a> Demo<'a> {
                 .collect();
             for kind in &HOSTS {
                 screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
-                    Ok(virt_handler(plane, kind).ok())
+                    Ok(set_virt_handler_status(plane, kind).ok())
                 })?;
             }
             plane.apply_file(&crate::repository().join("deploy/base/daemonset.yaml"))?;
@@ -147,10 +147,10 @@ impl<'a> Demo<'a> {
                     let infra = plane.infra_node(kind.name);
                     let is_answered =
                         infra["status"]["observedGeneration"] == infra["metadata"]["generation"];
-                    let is_so = infra["spec"]["profile"] == kind.purpose
+                    let is_configured = infra["spec"]["profile"] == kind.purpose
                         && is_answered
                         && condition(&infra, "Ready")["status"] == "True";
-                    Ok(is_so.then_some(()))
+                    Ok(is_configured.then_some(()))
                 },
             )?;
             screen.print_step(&format!("{} is as HostProfile {} says", kind.name, kind.purpose));
@@ -160,7 +160,9 @@ impl<'a> Demo<'a> {
             let restarts: Vec<_> = HOSTS
                 .iter()
                 .zip(&mut self.hosts)
-                .map(|(kind, host)| scope.spawn(move || count_pages(plane, screen, kind, host)))
+                .map(|(kind, host)| {
+                    scope.spawn(move || set_allocatable_pages(plane, screen, kind, host))
+                })
                 .collect();
             restarts.into_iter().try_for_each(join_thread)
         })
@@ -170,14 +172,14 @@ impl<'a> Demo<'a> {
     ///
     /// # Errors
     /// Fails if a VM does not start.
-    pub fn tenants(&mut self) -> Result<()> {
+    pub fn create_tenants(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let apply = ["apply", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants()?)?;
         screen.print_step("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 shared ones");
         self.wait_until_vms_run(Failures::None)?;
         self.screen.print_step("the CNI plugin has attached all VMs to their tenants' VLANs");
-        self.tenants_are_ready()
+        self.wait_until_tenants_are_ready()
     }
 
     /// Waits until all requested VMs run, and attaches VMs that have a new pod.
@@ -185,19 +187,19 @@ impl<'a> Demo<'a> {
         let Self { screen, plane, addresses, .. } = self;
         let mut bound = Vec::new();
         let vms = screen.wait_until("all VMs run", EMULATION_TIMEOUT, || {
-            let asked: u64 = observe::requested_machines(plane)?.values().sum();
+            let requested: u64 = observe::requested_machines(plane)?.values().sum();
             let vms = observe::vms(plane, addresses)?;
             for vm in &vms {
-                let now = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
-                if !vm.host.is_empty() && !bound.contains(&now) {
+                let observed = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
+                if !vm.host.is_empty() && !bound.contains(&observed) {
                     screen.print_step(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
-                    bound.push(now);
+                    bound.push(observed);
                 }
-                let is_wrong = failures == Failures::None && vm.phase.starts_with("Failed");
-                ensure!(!is_wrong, "{}: its pod is {}", vm.name, vm.phase);
+                let has_failed = failures == Failures::None && vm.phase.starts_with("Failed");
+                ensure!(!has_failed, "{}: its pod is {}", vm.name, vm.phase);
             }
             let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
-            Ok((run == asked && vms.len() as u64 == asked).then_some(vms))
+            Ok((run == requested && vms.len() as u64 == requested).then_some(vms))
         })?;
         self.attach(&vms)
     }
@@ -213,8 +215,8 @@ impl<'a> Demo<'a> {
                 .zip(hosts)
                 .map(|(kind, host)| {
                     scope.spawn(move || {
-                        let mut here = new.iter().filter(|vm| vm.host == kind.name);
-                        here.try_for_each(|vm| attach::attach(plane, host, vm))
+                        let mut on_host = new.iter().filter(|vm| vm.host == kind.name);
+                        on_host.try_for_each(|vm| attach::attach(plane, host, vm))
                     })
                 })
                 .collect();
@@ -225,7 +227,7 @@ impl<'a> Demo<'a> {
     }
 
     /// Waits for the MachineDeployments and tenants, which become ready a little later than their VMs.
-    fn tenants_are_ready(&self) -> Result<()> {
+    fn wait_until_tenants_are_ready(&self) -> Result<()> {
         self.screen.wait_until("all tenants and machines are Ready", EMULATION_TIMEOUT, || {
             let all = observe::items(&self.plane, &["tenantclusters"])?;
             let is_ready = |one: &Value| condition(one, "Ready")["status"] == "True";
@@ -289,7 +291,7 @@ fn control_plane(screen: &Screen) -> Result<ControlPlane> {
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
-fn virt_handler(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
+fn set_virt_handler_status(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
     let mut labels = json!({
         PURPOSE_LABEL: kind.purpose, "kubevirt.io/schedulable": "true",
         "machine-type.node.kubevirt.io/q35": "true",
@@ -298,7 +300,7 @@ fn virt_handler(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
         labels["cpumanager"] = "true".into();
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
-    if kind.by == InstallMethod::Package {
+    if kind.install_method == InstallMethod::Package {
         // Each host must have only one agent.
         labels["berth.dev/ignore"] = "true".into();
     }
@@ -315,7 +317,7 @@ fn virt_handler(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
     Ok(())
 }
 
-fn count_pages(
+fn set_allocatable_pages(
     plane: &ControlPlane,
     screen: &Screen,
     kind: &DemoHost,
@@ -325,7 +327,7 @@ fn count_pages(
     if infra["spec"]["hugepages"].as_array().is_none_or(Vec::is_empty) {
         return Ok(());
     }
-    host.must("systemctl restart kubelet")?;
+    host.run_checked("systemctl restart kubelet")?;
     screen.wait_until(&format!("huge pages of Node {}", kind.name), EMULATION_TIMEOUT, || {
         let node = plane.get(&["node", kind.name])?;
         let pages = node["status"]["allocatable"]["hugepages-2Mi"].as_str().unwrap_or("0");
@@ -335,7 +337,7 @@ fn count_pages(
     // The kubelet has lost the extended resources that do not come from a device plugin; virt-handler's device
     // plugins also register again.
     screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
-        Ok(virt_handler(plane, kind).ok())
+        Ok(set_virt_handler_status(plane, kind).ok())
     })?;
     screen.print_step(&format!("the kubelet of {} counts its huge pages", kind.name));
     Ok(())

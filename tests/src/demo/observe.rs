@@ -18,8 +18,8 @@ use crate::host::Host;
 ///
 /// # Errors
 /// Fails like [`ControlPlane::get`].
-pub(super) fn items(plane: &ControlPlane, what: &[&str]) -> Result<Vec<Value>> {
-    let list = plane.get(what)?;
+pub(super) fn items(plane: &ControlPlane, arguments: &[&str]) -> Result<Vec<Value>> {
+    let list = plane.get(arguments)?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
@@ -49,15 +49,15 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
             phase: "not there".to_owned(),
             ..Vm::default()
         };
-        let is_its = |pod: &&Value| {
+        let belongs_to_vm = |pod: &&Value| {
             let meta = &pod["metadata"];
             meta["namespace"] == vm.namespace.as_str()
                 && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
         };
         // If there are several pods, all pods but one are being deleted.
         let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
-        let its = pods.iter().filter(is_its).min_by_key(is_leaving);
-        if let Some(pod) = its {
+        let vm_pod = pods.iter().filter(belongs_to_vm).min_by_key(is_leaving);
+        if let Some(pod) = vm_pod {
             read_pod(&mut vm, pod)?;
             if is_leaving(&pod) {
                 vm.phase = "Leaving".to_owned();
@@ -92,20 +92,20 @@ fn read_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
 /// # Errors
 /// Fails like [`items`].
 pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
-    let named = |namespace: &Value, name: &Value, reason: &Value| {
+    let describe = |namespace: &Value, name: &Value, reason: &Value| {
         format!("{}/{}: {}", text(namespace), text(name), text(reason))
     };
     let mut all = Vec::new();
     for pod in items(plane, &["pods", "-A"])? {
         let reason = &pod["status"]["reason"];
         if is_refusal(reason.as_str().unwrap_or_default()) {
-            all.push(named(&pod["metadata"]["namespace"], &pod["metadata"]["name"], reason));
+            all.push(describe(&pod["metadata"]["namespace"], &pod["metadata"]["name"], reason));
         }
     }
     for event in items(plane, &["events", "-A"])? {
-        let (of, reason) = (&event["involvedObject"], &event["reason"]);
-        if of["kind"] == "Pod" && is_refusal(reason.as_str().unwrap_or_default()) {
-            all.push(named(&of["namespace"], &of["name"], reason));
+        let (object, reason) = (&event["involvedObject"], &event["reason"]);
+        if object["kind"] == "Pod" && is_refusal(reason.as_str().unwrap_or_default()) {
+            all.push(describe(&object["namespace"], &object["name"], reason));
         }
     }
     all.sort();
@@ -130,7 +130,8 @@ pub(super) fn observe_state(
     for (kind, host) in HOSTS.iter().zip(hosts) {
         let infra: InfraNode = serde_json::from_value(plane.get(&["infranode", kind.name])?)?;
         let node = plane.get(&["node", kind.name])?;
-        let state = host.must("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
+        let state =
+            host.run_checked("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
         let state: Value = serde_json::from_str(&state)?;
         let status = infra.status.clone().unwrap_or_default();
         for vm in cluster_state.vms.iter_mut().filter(|vm| vm.host == kind.name) {
@@ -138,8 +139,8 @@ pub(super) fn observe_state(
                 vm.cpus.clone_from(&given.cpus);
                 vm.zones.clone_from(&given.zones);
             }
-            let own = state["entries"][&vm.pod_uid]["compute"].as_str();
-            vm.checkpoint = own.and_then(|own| own.parse().ok());
+            let checkpoint_cpus = state["entries"][&vm.pod_uid]["compute"].as_str();
+            vm.checkpoint = checkpoint_cpus.and_then(|own| own.parse().ok());
         }
         cluster_state.hosts.insert(kind.name.to_owned(), (infra, node));
     }

@@ -24,8 +24,8 @@ impl Default for Screen {
 
 impl Screen {
     /// Prints the current step, and writes the step to the log.
-    pub fn print_step(&self, what: &str) {
-        let line = format!("{:>4} s  {what}\n", self.began.elapsed().as_secs());
+    pub fn print_step(&self, step: &str) {
+        let line = format!("{:>4} s  {step}\n", self.began.elapsed().as_secs());
         self.print(&line);
         std::io::stderr().write_all(line.as_bytes()).unwrap_or_default();
     }
@@ -53,7 +53,7 @@ impl Screen {
     /// Fails if there is no value within the time limit, or if the demo is to stop.
     pub fn wait_until<T>(
         &self,
-        what: &str,
+        step: &str,
         timeout: Duration,
         mut answer: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -62,7 +62,7 @@ impl Screen {
             if let Some(answer) = answer()? {
                 return Ok(answer);
             }
-            ensure!(begin.elapsed() < timeout, "not after {} s: {what}", timeout.as_secs());
+            ensure!(begin.elapsed() < timeout, "not after {} s: {step}", timeout.as_secs());
             self.pause(POLL_INTERVAL)?;
         }
     }

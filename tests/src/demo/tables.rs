@@ -46,7 +46,7 @@ fn hosts(cluster_state: &ClusterState) -> String {
         let (infra, _) = cluster_state.hosts.get(kind.name)?;
         let status = infra.status.clone().unwrap_or_default();
         let ksm = status.capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running);
-        let by = match kind.by {
+        let install_method = match kind.install_method {
             InstallMethod::Package => "package",
             InstallMethod::DaemonSet => "DaemonSet",
         };
@@ -54,7 +54,7 @@ fn hosts(cluster_state: &ClusterState) -> String {
         Some(vec![
             kind.name.to_owned(),
             infra.spec.profile.clone().unwrap_or_default(),
-            by.to_owned(),
+            install_method.to_owned(),
             format!("{}, {}", kind.cpu_manager, kind.topology_manager),
             (if ksm == Some(true) { "merges" } else { "off" }).to_owned(),
             ready.map_or("?", |one| one.status.as_str()).to_owned(),
@@ -71,19 +71,23 @@ fn zones(cluster_state: &ClusterState) -> String {
         for zone in &status.zones {
             let number = |set: &Option<CpuSet>| set.as_ref().map_or(0, |set| set.iter().count());
             let pinnable = number(&zone.pinnable_cpus);
-            let left = pinnable.saturating_sub(number(&zone.pinned_cpus));
+            let free_cpus = pinnable.saturating_sub(number(&zone.pinned_cpus));
             let pool = zone.hugepages.iter().find(|pool| pool.size == PageSize::MIB_2);
             let total = pool.map_or(0, |pool| pool.total);
             let of_zone = |vm: &&Vm| &vm.host == name && vm.zones == [zone.id];
-            let taken: u64 = cluster_state.vms.iter().filter(of_zone).map(|vm| vm.hugepages).sum();
-            let left_pages = total.saturating_sub(taken / PageSize::MIB_2.bytes());
+            let used: u64 = cluster_state.vms.iter().filter(of_zone).map(|vm| vm.hugepages).sum();
+            let free_pages = total.saturating_sub(used / PageSize::MIB_2.bytes());
             rows.push(vec![
                 name.clone(),
                 zone.id.to_string(),
                 zone.cpus.as_ref().map(ToString::to_string).unwrap_or_default(),
-                if pinnable == 0 { "shared".to_owned() } else { format!("{left} of {pinnable}") },
+                if pinnable == 0 {
+                    "shared".to_owned()
+                } else {
+                    format!("{free_cpus} of {pinnable}")
+                },
                 zone.memory.map(|memory| memory.human()).unwrap_or_default(),
-                if total == 0 { "-".to_owned() } else { format!("{left_pages} of {total}") },
+                if total == 0 { "-".to_owned() } else { format!("{free_pages} of {total}") },
             ]);
         }
     }
@@ -96,13 +100,13 @@ fn tenants(cluster_state: &ClusterState) -> String {
         let status = tenant.status.clone().unwrap_or_default();
         let hosts = status.hosts.map(|hosts| format!("{} of {}", hosts.ready, hosts.selected));
         let name = tenant.metadata.name.clone().unwrap_or_default();
-        let of = cluster_state.vms.iter().filter(|vm| vm.tenant == name);
+        let tenant_vms = cluster_state.vms.iter().filter(|vm| vm.tenant == name);
         vec![
             name.clone(),
             status.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
             status.network_attachment_definition.unwrap_or_default(),
             hosts.unwrap_or_default(),
-            of.filter(|vm| vm.phase == "Running").count().to_string(),
+            tenant_vms.filter(|vm| vm.phase == "Running").count().to_string(),
         ]
     });
     let head = ["TENANT", "VLAN", "NETWORK DEFINITION", "HOSTS READY", "VMS RUNNING"];
@@ -124,13 +128,13 @@ fn vms(cluster_state: &ClusterState) -> String {
     });
     let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS"];
     let mut out = table("VMs", &head, rows.collect());
-    let by = cluster_state.scheduler.split('_').next().unwrap_or_default();
-    writeln!(out, "placed by berth-scheduler in pod {by}").unwrap_or_default();
+    let scheduler = cluster_state.scheduler.split('_').next().unwrap_or_default();
+    writeln!(out, "placed by berth-scheduler in pod {scheduler}").unwrap_or_default();
     out
 }
 
 fn pings(cluster_state: &ClusterState) -> String {
-    let answered = |from: &Vm, to: &Vm| {
+    let ping_result = |from: &Vm, to: &Vm| {
         let found = cluster_state
             .pings
             .iter()
@@ -150,7 +154,7 @@ fn pings(cluster_state: &ClusterState) -> String {
         .chain(cluster_state.vms.iter().map(last))
         .collect();
     let rows = cluster_state.vms.iter().map(|from| {
-        let answers = cluster_state.vms.iter().map(|to| answered(from, to).to_owned());
+        let answers = cluster_state.vms.iter().map(|to| ping_result(from, to).to_owned());
         [name(from), from.address.clone()].into_iter().chain(answers).collect()
     });
     let head: Vec<&str> = head.iter().map(String::as_str).collect();

@@ -24,7 +24,7 @@ use crate::wait;
 /// Time limit for a boot, which takes 30 s on two idle cores and far longer on busy cores.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a command of [`Host::run`].
-const COMMAND: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a host.
 #[derive(Debug, Clone, Copy)]
@@ -50,14 +50,14 @@ pub struct Options<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Trunk<'a> {
     /// Socket of this end.
-    pub ours: &'a Path,
+    pub local_socket: &'a Path,
     /// Socket of the other end.
-    pub theirs: &'a Path,
+    pub peer_socket: &'a Path,
 }
 
 /// Returns the path of a socket of the control cable. The control cable runs beside every trunk and is not under
-/// test: its end is in the host's network namespace `control`, with the address 10.77.0.NUMBER.
-pub(crate) fn control(trunk: &Path) -> std::path::PathBuf {
+/// test: its end is in the host's network namespace `control_socket`, with the address 10.77.0.NUMBER.
+pub(crate) fn control_socket(trunk: &Path) -> std::path::PathBuf {
     let mut name = trunk.as_os_str().to_owned();
     name.push(".control");
     name.into()
@@ -111,7 +111,7 @@ pub struct Host {
     qemu: Qemu,
     shell: Option<Shell>,
     started: u32,
-    begun: Instant,
+    created_at: Instant,
 }
 
 /// Result of a command.
@@ -142,11 +142,11 @@ impl Host {
             qemu: Qemu::new(options)?,
             shell: None,
             started: 0,
-            begun: Instant::now(),
+            created_at: Instant::now(),
         };
         host.power_on()?;
         if let Some(agent) = options.agent {
-            host.put(agent, "/usr/local/bin/berth-agent")?;
+            host.copy_file(agent, "/usr/local/bin/berth-agent")?;
         }
         Ok(host)
     }
@@ -162,7 +162,7 @@ impl Host {
     /// # Errors
     /// Fails like [`Self::run_for`], with a limit of two minutes.
     pub fn run(&mut self, command: &str) -> Result<CommandOutput> {
-        self.run_for(command, COMMAND)
+        self.run_for(command, COMMAND_TIMEOUT)
     }
 
     /// Runs a shell command as root with a time limit in whole seconds.
@@ -172,48 +172,48 @@ impl Host {
     /// meanwhile; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the end
     /// of the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
-        self.note(command.lines().next().unwrap_or_default());
-        self.command(command, timeout)
+        self.log_progress(command.lines().next().unwrap_or_default());
+        self.run_with_timeout(command, timeout)
     }
 
     /// Runs a command that must succeed, and returns its output.
     ///
     /// # Errors
     /// Fails like [`Self::run`], and if the command fails.
-    pub fn must(&mut self, command: &str) -> Result<String> {
-        let said = self.run(command)?;
-        said.into_result(command)
+    pub fn run_checked(&mut self, command: &str) -> Result<String> {
+        let result = self.run(command)?;
+        result.into_result(command)
     }
 
-    /// Waits until a shell condition holds, like [`wait::until`].
+    /// Waits until a shell condition holds, like [`wait::wait_until`].
     ///
     /// # Errors
     /// Fails if the condition does not hold within the limit; the error message has the output of the last attempt
     /// and of `explain`. Also fails like [`Self::run`].
-    pub fn until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
-        let mut failed = None;
-        let held = wait::until(condition, limit, || match self.run(condition) {
+    pub fn wait_until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
+        let mut run_error = None;
+        let result = wait::until(condition, limit, || match self.run(condition) {
             Ok(said) if said.code == 0 => Ok(()),
             Ok(said) => Err(said.output.into()),
             Err(error) => {
-                failed = Some(error);
+                run_error = Some(error);
                 Ok(())
             }
         });
-        if let Some(error) = failed {
+        if let Some(error) = run_error {
             return Err(error);
         }
-        held.or_else(|error| bail!("{error:#}\n{}", self.run(explain)?.output))
+        result.or_else(|error| bail!("{error:#}\n{}", self.run(explain)?.output))
     }
 
     /// Starts a shell command as root without waiting for its end. Returns the path of the host's file that has the
     /// output; the file does not survive a reboot.
     ///
     /// # Errors
-    /// Fails like [`Self::must`].
-    pub fn start(&mut self, command: &str) -> Result<String> {
+    /// Fails like [`Self::run_checked`].
+    pub fn start_command(&mut self, command: &str) -> Result<String> {
         self.started += 1;
-        self.note(&format!("start {command}"));
+        self.log_progress(&format!("start {command}"));
         let output = format!("/run/started-{}", self.started);
         let script = BASE64.encode(command);
         self.run_unlogged(&format!(
@@ -225,13 +225,13 @@ impl Host {
     /// Copies a file with its mode into the host, and flushes the file to the disk there.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or is larger than 192 MiB, and like [`Self::must`].
-    pub fn put(&mut self, local: &Path, guest: &str) -> Result<()> {
+    /// Fails if the file cannot be read or is larger than 192 MiB, and like [`Self::run_checked`].
+    pub fn copy_file(&mut self, local: &Path, guest: &str) -> Result<()> {
         let name = local.display().to_string();
-        self.note(&format!("put {name} as {guest}"));
+        self.log_progress(&format!("put {name} as {guest}"));
         let file = File::open(local).with_context(|| name.clone())?;
         let mode = file.metadata()?.permissions().mode() & 0o7777;
-        let length = self.qemu.put(&file).context(name)?;
+        let length = self.qemu.write_transfer_disk(&file).context(name)?;
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
         // The guest may have cached the former content of the disk.
         self.run_unlogged(&format!(
@@ -248,7 +248,7 @@ impl Host {
     /// Fails if the host does not boot; the error message has the end of its console.
     pub fn reboot(&mut self) -> Result<()> {
         // The shell may end before it can answer; only the reboot of the host matters.
-        self.start("systemctl reboot").map(drop).unwrap_or_default();
+        self.start_command("systemctl reboot").map(drop).unwrap_or_default();
         self.wait_for_reboot()
     }
 
@@ -257,7 +257,7 @@ impl Host {
     /// # Errors
     /// Fails like [`Self::reboot`].
     pub fn wait_for_reboot(&mut self) -> Result<()> {
-        self.qemu.wait_for_exit(BOOT_TIMEOUT).or_else(|error| self.failed(&error))?;
+        self.qemu.wait_for_exit(BOOT_TIMEOUT).or_else(|error| self.boot_error(&error))?;
         self.power_on()
     }
 
@@ -273,7 +273,7 @@ impl Host {
 
     /// Cuts the host's power immediately, until [`Self::power_on`].
     pub fn power_off(&mut self) {
-        self.note("power cut");
+        self.log_progress("power cut");
         self.shell = None;
         self.qemu.power_off();
     }
@@ -300,44 +300,45 @@ impl Host {
         let begin = Instant::now();
         for last in [false, false, true] {
             let port = self.qemu.power_on()?;
-            match Shell::ready(port, BOOT_TIMEOUT) {
+            match Shell::wait_until_ready(port, BOOT_TIMEOUT) {
                 Ok(shell) => {
                     self.shell = Some(shell);
                     break;
                 }
-                Err(error) if last => return self.failed(&error),
+                Err(error) if last => return self.boot_error(&error),
                 Err(error) => {
-                    self.note(&format!("did not come up, once more: {error:#}"));
+                    self.log_progress(&format!("did not come up, once more: {error:#}"));
                     self.qemu.power_off();
                 }
             }
         }
-        self.note(&format!("ready after {} s", begin.elapsed().as_secs()));
+        self.log_progress(&format!("ready after {} s", begin.elapsed().as_secs()));
         Ok(())
     }
 
-    fn command(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
+    fn run_with_timeout(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         let shell = self.shell.as_mut().context("the host is off")?;
-        let said = shell.run(command, timeout);
-        said.with_context(|| {
+        let result = shell.run(command, timeout);
+        result.with_context(|| {
             format!("`{command}` on host {}\n{}", self.number, self.qemu.console())
         })
     }
 
     fn run_unlogged(&mut self, command: &str) -> Result<String> {
-        self.command(command, COMMAND)?.into_result(command)
+        self.run_with_timeout(command, COMMAND_TIMEOUT)?.into_result(command)
     }
 
-    fn failed<T>(&self, error: &anyhow::Error) -> Result<T> {
-        let (kept, console) = (self.save_console(), self.qemu.console());
-        bail!("host {} is not up: {error:#}\n{console}\n{kept}", self.number)
+    fn boot_error<T>(&self, error: &anyhow::Error) -> Result<T> {
+        let (saved_console, console) = (self.save_console(), self.qemu.console());
+        bail!("host {} is not up: {error:#}\n{console}\n{saved_console}", self.number)
     }
 
     /// Prints the progress of slow work; cargo shows the output only if a test fails or with `--nocapture`.
-    fn note(&self, what: &str) {
+    fn log_progress(&self, message: &str) {
         // The message has the seconds since the start of the host, so slow steps are visible.
-        let since = self.begun.elapsed().as_secs();
-        writeln!(std::io::stderr(), "host {} {since} s: {what}", self.number).unwrap_or_default();
+        let since = self.created_at.elapsed().as_secs();
+        writeln!(std::io::stderr(), "host {} {since} s: {message}", self.number)
+            .unwrap_or_default();
     }
 
     /// Copies the console to a folder that is not deleted with the host, and returns the path.
@@ -357,7 +358,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.note(&self.save_console());
+            self.log_progress(&self.save_console());
         }
     }
 }

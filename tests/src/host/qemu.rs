@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Kernel, Machine, Options, control};
+use super::{Kernel, Machine, Options, control_socket};
 use crate::running::Running;
 
 /// Time limit for operations of QEMU itself, not of the guest.
-const QEMU: Duration = Duration::from_secs(30);
+const QEMU_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the disk that transfers a file into a host.
 const TRANSFER_DISK_SIZE: u64 = 192 << 20;
 
@@ -64,15 +64,15 @@ impl Qemu {
             arguments.extend(words(&format!(
                 "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
                  -device virtio-net-pci,netdev=trunk,mac=52:54:00:be:27:{:02x}",
-                trunk.ours.display(),
-                trunk.theirs.display(),
+                trunk.local_socket.display(),
+                trunk.peer_socket.display(),
                 options.number
             )));
             arguments.extend(words(&format!(
                 "-netdev dgram,id=control,local.type=unix,local.path={},remote.type=unix,remote.path={} \
                  -device virtio-net-pci,netdev=control,mac=52:54:00:be:28:{:02x}",
-                control(trunk.ours).display(),
-                control(trunk.theirs).display(),
+                control_socket(trunk.local_socket).display(),
+                control_socket(trunk.peer_socket).display(),
                 options.number
             )));
         }
@@ -98,7 +98,9 @@ impl Qemu {
                     self.running = Some(running);
                     return Ok(port);
                 }
-                Err(_) if running.process.try_wait()?.is_none() && begin.elapsed() < QEMU => {
+                Err(_)
+                    if running.process.try_wait()?.is_none() && begin.elapsed() < QEMU_TIMEOUT =>
+                {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(_) => {
@@ -136,7 +138,7 @@ impl Qemu {
     }
 
     /// Writes a file to the beginning of the guest's disk `berth-inbox`.
-    pub(super) fn put(&mut self, mut file: &File) -> Result<u64> {
+    pub(super) fn write_transfer_disk(&mut self, mut file: &File) -> Result<u64> {
         let length = file.metadata()?.len();
         ensure!(
             length <= TRANSFER_DISK_SIZE,
@@ -156,8 +158,8 @@ impl Qemu {
     /// Returns the end of the console, and the error output of QEMU itself.
     pub(super) fn console(&self) -> String {
         let log = self.read("console");
-        let end = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
-        let (end, errors) = (String::from_utf8_lossy(end), self.read("errors"));
+        let tail = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
+        let (end, errors) = (String::from_utf8_lossy(tail), self.read("errors"));
         format!("--- end of its console ---\n{end}\n{}", String::from_utf8_lossy(&errors))
     }
 

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::CommandOutput;
 
 /// Time that the host may take to answer after the end of a command.
-const ANSWER: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Port of a host, from power on to power off.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct Shell {
 
 impl Shell {
     /// Waits until the host answers at the other end.
-    pub(super) fn ready(port: UnixStream, timeout: Duration) -> Result<Self> {
-        port.set_write_timeout(Some(ANSWER))?;
+    pub(super) fn wait_until_ready(port: UnixStream, timeout: Duration) -> Result<Self> {
+        port.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         let mut shell = Self { port: BufReader::new(port), number: 0 };
         let line = shell.line(timeout)?;
         ensure!(line == "ready", "it said `{line}` in place of ready");
@@ -41,7 +41,7 @@ impl Shell {
         port.write_all(line.as_bytes()).context("the host takes no commands")?;
         let begin = Instant::now();
         loop {
-            let line = self.line((timeout + ANSWER).saturating_sub(begin.elapsed()))?;
+            let line = self.line((timeout + RESPONSE_TIMEOUT).saturating_sub(begin.elapsed()))?;
             let mut words = line.splitn(3, ' ');
             if words.next() != Some(&self.number.to_string()) {
                 continue;

@@ -16,7 +16,7 @@ use super::{client, runtime};
 
 /// Behaviour of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum FleetBehaviour {
     /// Simulates the agents, which answer what `InfraNode.spec` requests.
     Agents,
     /// Simulates the controller's part too: each host has one network of this name, and carries all tenants that
@@ -29,7 +29,7 @@ pub enum Part {
 pub struct Fleet {
     runtime: Option<Runtime>,
     /// True while agents answer.
-    pub answers: Arc<AtomicBool>,
+    pub is_responding: Arc<AtomicBool>,
 }
 
 impl Fleet {
@@ -37,9 +37,13 @@ impl Fleet {
     ///
     /// # Errors
     /// Fails if there is no thread or no kubeconfig, or if the server refuses an object.
-    pub fn start(kubeconfig: &std::path::Path, names: &[&str], part: Part) -> Result<Self> {
+    pub fn start(
+        kubeconfig: &std::path::Path,
+        names: &[&str],
+        part: FleetBehaviour,
+    ) -> Result<Self> {
         let runtime = runtime()?;
-        let answers = Arc::new(AtomicBool::new(true));
+        let is_responding = Arc::new(AtomicBool::new(true));
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let client = runtime.block_on(async {
             let client = client(kubeconfig).await?;
@@ -48,17 +52,19 @@ impl Fleet {
             }
             anyhow::Ok(client)
         })?;
-        let may = Arc::clone(&answers);
+        let responding = Arc::clone(&is_responding);
         runtime.spawn(async move {
             loop {
                 for name in &names {
                     // A conflict or a busy server is retried in the next round.
-                    drop(update_host(&client, name, &part, may.load(Ordering::SeqCst)).await);
+                    drop(
+                        update_host(&client, name, &part, responding.load(Ordering::SeqCst)).await,
+                    );
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
-        Ok(Self { runtime: Some(runtime), answers })
+        Ok(Self { runtime: Some(runtime), is_responding })
     }
 }
 
@@ -68,13 +74,13 @@ impl Drop for Fleet {
     }
 }
 
-async fn create_host(client: &Client, name: &str, part: &Part) -> Result<()> {
+async fn create_host(client: &Client, name: &str, part: &FleetBehaviour) -> Result<()> {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
     let spec = match part {
-        Part::Agents => json!({}),
-        Part::Hosts(network) => json!({"networks": [
+        FleetBehaviour::Agents => json!({}),
+        FleetBehaviour::Hosts(network) => json!({"networks": [
             {"name": network, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000},
         ]}),
     };
@@ -84,27 +90,32 @@ async fn create_host(client: &Client, name: &str, part: &Part) -> Result<()> {
     Ok(())
 }
 
-async fn update_host(client: &Client, name: &str, part: &Part, answers: bool) -> Result<()> {
+async fn update_host(
+    client: &Client,
+    name: &str,
+    part: &FleetBehaviour,
+    is_responding: bool,
+) -> Result<()> {
     let api: Api<InfraNode> = Api::all(client.clone());
     let params = PatchParams::default();
-    if let Part::Hosts(network) = part {
-        let asked = desired_tenants(client, network).await?;
-        let there = serde_json::to_value(&api.get(name).await?.spec.tenant_networks)?;
-        if there != asked {
-            let patch = json!({"spec": {"tenantNetworks": asked}});
+    if let FleetBehaviour::Hosts(network) = part {
+        let desired = desired_tenants(client, network).await?;
+        let current = serde_json::to_value(&api.get(name).await?.spec.tenant_networks)?;
+        if current != desired {
+            let patch = json!({"spec": {"tenantNetworks": desired}});
             api.patch(name, &params, &Patch::Merge(patch)).await?;
         }
     }
-    if !answers {
+    if !is_responding {
         return Ok(());
     }
     let node = api.get(name).await?;
-    let answered = node.status.as_ref().and_then(|status| status.observed_generation);
-    if answered != node.metadata.generation {
+    let observed_generation = node.status.as_ref().and_then(|status| status.observed_generation);
+    if observed_generation != node.metadata.generation {
         let networks = node.spec.networks.iter().map(|network| {
-            let on =
+            let is_on_network =
                 |tenant: &&berth_api::infra_node::TenantNetworkSpec| tenant.network == network.name;
-            let count = node.spec.tenant_networks.iter().filter(on).count();
+            let count = node.spec.tenant_networks.iter().filter(is_on_network).count();
             json!({"name": network.name, "ready": count, "pending": 0, "failed": 0})
         });
         let status = json!({"status": {
@@ -122,12 +133,12 @@ async fn desired_tenants(client: &Client, network: &str) -> Result<Value> {
     // parsed.
     let resource = ApiResource::erase::<TenantCluster>(&());
     let tenants: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let mut asked = Vec::new();
+    let mut desired = Vec::new();
     for tenant in tenants.list(&ListParams::default()).await? {
         if let Some(vlan) = tenant.data["status"]["vlan"].as_u64() {
             let namespace = TenantCluster::namespace_of(&tenant.name_any());
-            asked.push(json!({"name": namespace, "network": network, "vlan": vlan}));
+            desired.push(json!({"name": namespace, "network": network, "vlan": vlan}));
         }
     }
-    Ok(Value::Array(asked))
+    Ok(Value::Array(desired))
 }

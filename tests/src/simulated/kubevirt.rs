@@ -18,7 +18,7 @@ use super::{client, runtime};
 pub struct KubeVirt {
     runtime: Option<Runtime>,
     /// True while machines start to run.
-    pub works: Arc<AtomicBool>,
+    pub starts_vms: Arc<AtomicBool>,
 }
 
 impl KubeVirt {
@@ -29,16 +29,16 @@ impl KubeVirt {
     pub fn start(kubeconfig: &std::path::Path) -> Result<Self> {
         let runtime = runtime()?;
         let client = runtime.block_on(client(kubeconfig))?;
-        let works = Arc::new(AtomicBool::new(true));
-        let may = Arc::clone(&works);
+        let starts_vms = Arc::new(AtomicBool::new(true));
+        let starting = Arc::clone(&starts_vms);
         runtime.spawn(async move {
             loop {
                 // A conflict or a busy server is retried in the next round.
-                drop(sync_instances(&client, may.load(Ordering::SeqCst)).await);
+                drop(sync_instances(&client, starting.load(Ordering::SeqCst)).await);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        Ok(Self { runtime: Some(runtime), works })
+        Ok(Self { runtime: Some(runtime), starts_vms })
     }
 }
 
@@ -48,23 +48,23 @@ impl Drop for KubeVirt {
     }
 }
 
-async fn sync_instances(client: &Client, works: bool) -> kube::Result<()> {
+async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
     let resource =
         |kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", kind));
     let (machines, instances) = (resource("VirtualMachine"), resource("VirtualMachineInstance"));
     let all: Api<DynamicObject> = Api::all_with(client.clone(), &machines);
     let running: Api<DynamicObject> = Api::all_with(client.clone(), &instances);
-    let there = running.list(&ListParams::default()).await?.items;
+    let existing = running.list(&ListParams::default()).await?.items;
     let vms = all.list(&ListParams::default()).await?.items;
     for vm in &vms {
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-        if there.iter().any(|one| one.name_any() == name && one.namespace() == vm.namespace()) {
+        if existing.iter().any(|one| one.name_any() == name && one.namespace() == vm.namespace()) {
             continue;
         }
         // A launcher waits for the Secret that it mounts.
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
         let has_data = secrets.get_opt(&format!("userdata-{name}")).await?.is_some();
-        if !works || !has_data {
+        if !starts_vms || !has_data {
             continue;
         }
         // The status of this kind is no subresource.
@@ -79,7 +79,7 @@ async fn sync_instances(client: &Client, works: bool) -> kube::Result<()> {
         let body = serde_json::from_value(instance).map_err(kube::Error::SerdeError)?;
         api.create(&PostParams::default(), &body).await?;
     }
-    for instance in &there {
+    for instance in &existing {
         let (namespace, name) = (instance.namespace().unwrap_or_default(), instance.name_any());
         if !vms.iter().any(|vm| vm.name_any() == name && vm.namespace() == instance.namespace()) {
             let api: Api<DynamicObject> =

@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::runtime::{Builder, Runtime};
 
-pub use fleet::{Fleet, Part};
+pub use fleet::{Fleet, FleetBehaviour};
 pub use kubevirt::KubeVirt;
 
 /// Creates a client with the permissions of a kubeconfig.

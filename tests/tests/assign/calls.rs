@@ -8,7 +8,7 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, PODS, SOON, Vm};
+use crate::testbed::{PODS, SOON, Testbed, Vm};
 
 /// Sends a POST request, and retries until a server listens.
 pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
@@ -21,31 +21,31 @@ pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
         let mut child = curl.spawn().unwrap();
         // curl does not read its input if the server does not answer.
         child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap_or_default();
-        let said = child.wait_with_output().unwrap();
-        if said.status.success() {
-            return serde_json::from_slice(&said.stdout).unwrap();
+        let output = child.wait_with_output().unwrap();
+        if output.status.success() {
+            return serde_json::from_slice(&output.stdout).unwrap();
         }
-        let why = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(begin.elapsed() < SOON, "{call}: {why}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(begin.elapsed() < SOON, "{call}: {error}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-pub(crate) fn filter(bed: &Bed, pod: &str) -> Value {
+pub(crate) fn filter(bed: &Testbed, pod: &str) -> Value {
     let names: Vec<&str> = bed.hosts.keys().map(String::as_str).collect();
-    ask(bed, pod, &names)
+    filter_hosts(bed, pod, &names)
 }
 
-pub(crate) fn filter_on(bed: &Bed, pod: &str, host: &str) -> Value {
-    ask(bed, pod, &[host])
+pub(crate) fn filter_on(bed: &Testbed, pod: &str, host: &str) -> Value {
+    filter_hosts(bed, pod, &[host])
 }
 
-fn ask(bed: &Bed, pod: &str, names: &[&str]) -> Value {
+fn filter_hosts(bed: &Testbed, pod: &str, names: &[&str]) -> Value {
     let body = json!({"Pod": bed.pod(pod), "Nodes": null, "NodeNames": names});
     post(bed.port, "filter", &body.to_string())
 }
 
-pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
+pub(crate) fn bind(bed: &Testbed, pod: &str, host: &str) -> String {
     let uid = bed.pod(pod)["metadata"]["uid"].clone();
     let body = json!({"PodName": pod, "PodNamespace": "vms", "PodUID": uid, "Node": host});
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
@@ -53,13 +53,11 @@ pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
 
 /// Kills the extender between filter and bind: its reservations are lost, and the next extender reserves again if the
 /// pod still fits.
-pub(crate) fn an_extender_that_is_killed_between_filter_and_bind(
-    plane: &ControlPlane,
-    bed: &mut Bed,
-) {
-    let vms: Vec<String> =
-        (0..2).map(|_| bed.vm(Vm { cpus: 7, by_hand: true, ..Vm::default() })).collect();
-    let mut first = bed.extender(plane, "by-hand", "");
+pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, bed: &mut Testbed) {
+    let vms: Vec<String> = (0..2)
+        .map(|_| bed.create_vm(Vm { cpus: 7, bypass_scheduler: true, ..Vm::default() }))
+        .collect();
+    let mut first = bed.start_extender(plane, "by-hand", "");
     // The extender has just started: it answers the call only after it has listed all objects.
     let one = filter(bed, &vms[0]);
     assert_eq!(one["Error"], "", "{one}");
@@ -68,88 +66,94 @@ pub(crate) fn an_extender_that_is_killed_between_filter_and_bind(
     assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "asked twice");
     first.running.stop();
 
-    let mut second = bed.extender(plane, "by-hand", "");
+    let mut second = bed.start_extender(plane, "by-hand", "");
     assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
     assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
     assert_eq!(bind(bed, &vms[0], &host), "", "a second time it is there already");
     // Seven of fifteen CPUs are allocated, and the other eight are in one zone.
     assert_eq!(bind(bed, &vms[1], &host), "");
-    let third = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
-    let large = bed.vm(Vm { cpus: 5, by_hand: true, ..Vm::default() });
+    let third = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
+    let large = bed.create_vm(Vm { cpus: 5, bypass_scheduler: true, ..Vm::default() });
     let error = bind(bed, &large, &host);
     assert!(error.contains("no longer fits there"), "{error}");
     assert_eq!(bed.host_of(&large), None);
     // A third extender knows the pods, but not their order of admission, because no agent has reported the pods yet.
     second.running.stop();
-    let third_extender = bed.extender(plane, "by-hand", "");
+    let third_extender = bed.start_extender(plane, "by-hand", "");
     assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
-    bed.agents_report();
+    bed.write_all_reports();
     plane
-        .until("the fullest host that takes it is the best", SOON, |_| {
-            let one = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
-            let said = filter(bed, &one);
+        .wait_until("the fullest host that takes it is the best", SOON, |_| {
+            let one = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
+            let response = filter(bed, &one);
             bed.server.delete(&format!("{PODS}/{one}"));
-            (said["NodeNames"][0] == host.as_str()).then_some(())
+            (response["NodeNames"][0] == host.as_str()).then_some(())
         })
         .unwrap();
-    assert_eq!(bed.kubelets_agree(), 2);
-    bed.clear(&third_extender);
+    assert_eq!(bed.assert_kubelets_admit(), 2);
+    bed.delete_all_vms(&third_extender);
 }
 
 /// Sets the spec of the scheduler's Lease.
-pub(crate) fn set_lease(bed: &Bed, spec: &Value) {
+pub(crate) fn set_lease(bed: &Testbed, spec: &Value) {
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
-    let mut there = bed.server.get(path);
-    there["spec"] = spec.clone();
-    bed.server.put(path, &there);
+    let mut current = bed.server.get(path);
+    current["spec"] = spec.clone();
+    bed.server.put(path, &current);
 }
 
 /// Releases the Lease, as a scheduler does at its end.
-pub(crate) fn give_lease_back(bed: &Bed) {
+pub(crate) fn release_lease(bed: &Testbed) {
     set_lease(bed, &json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
 }
 
 /// Tests the extender while the scheduler of another pod holds the Lease.
-pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
+pub(crate) fn calls_are_refused_without_the_lease(plane: &ControlPlane, bed: &Testbed) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "berth-scheduler", "namespace": "kube-system"},
         "spec": {"holderIdentity": "berth-controller-elsewhere_1", "leaseDurationSeconds": 15,
             "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}});
     set_lease(bed, &lease["spec"]);
-    let extender = bed.extender(plane, "fenced", "kube-system/berth-scheduler");
+    let extender = bed.start_extender(plane, "fenced", "kube-system/berth-scheduler");
     let body = json!({"Pod": {"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}},
         "NodeNames": ["plain-0"]});
-    let said = post(bed.port, "filter", &body.to_string());
-    let why = said["Error"].as_str().unwrap();
-    assert!(why.contains("berth-controller-elsewhere_1 holds the scheduler's Lease"), "{why}");
+    let response = post(bed.port, "filter", &body.to_string());
+    let message = response["Error"].as_str().unwrap();
+    assert!(
+        message.contains("berth-controller-elsewhere_1 holds the scheduler's Lease"),
+        "{message}"
+    );
     let body = json!({"PodName": "a", "PodNamespace": "vms", "PodUID": "b", "Node": "plain-0"});
-    let said = post(bed.port, "bind", &body.to_string());
-    assert!(said["Error"].as_str().unwrap().contains("holds the scheduler's Lease"), "{said}");
-    give_lease_back(bed);
+    let response = post(bed.port, "bind", &body.to_string());
+    assert!(
+        response["Error"].as_str().unwrap().contains("holds the scheduler's Lease"),
+        "{response}"
+    );
+    release_lease(bed);
     drop(extender);
 }
 
 /// Tests malformed calls. The status code is always 200, because kube-scheduler discards the body of any other
 /// response.
-pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
-    let extender = bed.extender(plane, "wrong", "");
+pub(crate) fn malformed_calls_are_answered(plane: &ControlPlane, bed: &Testbed) {
+    let extender = bed.start_extender(plane, "wrong", "");
     for (body, words) in
         [("", "filter"), ("{\"Pod\":", "filter"), ("{\"NodeNames\":[]}", "Pod: is missing")]
     {
-        let said = post(bed.port, "filter", body);
-        assert!(said["Error"].as_str().unwrap().contains(words), "{said}");
-        assert!(said["NodeNames"].as_array().unwrap().is_empty());
+        let response = post(bed.port, "filter", body);
+        assert!(response["Error"].as_str().unwrap().contains(words), "{response}");
+        assert!(response["NodeNames"].as_array().unwrap().is_empty());
     }
     let long = " ".repeat(9 << 20);
-    let said = post(bed.port, "bind", &long);
+    let response = post(bed.port, "bind", &long);
     assert!(
-        said["Error"].as_str().unwrap().contains("the body is longer than 8388608 bytes"),
-        "{said}"
+        response["Error"].as_str().unwrap().contains("the body is longer than 8388608 bytes"),
+        "{response}"
     );
     let names: Vec<String> = (0..50_000).map(|at| format!("unknown-host-{at}")).collect();
     let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
-    let said = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
-    assert_eq!(said["FailedNodes"].as_object().unwrap().len(), 50_000);
+    let response = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
+    assert_eq!(response["FailedNodes"].as_object().unwrap().len(), 50_000);
     assert_eq!(bed.server.get(PODS)["items"].as_array().unwrap().len(), 0);
     let errors =
         extender.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");

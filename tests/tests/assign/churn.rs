@@ -20,31 +20,31 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::allocation::allocation;
-use crate::bed::Bed;
 use crate::host::HostForm;
-use crate::pairs::Pairs;
+use crate::replicas::Replicas;
+use crate::testbed::Testbed;
 
 const HOSTS: usize = 150;
 const VMS: usize = 10_000;
 /// Number of VMs that wait for a host at a time.
 const WAITING: usize = 150;
 /// Time between two faults.
-const MISHAPS: Duration = Duration::from_secs(30);
+const FAULT_INTERVAL: Duration = Duration::from_secs(30);
 /// Length of a pause, longer than the lease duration of the scheduler.
 const PAUSE: Duration = Duration::from_secs(20);
 /// Time limit of the whole test.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Number of concurrent requests.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// Pseudorandom numbers with a fixed seed. The sequence is the same in each run, but the order of events differs.
 struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
+        (self.0 >> 33) % limit
     }
 
     fn millis(&mut self, from: u64, to: u64) -> Duration {
@@ -67,60 +67,60 @@ struct Churn {
     hosts: BTreeMap<String, Host>,
     /// Running VMs by uid: host, name, and end time.
     running: BTreeMap<String, (String, String, Instant)>,
-    made: usize,
+    created: usize,
     bound: usize,
     refused: Vec<String>,
-    most: usize,
+    max_running: usize,
 }
 
-pub(crate) fn ten_thousand_vms(plane: &ControlPlane, bed: &mut Bed) {
+pub(crate) fn schedule_ten_thousand_vms(plane: &ControlPlane, bed: &mut Testbed) {
     for number in 0..HOSTS {
-        bed.host(&format!("churn-{number}"), "churn", &[]);
+        bed.add_host(&format!("churn-{number}"), "churn", &[]);
     }
-    let mut pairs = Pairs::begin(plane);
+    let mut pairs = Replicas::start(plane);
     let runtime = runtime().unwrap();
     let client = runtime.block_on(client(&plane.kubeconfig())).unwrap();
-    let mut churn = Churn::of(client, bed);
+    let mut churn = Churn::new(client, bed);
     let begin = Instant::now();
-    let (mut mishap, mut mishaps) = (begin + MISHAPS, 0);
+    let (mut mishap, mut mishaps) = (begin + FAULT_INTERVAL, 0);
     while !runtime.block_on(churn.round()) {
         assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
         assert!(
             begin.elapsed() < TIMEOUT,
             "{} of {} VMs were bound; {}",
             churn.bound,
-            churn.made,
+            churn.created,
             pairs.logs(plane)
         );
         if mishap <= Instant::now() {
-            happens(mishaps, plane, &mut churn, &runtime, &mut pairs);
+            inject_fault(mishaps, plane, &mut churn, &runtime, &mut pairs);
             mishaps += 1;
-            mishap = Instant::now() + MISHAPS;
-            let Churn { bound, made, most, .. } = churn;
+            mishap = Instant::now() + FAULT_INTERVAL;
+            let Churn { bound, created: made, max_running: most, .. } = churn;
             eprintln!("{:?}: {made} VMs made, {bound} bound, {most} at once", begin.elapsed());
         }
     }
     assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
-    assert_eq!((churn.made, churn.bound), (VMS, VMS));
+    assert_eq!((churn.created, churn.bound), (VMS, VMS));
     let took = begin.elapsed().as_secs();
-    let led = pairs.led.len();
+    let leader_count = pairs.past_leaders.len();
     eprintln!(
-        "{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps, {led} of two schedulers led",
-        churn.most
+        "{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps, {leader_count} of two schedulers led",
+        churn.max_running
     );
-    assert!(mishaps >= KINDS, "of each kind one at least");
-    assert_eq!(led, 2, "leadership never changed");
+    assert!(mishaps >= FAULT_KINDS, "of each kind one at least");
+    assert_eq!(leader_count, 2, "leadership never changed");
 }
 
 /// Number of kinds of faults.
-const KINDS: usize = 6;
+const FAULT_KINDS: usize = 6;
 
-fn happens(
+fn inject_fault(
     number: usize,
     plane: &ControlPlane,
     churn: &mut Churn,
     runtime: &tokio::runtime::Runtime,
-    pairs: &mut Pairs,
+    pairs: &mut Replicas,
 ) {
     let leader = pairs.leader(plane);
     let host = leader.host.clone();
@@ -130,7 +130,7 @@ fn happens(
             runtime.block_on(churn.round());
         }
     };
-    match number % KINDS {
+    match number % FAULT_KINDS {
         0 => {
             eprintln!("the extender of {host} is killed");
             leader.kill_extender(plane);
@@ -139,7 +139,7 @@ fn happens(
             eprintln!("{host} and its extender are paused for {PAUSE:?}");
             leader.pause(true);
             wait();
-            leader.go_on();
+            leader.resume();
         }
         2 => {
             eprintln!("the scheduler of {host} is killed");
@@ -149,7 +149,7 @@ fn happens(
             eprintln!("the extender of {host} is paused for {PAUSE:?}");
             leader.pause(false);
             wait();
-            leader.go_on();
+            leader.resume();
         }
         4 => {
             eprintln!("{host} and its extender are killed");
@@ -165,10 +165,10 @@ fn happens(
 }
 
 /// Runs the requests with limited concurrency.
-async fn at_once<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Item = F>) {
+async fn run_concurrently<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Item = F>) {
     let mut tasks = JoinSet::new();
     for one in all {
-        if tasks.len() >= AT_ONCE {
+        if tasks.len() >= MAX_CONCURRENT_REQUESTS {
             tasks.join_next().await.unwrap().unwrap();
         }
         tasks.spawn(one);
@@ -179,7 +179,7 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Ite
 }
 
 impl Churn {
-    fn of(client: Client, bed: &Bed) -> Self {
+    fn new(client: Client, bed: &Testbed) -> Self {
         let ours = bed.hosts.iter().filter(|(name, _)| name.starts_with("churn-"));
         let host = |form: &HostForm| {
             let (facts, _) = form.facts().unwrap();
@@ -191,10 +191,10 @@ impl Churn {
             dice: Dice(1),
             hosts: ours.map(|(name, form)| (name.clone(), host(form))).collect(),
             running: BTreeMap::new(),
-            made: 0,
+            created: 0,
             bound: 0,
             refused: Vec::new(),
-            most: 0,
+            max_running: 0,
         }
     }
 
@@ -210,7 +210,7 @@ impl Churn {
         for uid in gone {
             let Some((host, ..)) = self.running.remove(&uid) else { continue };
             self.hosts.get_mut(&host).unwrap().state.remove(&uid);
-            self.report_due(&host);
+            self.schedule_report(&host);
         }
         let mut waiting = 0;
         let mut new = Vec::new();
@@ -227,12 +227,12 @@ impl Churn {
         for (_, host, pod) in new {
             self.admit(&host, pod);
         }
-        self.most = self.most.max(self.running.len());
-        self.report().await;
-        self.end().await;
-        let room = WAITING.saturating_sub(waiting).min(VMS - self.made);
-        self.make(room).await;
-        self.made == VMS && self.running.is_empty() && waiting == 0 && room == 0
+        self.max_running = self.max_running.max(self.running.len());
+        self.write_due_reports().await;
+        self.delete_ended_vms().await;
+        let new_vms = WAITING.saturating_sub(waiting).min(VMS - self.created);
+        self.create_vms(new_vms).await;
+        self.created == VMS && self.running.is_empty() && waiting == 0 && new_vms == 0
     }
 
     fn admit(&mut self, host: &str, pod: &Pod) {
@@ -245,18 +245,18 @@ impl Churn {
         let ends = Instant::now() + self.dice.millis(2_000, 20_000);
         let name = pod.metadata.name.clone().unwrap_or_default();
         self.running.insert(read.pod.uid, (host.to_owned(), name, ends));
-        self.report_due(host);
+        self.schedule_report(host);
     }
 
     /// Schedules a report of the host's agent after a random delay.
-    fn report_due(&mut self, host: &str) {
+    fn schedule_report(&mut self, host: &str) {
         // One report in twenty is very late.
-        let most = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
-        let late = self.dice.millis(100, most);
-        self.hosts.get_mut(host).unwrap().report_due.get_or_insert_with(|| Instant::now() + late);
+        let max_delay = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
+        let delay = self.dice.millis(100, max_delay);
+        self.hosts.get_mut(host).unwrap().report_due.get_or_insert_with(|| Instant::now() + delay);
     }
 
-    async fn report(&mut self) {
+    async fn write_due_reports(&mut self) {
         let now = Instant::now();
         let api: Api<InfraNode> = Api::all(self.client.clone());
         let mut reports = Vec::new();
@@ -265,14 +265,14 @@ impl Churn {
                 continue;
             }
             host.report_due = None;
-            let here = self.running.iter().filter(|(_, (on, ..))| on == name);
-            host.form.has = here.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
+            let on_host = self.running.iter().filter(|(_, (on, ..))| on == name);
+            host.form.has = on_host.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
             let mut status = json!(host.form.infra_node().status);
             // Serialization omits an empty list, and a merge patch keeps omitted fields.
             status["allocations"] = json!(host.form.has);
             reports.push((name.clone(), json!({"status": status})));
         }
-        at_once(reports.into_iter().map(|(name, status)| {
+        run_concurrently(reports.into_iter().map(|(name, status)| {
             let api = api.clone();
             async move {
                 let patch = Patch::Merge(status);
@@ -283,7 +283,7 @@ impl Churn {
     }
 
     /// Deletes the VMs whose end time has passed.
-    async fn end(&self) {
+    async fn delete_ended_vms(&self) {
         let now = Instant::now();
         let due = self.running.values().filter(|(_, _, ends)| *ends <= now);
         let names: Vec<String> = due.map(|(_, name, _)| name.clone()).collect();
@@ -291,9 +291,9 @@ impl Churn {
     }
 
     async fn delete(&self, names: Vec<String>) {
-        let at_once_gone = DeleteParams::default().grace_period(0);
-        at_once(names.into_iter().map(|name| {
-            let (pods, how) = (self.pods.clone(), at_once_gone.clone());
+        let immediately = DeleteParams::default().grace_period(0);
+        run_concurrently(names.into_iter().map(|name| {
+            let (pods, how) = (self.pods.clone(), immediately.clone());
             async move {
                 match pods.delete(&name, &how).await {
                     // The pod was already deleted by a drain, and the watch has not reported the deletion yet.
@@ -305,14 +305,14 @@ impl Churn {
         .await;
     }
 
-    async fn make(&mut self, count: usize) {
+    async fn create_vms(&mut self, count: usize) {
         let mut pods = Vec::new();
         for _ in 0..count {
-            self.made += 1;
+            self.created += 1;
             let cpus = [1, 1, 2, 2, 2, 3, 4, 5, 7][usize::try_from(self.dice.below(9)).unwrap()];
-            pods.push(pod(self.made, cpus));
+            pods.push(pod(self.created, cpus));
         }
-        at_once(pods.into_iter().map(|pod| {
+        run_concurrently(pods.into_iter().map(|pod| {
             let api = self.pods.clone();
             async move {
                 api.create(&PostParams::default(), &pod).await.unwrap();
@@ -324,12 +324,13 @@ impl Churn {
     /// Cordons a host, deletes its VMs, and uncordons the host.
     async fn drain(&mut self, name: &str) {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let cordon = |on: bool| Patch::Merge(json!({"spec": {"unschedulable": on}}));
+        let cordon =
+            |unschedulable: bool| Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
         nodes.patch(name, &PatchParams::default(), &cordon(true)).await.unwrap();
         let begin = Instant::now();
         while begin.elapsed() < PAUSE {
-            let here = self.running.values().filter(|(host, ..)| host == name);
-            let names: Vec<String> = here.map(|(_, name, _)| name.clone()).collect();
+            let on_host = self.running.values().filter(|(host, ..)| host == name);
+            let names: Vec<String> = on_host.map(|(_, name, _)| name.clone()).collect();
             self.delete(names).await;
             self.round().await;
         }

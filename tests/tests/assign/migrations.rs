@@ -2,55 +2,58 @@
 
 use berth_tests::cluster::ControlPlane;
 
-use crate::bed::{Bed, PODS, Vm};
+use crate::testbed::{PODS, Testbed, Vm};
 
 /// Tests that a migration target needs room like any VM, and that the room of a failed target or of the source
 /// after a successful migration is used again.
-pub(crate) fn targets_take_room_and_leave_it(plane: &ControlPlane, bed: &mut Bed) {
+pub(crate) fn migration_targets_allocate_and_release_resources(
+    plane: &ControlPlane,
+    bed: &mut Testbed,
+) {
     for number in 0..2 {
-        bed.host(&format!("moves-{number}"), "moves", &[]);
+        bed.add_host(&format!("moves-{number}"), "moves", &[]);
     }
     let moving = Vm { instance: Some("vmi-moving"), ..Vm::large("moves") };
-    let source = bed.vm(moving);
-    bed.bound(&source);
+    let source = bed.create_vm(moving);
+    bed.wait_until_bound(&source);
     let from = bed.host_of(&source).unwrap();
-    bed.agents_report();
-    let target = bed.vm(Vm { migration: Some("first"), ..moving });
-    bed.bound(&target);
-    let to = bed.host_of(&target).unwrap();
-    assert_ne!(from, to, "not beside its source");
-    bed.agents_report();
+    bed.write_all_reports();
+    let target = bed.create_vm(Vm { migration: Some("first"), ..moving });
+    bed.wait_until_bound(&target);
+    let target_host = bed.host_of(&target).unwrap();
+    assert_ne!(from, target_host, "not beside its source");
+    bed.write_all_reports();
     // With two more VMs both hosts are full.
-    let others: Vec<String> = (0..2).map(|_| bed.vm(Vm::large("moves"))).collect();
+    let others: Vec<String> = (0..2).map(|_| bed.create_vm(Vm::large("moves"))).collect();
     for other in &others {
-        bed.bound(other);
+        bed.wait_until_bound(other);
     }
-    bed.agents_report();
-    assert_eq!(bed.kubelets_agree_on(&[&from, &to]), 4);
-    let waits = bed.vm(Vm::large("moves"));
-    bed.refused(&waits);
-    assert_eq!(bed.host_of(&waits), None);
+    bed.write_all_reports();
+    assert_eq!(bed.assert_kubelets_admit_on(&[&from, &target_host]), 4);
+    let waiting = bed.create_vm(Vm::large("moves"));
+    bed.wait_until_refused(&waiting);
+    assert_eq!(bed.host_of(&waiting), None);
 
-    bed.ended(&target, "Failed");
-    bed.agents_report();
-    bed.bound(&waits);
-    assert_eq!(bed.host_of(&waits).as_deref(), Some(&*to), "{}", plane.log("extender"));
-    bed.agents_report();
+    bed.end_pod(&target, "Failed");
+    bed.write_all_reports();
+    bed.wait_until_bound(&waiting);
+    assert_eq!(bed.host_of(&waiting).as_deref(), Some(&*target_host), "{}", plane.log("extender"));
+    bed.write_all_reports();
 
-    let second = bed.vm(Vm { migration: Some("second"), ..moving });
-    let said = bed.refused(&second);
-    assert!(said.contains("anti-affinity") && said.contains("zone"), "{said}");
-    bed.server.delete(&format!("{PODS}/{waits}"));
-    bed.agents_report();
-    bed.bound(&second);
-    assert_eq!(bed.host_of(&second).as_deref(), Some(&*to));
-    bed.agents_report();
+    let second = bed.create_vm(Vm { migration: Some("second"), ..moving });
+    let message = bed.wait_until_refused(&second);
+    assert!(message.contains("anti-affinity") && message.contains("zone"), "{message}");
+    bed.server.delete(&format!("{PODS}/{waiting}"));
+    bed.write_all_reports();
+    bed.wait_until_bound(&second);
+    assert_eq!(bed.host_of(&second).as_deref(), Some(&*target_host));
+    bed.write_all_reports();
 
-    let last = bed.vm(Vm::large("moves"));
-    bed.refused(&last);
-    bed.ended(&source, "Succeeded");
-    bed.agents_report();
-    bed.bound(&last);
+    let last = bed.create_vm(Vm::large("moves"));
+    bed.wait_until_refused(&last);
+    bed.end_pod(&source, "Succeeded");
+    bed.write_all_reports();
+    bed.wait_until_bound(&last);
     assert_eq!(bed.host_of(&last).as_deref(), Some(&*from), "where the source was");
-    assert_eq!(bed.kubelets_agree_on(&[&from, &to]), 4);
+    assert_eq!(bed.assert_kubelets_admit_on(&[&from, &target_host]), 4);
 }

@@ -7,15 +7,21 @@ use berth_tests::cluster::proxy::{Behaviour, Proxy, RequestFilter};
 use berth_tests::controller::Controller;
 use serde_json::json;
 
-use crate::bed::{Bed, PODS, SOON, Vm};
-use crate::calls::{bind, filter, give_lease_back, set_lease};
+use crate::calls::{bind, filter, release_lease, set_lease};
+use crate::testbed::{PODS, SOON, Testbed, Vm};
 
 /// Value of `httpTimeout` in `deploy/components/scheduler/config.yaml`.
-const SCHEDULER: Duration = Duration::from_secs(10);
+const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay of each request; each step of a binding has a limit of two seconds.
-const SLOW: Duration = Duration::from_millis(1_800);
+const DELAY: Duration = Duration::from_millis(1_800);
 
-fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &str) -> Controller {
+fn start_extender(
+    plane: &ControlPlane,
+    proxy: &Proxy,
+    bed: &Testbed,
+    name: &str,
+    lease: &str,
+) -> Controller {
     let listen = format!("--extender-listen=127.0.0.1:{}", bed.port);
     let lease = format!("--scheduler-lease={lease}");
     Controller::start_behind_proxy(proxy, plane, name, &[&listen, &lease]).unwrap()
@@ -23,9 +29,9 @@ fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &s
 
 /// Tests two consecutive bindings to one host. The extender reads the Lease before a binding waits for its turn,
 /// and again after the wait.
-pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
+pub(crate) fn binding_completes_within_the_scheduler_timeout(
     plane: &ControlPlane,
-    bed: &mut Bed,
+    bed: &mut Testbed,
 ) {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     set_lease(
@@ -34,11 +40,12 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
         "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}),
     );
     let proxy = Proxy::start(plane).unwrap();
-    let extender = through(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
-    let vms = [0, 1].map(|_| bed.vm(Vm { cpus: 2, by_hand: true, ..Vm::default() }));
+    let extender = start_extender(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
+    let vms =
+        [0, 1].map(|_| bed.create_vm(Vm { cpus: 2, bypass_scheduler: true, ..Vm::default() }));
     let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
     assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
-    proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(SLOW));
+    proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(DELAY));
     let bed = &*bed;
     let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
         let calls = vms.each_ref().map(|vm| {
@@ -53,7 +60,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     });
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     for (_, error, took) in &answers {
-        assert!(*took < SCHEDULER, "kube-scheduler has given up: {took:?}, `{error}`");
+        assert!(*took < SCHEDULER_TIMEOUT, "kube-scheduler has given up: {took:?}, `{error}`");
     }
     // The answers match the actual state.
     for (vm, error, _) in &answers {
@@ -64,30 +71,30 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
         bed.server.delete(&format!("{PODS}/{vm}"));
     }
     drop(extender);
-    give_lease_back(bed);
+    release_lease(bed);
 }
 
 /// Tests that the extender is ready only when it can answer: a rolling update replaces the next replica when this
 /// replica is ready, and kube-scheduler needs answers from then on.
-pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed) {
-    let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
+pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, bed: &mut Testbed) {
+    let vm = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
     // This delay is longer than the time for which the extender holds a call.
-    proxy.set_behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER));
-    let extender = through(plane, &proxy, bed, "beginning", "");
+    proxy.set_behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER_TIMEOUT));
+    let extender = start_extender(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();
     let mut waits_for = String::new();
     loop {
-        match extender.page("/readyz") {
+        match extender.http_get("/readyz") {
             Some((200, _)) => break,
-            Some((_, why)) => waits_for = why,
+            Some((_, message)) => waits_for = message,
             None => {}
         }
         assert!(began.elapsed() < 5 * SOON, "{waits_for}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let said = filter(bed, &vm);
-    assert_eq!(said["Error"], "", "it was ready, and waited for `{waits_for}` before");
+    let response = filter(bed, &vm);
+    assert_eq!(response["Error"], "", "it was ready, and waited for `{waits_for}` before");
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     bed.server.delete(&format!("{PODS}/{vm}"));

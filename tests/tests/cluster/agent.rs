@@ -43,8 +43,8 @@ impl Agent {
     }
 
     /// Kills the agent like a crash, and restarts it with additional flags, which later restarts keep.
-    pub(crate) fn restart(&mut self, more: &[&str]) {
-        self.command.extend(more.iter().map(|flag| (*flag).to_owned()));
+    pub(crate) fn restart(&mut self, extra_flags: &[&str]) {
+        self.command.extend(extra_flags.iter().map(|flag| (*flag).to_owned()));
         self.running.stop();
         self.running = run(&self.command, &self.log);
     }
@@ -72,6 +72,6 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Returns the content of a file of the made-up host.
-pub(crate) fn file(tree: &Tree, path: &str) -> String {
+pub(crate) fn read_file(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::tree::Tree;
-use crate::{ask, file, node, repository, says, shapes};
+use crate::{apply_spec, node, read_file, reports, repository, set_spec};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Time limit: the agent retries a refused kind after up to half a minute.
@@ -17,37 +17,37 @@ const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/r
 /// Unused huge pages of the made-up host, in zone 1.
 const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
-pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
+pub(crate) fn topology_is_written_if_enabled(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
     assert_eq!(requests(plane), 0, "the option is not set");
-    without_the_kind_all_else_goes_on(plane, tree, agent);
+    agent_works_without_the_crd(plane, tree, agent);
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();
-    says_what_each_zone_has(plane);
-    changes_with_the_host(plane, tree);
-    is_left_to_another_manager(plane, tree);
+    zones_are_reported(plane);
+    object_follows_the_host(plane, tree);
+    object_of_another_manager_is_kept(plane, tree);
     plane.kubectl(&["delete", "noderesourcetopology", "rack1-a"]).unwrap();
     agent.restart(&[]);
-    is_made_anew(plane);
+    missing_object_is_recreated(plane);
 }
 
-fn without_the_kind_all_else_goes_on(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
+fn agent_works_without_the_crd(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
     let rights = repository().join("deploy/components/node-resource-topology/rbac.yaml");
     plane.kubectl(&["apply", "-f", rights.to_str().unwrap()]).unwrap();
     agent.restart(&["--node-resource-topology"]);
-    let no_kind = "NodeResourceTopology rack1-a was not written";
-    until_logged(plane, no_kind);
+    let expected = "failed to write the object kind=\"NodeResourceTopology\" name=rack1-a";
+    wait_until_logged(plane, expected);
     for sleep in [61, 62] {
-        ask(plane, &json!({"ksm": {"sleepMillis": sleep}}));
-        shapes::answered(plane, "True");
-        assert_eq!(file(tree, shapes::SLEEP), sleep.to_string());
+        set_spec(plane, &json!({"ksm": {"sleepMillis": sleep}}));
+        apply_spec::wait_until_ready(plane, "True");
+        assert_eq!(read_file(tree, apply_spec::SLEEP), sleep.to_string());
     }
     // The agent has retried several times by now.
-    plane.until("it tries again", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
-    assert_eq!(log(plane).matches(no_kind).count(), 1, "{}", log(plane));
+    plane.wait_until("it tries again", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
+    assert_eq!(log(plane).matches(expected).count(), 1, "{}", log(plane));
 }
 
-fn says_what_each_zone_has(plane: &ControlPlane) {
-    let object = plane.until("the object", LATER, object).unwrap();
+fn zones_are_reported(plane: &ControlPlane) {
+    let object = plane.wait_until("the object", LATER, object).unwrap();
     let owner = &object["metadata"]["ownerReferences"];
     let expected = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": node(plane)["metadata"]["uid"]}]);
     assert_eq!(*owner, expected);
@@ -74,15 +74,15 @@ fn says_what_each_zone_has(plane: &ControlPlane) {
     assert_eq!(requests(plane), before);
 }
 
-fn changes_with_the_host(plane: &ControlPlane, tree: &Tree) {
+fn object_follows_the_host(plane: &ControlPlane, tree: &Tree) {
     tree.file(FREE, "3072\n");
     plane
-        .until("pages are gone", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
+        .wait_until("pages are gone", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
         .unwrap();
 }
 
 /// Tests that the agent leaves the object alone after the exporter of another project has taken it over.
-fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
+fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     let theirs = json!({
         "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "rack1-a"},
         "zones": [{"name": "node-0", "type": "Node"}],
@@ -92,33 +92,33 @@ fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
     plane.kubectl_with(&plane.kubeconfig(), &apply, &theirs.to_string()).unwrap();
     let before = plane.kubectl(&["get", "--raw", PATH]).unwrap();
     tree.file(FREE, "2048\n");
-    let said = "NodeResourceTopology rack1-a is not written, because other managers own its fields: exporter";
-    until_logged(plane, said);
+    let expected = "other managers own its fields: exporter";
+    wait_until_logged(plane, expected);
     plane
-        .until("an Event", SOON, |plane| {
+        .wait_until("an Event", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("ManagedElsewhere") && events.contains("exporter")).then_some(())
         })
         .unwrap();
-    let asked = requests(plane);
+    let requests_before = requests(plane);
     tree.file(FREE, "1024\n");
     // The InfraNode of the host has the new value by then, and one or two cycles have passed.
     plane
-        .until("the InfraNode goes on", SOON, |plane| {
+        .wait_until("the InfraNode goes on", SOON, |plane| {
             let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];
             pools.as_array()?.iter().any(|pool| pool["free"] == 1024).then_some(())
         })
         .unwrap();
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(plane.kubectl(&["get", "--raw", PATH]).unwrap(), before);
-    assert_eq!(requests(plane), asked, "it looks again much later");
-    assert_eq!(log(plane).matches(said).count(), 1);
+    assert_eq!(requests(plane), requests_before, "it looks again much later");
+    assert_eq!(log(plane).matches(expected).count(), 1);
 }
 
 /// Tests that a missing object is created again, and that the current Node owns it.
-pub(crate) fn is_made_anew(plane: &ControlPlane) {
+pub(crate) fn missing_object_is_recreated(plane: &ControlPlane) {
     plane
-        .until("a new object", LATER, |plane| {
+        .wait_until("a new object", LATER, |plane| {
             let object = object(plane)?;
             let owner = &object["metadata"]["ownerReferences"][0]["uid"];
             (pages(&object) == "2Gi" && *owner == node(plane)["metadata"]["uid"]).then_some(())
@@ -139,14 +139,15 @@ fn pages(object: &Value) -> String {
 
 /// Returns the number of the agent's requests for these objects.
 fn requests(plane: &ControlPlane) -> usize {
-    let of_them = |line: &&Value| line["objectRef"]["resource"] == "noderesourcetopologies";
-    says::requests(plane).iter().filter(of_them).count()
+    let is_topology_request =
+        |line: &&Value| line["objectRef"]["resource"] == "noderesourcetopologies";
+    reports::agent_requests(plane).iter().filter(is_topology_request).count()
 }
 
 fn log(plane: &ControlPlane) -> String {
     std::fs::read_to_string(plane.folder().join("agent.log")).unwrap_or_default()
 }
 
-fn until_logged(plane: &ControlPlane, what: &str) {
-    plane.until(what, SOON, |plane| log(plane).contains(what).then_some(())).unwrap();
+fn wait_until_logged(plane: &ControlPlane, text: &str) {
+    plane.wait_until(text, SOON, |plane| log(plane).contains(text).then_some(())).unwrap();
 }

@@ -1,17 +1,17 @@
 //! Tests of InfraNodes, Nodes and HostProfiles.
 
-use berth_tests::cluster::{ControlPlane, Version, condition, registered};
+use berth_tests::cluster::{ControlPlane, Version, condition, registered_node};
 use serde_json::{Value, json};
 
-use crate::{SOON, profile, spec, until, until_said};
+use crate::{SOON, apply_profile, spec, wait_until_condition, wait_until_field};
 
 /// Creates a host: its Node as a kubelet registers it, and its InfraNode as an agent creates it.
-pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
+pub(crate) fn create_host(plane: &ControlPlane, name: &str, number: usize) {
     plane.make_node(name).unwrap();
     let rack = if name.starts_with("rack1") { "1" } else { "2" };
     plane.kubectl(&["label", "node", name, &format!("rack={rack}")]).unwrap();
     let mut node = plane.get(&["node", name]).unwrap();
-    node["status"] = registered(name)["status"].clone();
+    node["status"] = registered_node(name)["status"].clone();
     node["status"]["addresses"] =
         json!([{"type": "InternalIP", "address": format!("10.0.0.{}", number + 1)}]);
     replace_status(plane, &format!("/api/v1/nodes/{name}/status"), &node);
@@ -29,10 +29,10 @@ pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
             &object.to_string(),
         )
         .unwrap();
-    let mut there = plane.infra_node(name);
-    there["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "Applied",
+    let mut current = plane.infra_node(name);
+    current["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "Applied",
         "message": "the host matches the spec", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-    replace_status(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &there);
+    replace_status(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &current);
 }
 
 fn replace_status(plane: &ControlPlane, path: &str, object: &Value) {
@@ -40,22 +40,32 @@ fn replace_status(plane: &ControlPlane, path: &str, object: &Value) {
     plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
 }
 
-const A: [&str; 2] = ["infranode", "rack1-a"];
-const B: [&str; 2] = ["infranode", "rack1-b"];
+const RACK1_A: [&str; 2] = ["infranode", "rack1-a"];
+const RACK1_B: [&str; 2] = ["infranode", "rack1-b"];
 
 pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
     let trunk =
         json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"}});
-    let asked = json!({"nodeSelector": {"rack": "1"}, "class": "Performance", "ksm": {"mode": "Off"},
+    let profile_spec = json!({"nodeSelector": {"rack": "1"}, "class": "Performance", "ksm": {"mode": "Off"},
         "cpu": {"reserved": {"coresPerZone": 1}}, "hugepages": [{"size": "2Mi", "count": 64}], "networks": [trunk]});
-    profile(plane, "rack1", &asked);
+    apply_profile(plane, "rack1", &profile_spec);
     let wanted = json!({"profile": "rack1", "ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}},
         "hugepages": [{"size": "2Mi", "count": 64}], "networks": [trunk]});
-    until(plane, &A, "/spec", &wanted);
-    until(plane, &B, "/spec", &wanted);
-    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1class", &json!("Performance"));
-    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1profile", &json!("rack1"));
-    until(plane, &["hostprofile", "rack1"], "/status/hosts", &json!(2));
+    wait_until_field(plane, &RACK1_A, "/spec", &wanted);
+    wait_until_field(plane, &RACK1_B, "/spec", &wanted);
+    wait_until_field(
+        plane,
+        &["node", "rack1-a"],
+        "/metadata/labels/berth.dev~1class",
+        &json!("Performance"),
+    );
+    wait_until_field(
+        plane,
+        &["node", "rack1-a"],
+        "/metadata/labels/berth.dev~1profile",
+        &json!("rack1"),
+    );
+    wait_until_field(plane, &["hostprofile", "rack1"], "/status/hosts", &json!(2));
     assert_eq!(
         condition(&plane.get(&["hostprofile", "rack1"]).unwrap(), "Ready")["status"],
         "True"
@@ -67,54 +77,69 @@ pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
     );
 }
 
-pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &ControlPlane) {
+pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) {
     let all = |priority: i32| json!({"priority": priority, "ksm": {"mode": "Auto"}});
-    profile(plane, "zz-all", &all(5));
-    until(plane, &A, "/spec", &json!({"profile": "zz-all", "ksm": {"mode": "Auto"}}));
-    until(plane, &["infranode", "rack2-a"], "/spec/profile", &json!("zz-all"));
-    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1class", &json!("Standard"));
+    apply_profile(plane, "zz-all", &all(5));
+    wait_until_field(
+        plane,
+        &RACK1_A,
+        "/spec",
+        &json!({"profile": "zz-all", "ksm": {"mode": "Auto"}}),
+    );
+    wait_until_field(plane, &["infranode", "rack2-a"], "/spec/profile", &json!("zz-all"));
+    wait_until_field(
+        plane,
+        &["node", "rack1-a"],
+        "/metadata/labels/berth.dev~1class",
+        &json!("Standard"),
+    );
     // With a lower priority the profile loses its hosts to the profile of their rack.
-    profile(plane, "zz-all", &all(-5));
-    until(plane, &A, "/spec/profile", &json!("rack1"));
+    apply_profile(plane, "zz-all", &all(-5));
+    wait_until_field(plane, &RACK1_A, "/spec/profile", &json!("rack1"));
     // With equal priority neither profile applies, and the hosts stay unchanged.
-    profile(plane, "zz-all", &json!({"priority": 0, "ksm": {"mode": "On"}}));
-    until_said(
+    apply_profile(plane, "zz-all", &json!({"priority": 0, "ksm": {"mode": "On"}}));
+    wait_until_condition(
         plane,
         &["hostprofile", "rack1"],
         "Ready",
         Some("HostProfile zz-all also has priority 0"),
     );
-    until_said(plane, &["hostprofile", "zz-all"], "Ready", Some("rack1-a, rack1-b"));
-    until_said(plane, &A, "ProfileConflict", Some("rack1, zz-all"));
+    wait_until_condition(plane, &["hostprofile", "zz-all"], "Ready", Some("rack1-a, rack1-b"));
+    wait_until_condition(plane, &RACK1_A, "ProfileConflict", Some("rack1, zz-all"));
     assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "Off");
-    until(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
-    until(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
-    has_event(plane, "Conflict");
+    wait_until_field(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
+    wait_until_field(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
+    wait_until_event(plane, "Conflict");
     // The profile is deleted. A host that no profile selects keeps its spec.
     plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
-    until_said(plane, &A, "ProfileConflict", None);
-    until(plane, &["hostprofile", "rack1"], "/status/conditions/0/status", &json!("True"));
+    wait_until_condition(plane, &RACK1_A, "ProfileConflict", None);
+    wait_until_field(
+        plane,
+        &["hostprofile", "rack1"],
+        "/status/conditions/0/status",
+        &json!("True"),
+    );
     assert_eq!(spec(plane, "rack2-a")["ksm"]["mode"], "On");
 }
 
 /// Waits until there is an Event with this reason.
-fn has_event(plane: &ControlPlane, reason: &str) {
+fn wait_until_event(plane: &ControlPlane, reason: &str) {
     let field = format!("reason={reason}");
     plane
-        .until("an Event", SOON, |plane| {
+        .wait_until("an Event", SOON, |plane| {
             let events = plane.get(&["events", "-A", "--field-selector", &field]).ok()?;
             events["items"].as_array().filter(|all| !all.is_empty()).map(drop)
         })
         .unwrap();
 }
 
-pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
+pub(crate) fn user_override_is_kept_until_removed(plane: &ControlPlane) {
     plane
         .set_infra_node_spec("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}}))
         .unwrap();
-    until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
+    wait_until_condition(plane, &RACK1_A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
     assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
-    has_event(plane, "FieldsOwnedByOthers");
+    wait_until_event(plane, "FieldsOwnedByOthers");
     // The other fields of the profile are still applied.
     plane
         .kubectl(&[
@@ -126,39 +151,39 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
             r#"{"spec": {"hugepages": [{"size": "2Mi", "count": 32}], "ksm": {"mode": "Auto"}}}"#,
         ])
         .unwrap();
-    until(plane, &A, "/spec/hugepages/0/count", &json!(32));
-    until(plane, &B, "/spec/ksm/mode", &json!("Auto"));
+    wait_until_field(plane, &RACK1_A, "/spec/hugepages/0/count", &json!(32));
+    wait_until_field(plane, &RACK1_B, "/spec/ksm/mode", &json!("Auto"));
     assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "On");
     plane.set_infra_node_spec("rack1-a", &json!({"ksm": null})).unwrap();
-    until(plane, &A, "/spec/ksm", &json!({"mode": "Auto"}));
-    until_said(plane, &A, "ProfileOverridden", None);
+    wait_until_field(plane, &RACK1_A, "/spec/ksm", &json!({"mode": "Auto"}));
+    wait_until_condition(plane, &RACK1_A, "ProfileOverridden", None);
 }
 
 /// Tests an override of `cpu.reserved`, whose fields `coresPerZone` and `cpus` exclude each other.
-pub(crate) fn a_choice_of_fields_is_left_whole(plane: &ControlPlane) {
+pub(crate) fn mutually_exclusive_fields_are_overridden_together(plane: &ControlPlane) {
     plane
         .set_infra_node_spec(
             "rack1-a",
             &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}),
         )
         .unwrap();
-    until_said(plane, &A, "ProfileOverridden", Some("spec.cpu.reserved"));
+    wait_until_condition(plane, &RACK1_A, "ProfileOverridden", Some("spec.cpu.reserved"));
     assert_eq!(spec(plane, "rack1-a")["cpu"]["reserved"], json!({"cpus": "0-1"}));
     plane.set_infra_node_spec("rack1-a", &json!({"cpu": {"reserved": null}})).unwrap();
-    until(plane, &A, "/spec/cpu/reserved", &json!({"coresPerZone": 1}));
-    until_said(plane, &A, "ProfileOverridden", None);
+    wait_until_field(plane, &RACK1_A, "/spec/cpu/reserved", &json!({"coresPerZone": 1}));
+    wait_until_condition(plane, &RACK1_A, "ProfileOverridden", None);
 }
 
-pub(crate) fn tenants_come_and_go(plane: &ControlPlane) {
+pub(crate) fn tenants_are_added_and_removed(plane: &ControlPlane) {
     for (name, vlan) in [("abc", 120), ("xyz", 121)] {
         let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
             "spec": {"network": {"name": "trunk", "vlan": vlan}}});
         plane.apply(&tenant.to_string()).unwrap();
     }
-    let carried = |name: &str, vlan: u32| json!({"name": format!("cluster-{name}"), "network": "trunk", "vlan": vlan});
-    let both = json!([carried("abc", 120), carried("xyz", 121)]);
-    until(plane, &A, "/spec/tenantNetworks", &both);
-    until(plane, &B, "/spec/tenantNetworks", &both);
+    let tenant_network = |name: &str, vlan: u32| json!({"name": format!("cluster-{name}"), "network": "trunk", "vlan": vlan});
+    let both = json!([tenant_network("abc", 120), tenant_network("xyz", 121)]);
+    wait_until_field(plane, &RACK1_A, "/spec/tenantNetworks", &both);
+    wait_until_field(plane, &RACK1_B, "/spec/tenantNetworks", &both);
     plane
         .kubectl(&[
             "patch",
@@ -169,62 +194,68 @@ pub(crate) fn tenants_come_and_go(plane: &ControlPlane) {
             r#"{"spec": {"nodeSelector": {"rack": "9"}}}"#,
         ])
         .unwrap();
-    until(plane, &A, "/spec/tenantNetworks", &json!([carried("xyz", 121)]));
+    wait_until_field(plane, &RACK1_A, "/spec/tenantNetworks", &json!([tenant_network("xyz", 121)]));
     // A host that leaves its profile is still updated when a tenant is deleted.
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=3"]).unwrap();
     plane.kubectl(&["delete", "tenantcluster", "xyz", "--wait=false"]).unwrap();
-    until(plane, &B, "/spec/tenantNetworks", &Value::Null);
+    wait_until_field(plane, &RACK1_B, "/spec/tenantNetworks", &Value::Null);
     assert_eq!(spec(plane, "rack1-b")["profile"], "rack1");
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=1"]).unwrap();
 }
 
-pub(crate) fn tunnels_know_each_other(plane: &ControlPlane) {
+pub(crate) fn tunnel_peers_are_filled_in(plane: &ControlPlane) {
     let overlay =
         json!({"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": "0.0.0.0"}});
-    profile(plane, "overlay", &json!({"priority": 9, "networks": [overlay]}));
-    let ends = |own: u8, others: [u8; 2]| {
+    apply_profile(plane, "overlay", &json!({"priority": 9, "networks": [overlay]}));
+    let vxlan_spec = |own: u8, others: [u8; 2]| {
         let address = |n: u8| format!("10.0.0.{n}");
         json!({"port": 4790, "localAddress": address(own), "peers": others.map(address)})
     };
-    until(plane, &A, "/spec/networks/0/vxlan", &ends(1, [2, 3]));
-    until(plane, &["infranode", "rack2-a"], "/spec/networks/0/vxlan", &ends(3, [1, 2]));
+    wait_until_field(plane, &RACK1_A, "/spec/networks/0/vxlan", &vxlan_spec(1, [2, 3]));
+    wait_until_field(
+        plane,
+        &["infranode", "rack2-a"],
+        "/spec/networks/0/vxlan",
+        &vxlan_spec(3, [1, 2]),
+    );
     plane.kubectl(&["delete", "hostprofile", "overlay"]).unwrap();
-    until(plane, &A, "/spec/profile", &json!("rack1"));
-    until(plane, &B, "/spec/profile", &json!("rack1"));
+    wait_until_field(plane, &RACK1_A, "/spec/profile", &json!("rack1"));
+    wait_until_field(plane, &RACK1_B, "/spec/profile", &json!("rack1"));
 }
 
 /// Tests an agent whose Lease expires: the controller sets the condition Ready once, and the agent's later status
 /// stays.
-pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
+pub(crate) fn unresponsive_agent_is_reported_once(plane: &ControlPlane) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "rack1-b", "namespace": "berth-system"},
         "spec": {"holderIdentity": "rack1-b", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}});
     plane.apply(&lease.to_string()).unwrap();
-    until_said(
+    wait_until_condition(
         plane,
-        &B,
+        &RACK1_B,
         "Ready",
         Some("its Lease berth-system/rack1-b was last renewed at 2026-01-01T00:00:00Z"),
     );
-    let there = plane.infra_node("rack1-b");
-    let ready = condition(&there, "Ready");
+    let infra_node = plane.infra_node("rack1-b");
+    let ready = condition(&infra_node, "Ready");
     assert_eq!(
         (&ready["status"], &ready["reason"]),
         (&json!("Unknown"), &json!("AgentUnresponsive"))
     );
     // The new status of the agent stays, although its Lease is not renewed.
-    let mut there = plane.infra_node("rack1-b");
-    there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
+    let mut infra_node = plane.infra_node("rack1-b");
+    infra_node["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
         "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    replace_status(plane, "/apis/berth.dev/v1alpha1/infranodes/rack1-b/status", &there);
+    replace_status(plane, "/apis/berth.dev/v1alpha1/infranodes/rack1-b/status", &infra_node);
     std::thread::sleep(std::time::Duration::from_secs(6));
     assert_eq!(condition(&plane.infra_node("rack1-b"), "Ready")["message"], "here I am");
 }
 
-pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
-    let config = |ranges: &Value| pools(plane, &json!([{"network": "trunk", "ranges": ranges}]));
+pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
+    let config =
+        |ranges: &Value| apply_vlan_pools(plane, &json!([{"network": "trunk", "ranges": ranges}]));
     config(&json!(["100-199", "150-160"]));
-    until_said(
+    wait_until_condition(
         plane,
         &["infraconfig", "default"],
         "Ready",
@@ -234,9 +265,9 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
     let two = json!([
         {"network": "trunk", "ranges": ["100-199"]}, {"network": "yard", "ranges": ["190-210"]},
     ]);
-    pools(plane, &two);
+    apply_vlan_pools(plane, &two);
     let overlap = "vlanPools[trunk] and vlanPools[yard] both have VLANs 190-199";
-    until_said(plane, &["infraconfig", "default"], "Ready", Some(overlap));
+    wait_until_condition(plane, &["infraconfig", "default"], "Ready", Some(overlap));
     for (network, tenant) in [("trunk", "one"), ("yard", "two")] {
         let claim = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VlanClaim",
             "metadata": {"name": format!("{network}-140")},
@@ -244,15 +275,20 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
         plane.apply(&claim.to_string()).unwrap();
     }
     let shared = "VLAN 140 is tenant one's on trunk and tenant two's on yard; both keep it";
-    until_said(plane, &["infraconfig", "default"], "Ready", Some(shared));
+    wait_until_condition(plane, &["infraconfig", "default"], "Ready", Some(shared));
     plane.kubectl(&["delete", "vlanclaims", "trunk-140", "yard-140"]).unwrap();
     config(&json!(["100-199"]));
-    until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
+    wait_until_field(
+        plane,
+        &["infraconfig", "default"],
+        "/status/conditions/0/status",
+        &json!("True"),
+    );
     if plane.version() < Version(1, 25) {
         // Servers before 1.25 accept another name.
         let other = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "other"}, "spec": {}});
         plane.apply(&other.to_string()).unwrap();
-        until_said(
+        wait_until_condition(
             plane,
             &["infraconfig", "other"],
             "Ready",
@@ -261,36 +297,48 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
     }
 }
 
-fn pools(plane: &ControlPlane, pools: &Value) {
+fn apply_vlan_pools(plane: &ControlPlane, pools: &Value) {
     let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
         "spec": {"vlanPools": pools}});
     plane.apply(&object.to_string()).unwrap();
 }
 
 /// Tests an object that was written while the schema accepted any content, as an object of another version may be.
-pub(crate) fn what_cannot_be_understood_is_said(plane: &ControlPlane) {
+pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
     let crd = "infraconfigs.berth.dev";
-    let any = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
+    let permissive_schema = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]);
-    plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
-    let sound = json!([{"network": "trunk", "ranges": ["100-199"]}]);
+    plane
+        .kubectl(&["patch", "crd", crd, "--type=json", "-p", &permissive_schema.to_string()])
+        .unwrap();
+    let valid_pools = json!([{"network": "trunk", "ranges": ["100-199"]}]);
     // The server needs some time to load the changed schema.
-    let wrong = json!({"spec": {"vlanPools": "all"}}).to_string();
-    let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &wrong];
-    plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
-    until_said(plane, &["infraconfig", "default"], "Ready", Some("spec.vlanPools: invalid type"));
+    let invalid_pools = json!({"spec": {"vlanPools": "all"}}).to_string();
+    let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &invalid_pools];
+    plane.wait_until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    wait_until_condition(
+        plane,
+        &["infraconfig", "default"],
+        "Ready",
+        Some("spec.vlanPools: invalid type"),
+    );
     let config = plane.get(&["infraconfig", "default"]).unwrap();
     assert_eq!(condition(&config, "Ready")["reason"], "Malformed", "{config:#}");
     plane
-        .until("an Event says so", SOON, |plane| {
+        .wait_until("an Event says so", SOON, |plane| {
             let selector = "--field-selector=reason=Malformed,involvedObject.kind=InfraConfig";
             let events = plane.get(&["events", "-A", selector]).ok()?;
             let note = events["items"][0]["message"].as_str()?.to_owned();
             note.contains("spec.vlanPools").then_some(())
         })
         .unwrap();
-    crate::lead::nothing_is_written_while_nothing_changes(plane);
-    pools(plane, &sound);
-    until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
+    crate::lead::idle_controller_writes_nothing(plane);
+    apply_vlan_pools(plane, &valid_pools);
+    wait_until_field(
+        plane,
+        &["infraconfig", "default"],
+        "/status/conditions/0/status",
+        &json!("True"),
+    );
     plane.apply_file(&berth_tests::repository().join(format!("deploy/crds/{crd}.yaml"))).unwrap();
 }

@@ -10,17 +10,17 @@ use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
-use crate::bed::by_kind;
+use crate::bed::group_by_path;
 
 const SOON: Duration = Duration::from_secs(60);
 /// Duration of a refusal.
-const TROUBLE: Duration = Duration::from_secs(16);
+const FAULT_DURATION: Duration = Duration::from_secs(16);
 /// Value of `Retry-After`, in seconds.
-const REST: u64 = 5;
+const RETRY_AFTER: u64 = 5;
 /// Interval within which two requests may have been sent concurrently on a slow machine. A reconciler that ignores
 /// `Retry-After` sends another request, after a backoff that is longer than this interval.
-const AT_ONCE: Duration = Duration::from_secs(1);
-const BUSY: &str = "Too many requests, please try again later.\n";
+const CONCURRENT_INTERVAL: Duration = Duration::from_secs(1);
+const OVERLOAD_MESSAGE: &str = "Too many requests, please try again later.\n";
 
 /// Objects that the reconcilers write when the spec of their object changes.
 const WRITES: [(&str, &str); 6] = [
@@ -38,21 +38,21 @@ const WRITES: [(&str, &str); 6] = [
     ),
 ];
 
-struct Bed {
+struct Testbed {
     plane: ControlPlane,
     proxy: Proxy,
     _controller: Controller,
 }
 
-pub(crate) fn tolerates_it() {
-    let bed = Bed::start();
-    bed.writes_are_refused_with_a_time(429, 1);
-    bed.writes_are_refused_with_a_time(503, 2);
-    bed.writes_are_refused_without_a_time(3);
-    bed.everything_is_refused_with_a_time(4);
+pub(crate) fn refused_requests_are_tolerated() {
+    let bed = Testbed::start();
+    bed.writes_with_retry_after_are_retried(429, 1);
+    bed.writes_with_retry_after_are_retried(503, 2);
+    bed.writes_without_retry_after_are_retried(3);
+    bed.all_requests_with_retry_after_are_retried(4);
 }
 
-impl Bed {
+impl Testbed {
     fn start() -> Self {
         let plane = ControlPlane::start(Parts::default()).unwrap();
         plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
@@ -73,17 +73,17 @@ impl Bed {
         let controller =
             Controller::start_behind_proxy(&proxy, &plane, "controller", &more).unwrap();
         let bed = Self { plane, proxy, _controller: controller };
-        bed.change(0);
+        bed.change_all_specs(0);
         bed.plane
-            .until("its namespace", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
+            .wait_until("its namespace", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
             .unwrap();
-        bed.deployment(0);
-        bed.is_done(0);
+        bed.apply_deployment(0);
+        bed.wait_until_reconciled(0);
         bed
     }
 
     /// Changes the spec of each object; each number gives a different spec.
-    fn change(&self, number: u32) {
+    fn change_all_specs(&self, number: u32) {
         let object = |kind: &str, name: &str, spec: Value| {
             let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
             self.plane.apply(&object.to_string()).unwrap();
@@ -96,11 +96,11 @@ impl Bed {
         );
         object("TenantCluster", "abc", json!({"projectID": format!("p{number}")}));
         if number > 0 {
-            self.deployment(number);
+            self.apply_deployment(number);
         }
     }
 
-    fn deployment(&self, number: u32) {
+    fn apply_deployment(&self, number: u32) {
         let object = json!({
             "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
             "metadata": {"name": "web", "namespace": "cluster-abc"},
@@ -113,9 +113,9 @@ impl Bed {
     }
 
     /// Waits until every reconciler has applied the specs.
-    fn is_done(&self, number: u32) {
-        let has_answered = |what: &[&str]| {
-            let object = self.plane.get(what).unwrap_or_default();
+    fn wait_until_reconciled(&self, number: u32) {
+        let is_observed = |resource: &[&str]| {
+            let object = self.plane.get(resource).unwrap_or_default();
             let generation = &object["metadata"]["generation"];
             generation.is_number() && object["status"]["observedGeneration"] == *generation
         };
@@ -125,31 +125,32 @@ impl Bed {
             &["tenantcluster", "abc"],
             &["machinedeployment", "web", "-n", "cluster-abc"],
         ];
-        for what in all {
-            let answered =
-                self.plane.until(&what.join(" "), SOON, |_| has_answered(what).then_some(()));
+        for resource in all {
+            let result = self
+                .plane
+                .wait_until(&resource.join(" "), SOON, |_| is_observed(resource).then_some(()));
             assert!(
-                answered.is_ok(),
-                "{answered:?}: {:#}\n{}",
-                self.plane.get(what).unwrap_or_default(),
+                result.is_ok(),
+                "{result:?}: {:#}\n{}",
+                self.plane.get(resource).unwrap_or_default(),
                 self.plane.log("controller")
             );
         }
-        let asked = self.plane.until("the host's spec", SOON, |plane| {
+        let host_updated = self.plane.wait_until("the host's spec", SOON, |plane| {
             (plane.infra_node("rack1-a")["spec"]["ksm"]["sleepMillis"] == 100 + number)
                 .then_some(())
         });
-        assert!(asked.is_ok(), "{asked:?}: {:#}", self.plane.infra_node("rack1-a"));
+        assert!(host_updated.is_ok(), "{host_updated:?}: {:#}", self.plane.infra_node("rack1-a"));
         // A reconcile may fail after it wrote the observed generation, and its backoff would then delay the first
         // attempts of the next refusals.
-        let recovered = self
-            .plane
-            .until("no object in backoff", SOON, |_| self.failing().is_empty().then_some(()));
-        assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing());
+        let recovered = self.plane.wait_until("no object in backoff", SOON, |_| {
+            self.failing_objects().is_empty().then_some(())
+        });
+        assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing_objects());
     }
 
     /// Returns the objects whose last reconcile failed, each with its reconciler, as the log says.
-    fn failing(&self) -> BTreeSet<(String, String)> {
+    fn failing_objects(&self) -> BTreeSet<(String, String)> {
         let log = read_to_string(self.plane.folder().join("controller.log")).unwrap();
         let mut failing = BTreeSet::new();
         // The last line may be incomplete.
@@ -158,53 +159,59 @@ impl Bed {
             let object = (field("reconciler"), field("object"));
             match field("message").as_str() {
                 "failed to reconcile; trying again" => failing.insert(object),
-                "reconciled again" => failing.remove(&object),
+                "reconcile succeeded after failures" => failing.remove(&object),
                 _ => continue,
             };
         }
         failing
     }
 
-    fn writes_are_refused_with_a_time(&self, code: u16, number: u32) {
+    fn writes_with_retry_after_are_retried(&self, code: u16, number: u32) {
         self.proxy.set_behaviour(
             RequestFilter::Writes,
-            Behaviour::Answer(code, Some(REST), BUSY.to_owned()),
+            Behaviour::Answer(code, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
         );
-        let asked = self.changed_while_refused(number);
-        every_reconciler_tried(&asked, 2);
-        no_request_came_early(&asked);
+        let all_requests = self.requests_while_refused(number);
+        assert_every_reconciler_retried(&all_requests, 2);
+        assert_no_early_retry(&all_requests);
         self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
-        self.is_done(number);
+        self.wait_until_reconciled(number);
     }
 
-    fn writes_are_refused_without_a_time(&self, number: u32) {
-        self.proxy
-            .set_behaviour(RequestFilter::Writes, Behaviour::Answer(500, None, BUSY.to_owned()));
-        let asked = self.changed_while_refused(number);
-        every_reconciler_tried(&asked, 3);
+    fn writes_without_retry_after_are_retried(&self, number: u32) {
+        self.proxy.set_behaviour(
+            RequestFilter::Writes,
+            Behaviour::Answer(500, None, OVERLOAD_MESSAGE.to_owned()),
+        );
+        let all_requests = self.requests_while_refused(number);
+        assert_every_reconciler_retried(&all_requests, 3);
         // The backoff starts at half a second, and jitter shortens each delay by at most a quarter: 0.4, 1.1, 2.6,
         // 5.6, 11.6 s. A reconciler that sees the change twice starts the backoff twice. A slow machine needs more
         // time than these delays.
-        for (kind, requests) in by_kind(&asked) {
-            let ends = requests.first().zip(requests.last());
-            let lasted = ends.map_or(Duration::ZERO, |(first, last)| last.at - first.at);
-            let most = 8 + usize::try_from(lasted.saturating_sub(TROUBLE).as_secs() / 5).unwrap();
-            assert!(requests.len() <= most, "{kind:?}: {requests:#?}");
+        for (kind, requests) in group_by_path(&all_requests) {
+            let first_and_last = requests.first().zip(requests.last());
+            let duration =
+                first_and_last.map_or(Duration::ZERO, |(first, last)| last.at - first.at);
+            let max_requests =
+                8 + usize::try_from(duration.saturating_sub(FAULT_DURATION).as_secs() / 5).unwrap();
+            assert!(requests.len() <= max_requests, "{kind:?}: {requests:#?}");
         }
         self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
-        self.is_done(number);
+        self.wait_until_reconciled(number);
     }
 
     /// Tests refusals with `Retry-After` of all requests. The watches are reset too, so the controller lists every
     /// kind again.
-    fn everything_is_refused_with_a_time(&self, number: u32) {
-        self.proxy
-            .set_behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
+    fn all_requests_with_retry_after_are_retried(&self, number: u32) {
+        self.proxy.set_behaviour(
+            RequestFilter::All,
+            Behaviour::Answer(429, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
+        );
         let mark = self.proxy.mark();
         self.proxy.reset();
-        sleep(TROUBLE);
-        let asked = self.proxy.since(mark);
-        let kinds = by_kind(&asked);
+        sleep(FAULT_DURATION);
+        let all_requests = self.proxy.since(mark);
+        let kinds = group_by_path(&all_requests);
         for plural in [
             "nodes",
             "infranodes",
@@ -218,45 +225,47 @@ impl Bed {
                 kinds.iter().find(|((verb, path), _)| verb != "PATCH" && path.ends_with(plural));
             assert!(lists.is_some_and(|(_, requests)| requests.len() >= 2), "{plural}: {kinds:#?}");
         }
-        no_request_came_early(&asked);
+        assert_no_early_retry(&all_requests);
         self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
-        self.change(number);
-        self.is_done(number);
+        self.change_all_specs(number);
+        self.wait_until_reconciled(number);
     }
 
-    fn changed_while_refused(&self, number: u32) -> Vec<Request> {
+    fn requests_while_refused(&self, number: u32) -> Vec<Request> {
         let mark = self.proxy.mark();
         if number > 0 {
             // The controller applies a deleted policy of the tenant again.
             let policy = ["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-abc"];
             self.plane.kubectl(&policy).unwrap();
         }
-        self.change(number);
-        sleep(TROUBLE);
+        self.change_all_specs(number);
+        sleep(FAULT_DURATION);
         self.proxy.since(mark)
     }
 }
 
-fn every_reconciler_tried(asked: &[Request], times: usize) {
-    let kinds = by_kind(asked);
+fn assert_every_reconciler_retried(all_requests: &[Request], times: usize) {
+    let kinds = group_by_path(all_requests);
     for (reconciler, path) in WRITES {
-        let tries = kinds.iter().filter(|((verb, at), _)| verb == "PATCH" && at == path);
+        let tries = kinds
+            .iter()
+            .filter(|((verb, request_path), _)| verb == "PATCH" && request_path == path);
         let tries: usize = tries.map(|(_, requests)| requests.len()).sum();
         assert!(tries >= times, "{reconciler}: {tries} tries of {path}: {kinds:#?}");
     }
 }
 
 /// Asserts that no reconciler or watch repeats a refused request before the `Retry-After` time has passed.
-fn no_request_came_early(asked: &[Request]) {
-    for ((verb, path), requests) in by_kind(asked) {
+fn assert_no_early_retry(all_requests: &[Request]) {
+    for ((verb, path), requests) in group_by_path(all_requests) {
         for pair in requests.windows(2) {
             let pause = pair[1].at - pair[0].at;
             // These requests were sent concurrently, so neither sender knew of the other's refusal.
-            if pause < AT_ONCE {
+            if pause < CONCURRENT_INTERVAL {
                 continue;
             }
             let refused = pair[0].code.is_some_and(|code| code >= 429);
-            let is_early = pause < Duration::from_secs(REST);
+            let is_early = pause < Duration::from_secs(RETRY_AFTER);
             assert!(!(refused && is_early), "{verb} {path} again after {pause:?}: {requests:#?}");
         }
     }

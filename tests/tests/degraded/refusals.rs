@@ -6,76 +6,78 @@ use std::time::Duration;
 
 use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
-use crate::bed::{Bed, SOON, by_kind};
+use crate::bed::{SOON, Testbed, group_by_path};
 
 /// Duration of a refusal.
-const TROUBLE: Duration = Duration::from_secs(15);
+const FAULT_DURATION: Duration = Duration::from_secs(15);
 /// Value of `Retry-After`, in seconds.
-const REST: u64 = 5;
+const RETRY_AFTER: u64 = 5;
 /// Literal message of an overloaded API server.
-const BUSY: &str = "Too many requests, please try again later.\n";
+const OVERLOAD_MESSAGE: &str = "Too many requests, please try again later.\n";
 
-pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
-    let before = bed.said();
-    bed.proxy
-        .set_behaviour(RequestFilter::All, Behaviour::Answer(429, Some(REST), BUSY.to_owned()));
+pub(crate) fn refusals_with_retry_after_are_tolerated(bed: &Testbed<'_>) {
+    let before = bed.log_text();
+    bed.proxy.set_behaviour(
+        RequestFilter::All,
+        Behaviour::Answer(429, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
+    );
     let mark = bed.proxy.mark();
     bed.proxy.reset();
-    bed.distance(21);
-    bed.lives(50);
-    bed.says(&before, "Too many requests, please try again later. (429", SOON);
-    sleep(TROUBLE);
-    bed.lives(50);
-    let kinds = by_kind(&bed.proxy.since(mark));
+    bed.set_distance(21);
+    bed.assert_alive(50);
+    bed.wait_until_logged(&before, "Too many requests, please try again later. (429", SOON);
+    sleep(FAULT_DURATION);
+    bed.assert_alive(50);
+    let kinds = group_by_path(&bed.proxy.since(mark));
     // The agent lists Nodes and InfraNodes, and writes the status.
     assert!(kinds.len() >= 3, "{kinds:#?}");
     for (kind, requests) in &kinds {
         assert!(requests.iter().all(|one| matches!(one.code, None | Some(429))), "{requests:#?}");
         for pair in requests.windows(2) {
             let pause = pair[1].at - pair[0].at;
-            assert!(pause >= Duration::from_secs(REST), "{kind:?} again after {pause:?}");
+            assert!(pause >= Duration::from_secs(RETRY_AFTER), "{kind:?} again after {pause:?}");
         }
     }
     let lists = kinds.iter().filter(|((verb, _), _)| verb == "GET");
     assert!(lists.map(|(_, requests)| requests.len()).min() >= Some(2), "{kinds:#?}");
-    is_made_up_for_by_one_write(bed, 21);
+    assert_one_update_after_recovery(bed, 21);
 }
 
-pub(crate) fn of_all_requests(bed: &Bed<'_>) {
-    let before = bed.said();
-    let failure = failure(500, "InternalError", "etcdserver: request timed out");
+pub(crate) fn internal_errors_are_tolerated(bed: &Testbed<'_>) {
+    let before = bed.log_text();
+    let failure = failure_status(500, "InternalError", "etcdserver: request timed out");
     bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Answer(500, None, failure));
     let mark = bed.proxy.mark();
     bed.proxy.reset();
-    bed.distance(22);
-    bed.says(&before, "etcdserver: request timed out (500)", SOON);
-    sleep(TROUBLE);
-    bed.lives(50);
+    bed.set_distance(22);
+    bed.wait_until_logged(&before, "etcdserver: request timed out (500)", SOON);
+    sleep(FAULT_DURATION);
+    bed.assert_alive(50);
     // The backoff starts at a second, and jitter shortens each delay by at most a quarter: 0.75, 2.25, 5.25, 11.25,
     // 23.25 s and so on.
-    for (kind, requests) in by_kind(&bed.proxy.since(mark)) {
+    for (kind, requests) in group_by_path(&bed.proxy.since(mark)) {
         assert!((1..=6).contains(&requests.len()), "{kind:?}: {requests:#?}");
     }
-    is_made_up_for_by_one_write(bed, 22);
+    assert_one_update_after_recovery(bed, 22);
 }
 
 /// Ends the refusals, and asserts that one status update reports all changes that happened meanwhile.
-fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
+fn assert_one_update_after_recovery(bed: &Testbed<'_>, distance: u32) {
     // The last drift correction is in the report after the cycle of this correction.
     sleep(Duration::from_secs(3));
     assert!(!bed.reports_distance(distance), "already reported");
     let mark = bed.proxy.mark();
-    bed.get_well();
-    bed.until("the status is up to date", SOON, || bed.reports_distance(distance));
+    bed.stop_faults();
+    bed.wait_until("the status is up to date", SOON, || bed.reports_distance(distance));
     sleep(Duration::from_secs(3));
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
 }
 
 /// Tests a conflict like that of an optimistic lock: no other manager owns the fields, so the agent does not give
 /// the fields up.
-pub(crate) fn of_writes(bed: &Bed<'_>) {
-    let before = bed.said();
-    let conflict = failure(
+pub(crate) fn write_conflicts_are_tolerated(bed: &Testbed<'_>) {
+    let before = bed.log_text();
+    let conflict = failure_status(
         409,
         "Conflict",
         "Operation cannot be fulfilled on infranodes.berth.dev \"rack1-a\": the object has been modified; please apply \
@@ -83,39 +85,39 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     );
     bed.proxy.set_behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
-    bed.ask(51);
+    bed.set_sleep(51);
     // The watch may still be in its backoff after the earlier refusals, for half a minute at most.
-    bed.is_at(51, SOON * 3);
-    bed.says(&before, "the object has been modified", SOON);
+    bed.wait_until_applied(51, SOON * 3);
+    bed.wait_until_logged(&before, "the object has been modified", SOON);
     sleep(Duration::from_secs(6));
-    let writes = by_kind(&bed.proxy.since(mark));
+    let writes = group_by_path(&bed.proxy.since(mark));
     let status = writes.iter().find(|((_, path), _)| path.ends_with("infranodes/rack1-a/status"));
     let tries = status.map_or(0, |(_, requests)| requests.len());
     assert!((2..=6).contains(&tries), "{writes:#?}");
-    bed.get_well();
-    bed.has_answered("True", SOON);
+    bed.stop_faults();
+    bed.wait_until_observed("True", SOON);
 
     // The same conflict occurs when the agent creates the object.
-    let conflict = failure(409, "Conflict", "the storage is changing");
+    let conflict = failure_status(409, "Conflict", "the storage is changing");
     bed.proxy.set_behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.plane.kubectl(&["delete", "infranode", bed.name]).unwrap();
-    bed.until("it tries to make its InfraNode", SOON, || {
+    bed.wait_until("it tries to make its InfraNode", SOON, || {
         bed.proxy
             .since(mark)
             .iter()
             .any(|one| one.verb == "POST" && one.path.ends_with("infranodes"))
     });
-    bed.get_well();
-    bed.until("the InfraNode is created again", SOON, || {
+    bed.stop_faults();
+    bed.wait_until("the InfraNode is created again", SOON, || {
         bed.plane.infra_node(bed.name)["status"]["conditions"].is_array()
     });
     // The last spec is still applied.
-    bed.lives(51);
+    bed.assert_alive(51);
 }
 
 /// Returns the body of a refusal by the server.
-fn failure(code: u16, reason: &str, message: &str) -> String {
+fn failure_status(code: u16, reason: &str, message: &str) -> String {
     serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code,

@@ -4,35 +4,35 @@ use std::time::Duration;
 
 use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
-use crate::bed::{Bed, SOON, by_kind};
+use crate::bed::{SOON, Testbed, group_by_path};
 
 /// Time limit for several late calls in a row.
-const LATE: Duration = Duration::from_secs(40);
+const SLOW_TIMEOUT: Duration = Duration::from_secs(40);
 
-pub(crate) fn but_in_time(bed: &Bed<'_>) {
+pub(crate) fn slow_responses_are_tolerated(bed: &Testbed<'_>) {
     bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(3)));
     bed.proxy.reset();
-    bed.ask(52);
-    bed.is_at(52, SOON);
-    bed.lives(52);
-    bed.has_answered("True", LATE);
-    bed.get_well();
+    bed.set_sleep(52);
+    bed.wait_until_applied(52, SOON);
+    bed.assert_alive(52);
+    bed.wait_until_observed("True", SLOW_TIMEOUT);
+    bed.stop_faults();
 }
 
-pub(crate) fn beyond_patience(bed: &mut Bed<'_>) {
-    let before = bed.said();
+pub(crate) fn timeouts_are_tolerated(bed: &mut Testbed<'_>) {
+    let before = bed.log_text();
     bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(Duration::from_secs(30)));
     let mark = bed.proxy.mark();
     bed.proxy.reset();
-    bed.ask(53);
-    bed.says(&before, "the API server does not answer (20 s)", LATE);
+    bed.set_sleep(53);
+    bed.wait_until_logged(&before, "the API server does not answer (20 s)", SLOW_TIMEOUT);
     // The agent does not send a request again while the request is still unanswered.
-    let kinds = by_kind(&bed.proxy.since(mark));
-    assert!(kinds.len() >= 2 && kinds.values().all(|asked| asked.len() <= 2), "{kinds:#?}");
+    let kinds = group_by_path(&bed.proxy.since(mark));
+    assert!(kinds.len() >= 2 && kinds.values().all(|requests| requests.len() <= 2), "{kinds:#?}");
     // An agent that starts now knows the last spec.
     bed.agent.restart(&[]);
-    bed.lives(52);
-    bed.get_well();
-    bed.is_at(53, LATE);
-    bed.has_answered("True", LATE);
+    bed.assert_alive(52);
+    bed.stop_faults();
+    bed.wait_until_applied(53, SLOW_TIMEOUT);
+    bed.wait_until_observed("True", SLOW_TIMEOUT);
 }

@@ -3,10 +3,10 @@
 
 use berth_tests::host::Host;
 
-use crate::{MANIFEST, assert_same, links, manifest, write};
+use crate::{MANIFEST, assert_same, links, manifest, write_manifest};
 
-pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
-    host.must(
+pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Host) {
+    host.run_checked(
         "modprobe -a 8021q bridge vxlan; ip link add br-foreign type bridge; ip link add port0 type dummy; \
          ip link set port0 master br-foreign; ip link add spare0 type dummy; ip link set spare0 mtu 1500 up; \
          ip address add 172.16.9.1/24 dev spare0",
@@ -23,8 +23,8 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
     let vxlan = |rest: &str| format!("{{name: bad, scenario: Vxlan, vxlan: {{{rest}}}}}");
     let a = "{name: cluster-x, network: bad, vlan: 120}";
     let vni = "{name: cluster-x, network: bad, vni: 120}";
-    host.start("systemd-socket-activate --datagram --listen 4791 cat").unwrap();
-    host.must(
+    host.start_command("systemd-socket-activate --datagram --listen 4791 cat").unwrap();
+    host.run_checked(
         "ip link add taken0 type vxlan id 9 dstport 5355 local 172.16.9.1; ip link set taken0 up",
     )
     .unwrap();
@@ -45,17 +45,17 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
     ] {
         let mut all = vec![tenant];
         all.extend(&tenants);
-        write(host, &manifest(&[good, &network], &all));
-        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        write_manifest(host, &manifest(&[good, &network], &all));
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         // `apply` refuses a manifest with an error; the daemon applies the valid part.
-        assert_eq!(said.code, 2, "{network}: {}", said.output);
-        assert!(said.output.contains(says), "{says} is not in:\n{}", said.output);
+        assert_eq!(result.code, 2, "{network}: {}", result.output);
+        assert!(result.output.contains(says), "{says} is not in:\n{}", result.output);
     }
-    host.must("pkill systemd-socket-a; ip link del taken0").unwrap();
+    host.run_checked("pkill systemd-socket-a; ip link del taken0").unwrap();
     assert_same(&before, &links(host));
-    the_daemon_makes_the_others(host, good, tenant);
+    daemon_creates_the_valid_networks(host, good, tenant);
     // A foreign bridge with the name of a network only blocks this network.
-    write(
+    write_manifest(
         host,
         &manifest(
             &[
@@ -65,31 +65,41 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
             &[tenant, a],
         ),
     );
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
     assert!(
-        crate::unwrapped(&said.output)
+        crate::join_lines(&result.output)
             .contains("link br-foreign exists and was not created by Berth"),
         "{}",
-        said.output
+        result.output
     );
-    host.must("ip link show ok300 && berth-agent revert").unwrap();
+    host.run_checked("ip link show ok300 && berth-agent revert").unwrap();
     assert_same(&before, &links(host));
-    host.must("ip link del br-foreign; ip link del port0; ip link del spare0").unwrap();
+    host.run_checked("ip link del br-foreign; ip link del port0; ip link del spare0").unwrap();
 }
 
-fn the_daemon_makes_the_others(host: &mut Host, good: &str, tenant: &str) {
+fn daemon_creates_the_valid_networks(host: &mut Host, good: &str, tenant: &str) {
     let bad = "{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}, bridge: br-bad}";
-    write(host, &manifest(&[good, bad], &[tenant, "{name: cluster-x, network: bad, vlan: 120}"]));
+    write_manifest(
+        host,
+        &manifest(&[good, bad], &[tenant, "{name: cluster-x, network: bad, vlan: 120}"]),
+    );
     crate::daemon::start(host);
-    host.must("ip link show ok300 && ! ip link show br-bad").unwrap();
+    host.run_checked("ip link show ok300 && ! ip link show br-bad").unwrap();
     let status = crate::daemon::status(host);
-    let said = status.to_string();
-    assert!(said.contains("spec.networks[bad].uplink.name: `eth99`: does not exist"), "{said}");
-    let counts = |name: &str, what: &str| {
+    let status_text = status.to_string();
+    assert!(
+        status_text.contains("spec.networks[bad].uplink.name: `eth99`: does not exist"),
+        "{status_text}"
+    );
+    let network_counts = |name: &str, field: &str| {
         let networks = status["status"]["networks"].as_array().unwrap();
-        networks.iter().find(|network| network["name"] == name).unwrap()[what].clone()
+        networks.iter().find(|network| network["name"] == name).unwrap()[field].clone()
     };
-    assert_eq!((counts("good", "ready"), counts("bad", "failed")), (1.into(), 1.into()), "{said}");
+    assert_eq!(
+        (network_counts("good", "ready"), network_counts("bad", "failed")),
+        (1.into(), 1.into()),
+        "{status_text}"
+    );
     crate::daemon::stop(host);
 }

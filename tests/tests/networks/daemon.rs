@@ -8,7 +8,7 @@ use berth_tests::package::newest;
 use berth_tests::pings::unexplained_losses;
 use serde_json::Value;
 
-use crate::{MANIFEST, UPLINK, assert_same, frames, links, manifest, write};
+use crate::{MANIFEST, UPLINK, assert_same, frames, links, manifest, write_manifest};
 
 const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const OWN: &str = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
@@ -19,29 +19,31 @@ const TENANTS: [&str; 3] = [
 ];
 
 pub(crate) fn start(host: &mut Host) {
-    host.must(&format!(
+    host.run_checked(&format!(
         "berth-agent run --standalone {MANIFEST} </dev/null >>/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
          for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:9477/report && break; sleep 0.2; done; \
          for i in $(seq 100); do curl -s http://127.0.0.1:9477/readyz | grep -q . && break; sleep 0.2; done"
     ))
     .unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q TenantNetworksReady");
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q TenantNetworksReady");
 }
 
 pub(crate) fn stop(host: &mut Host) {
-    host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
+    host.run_checked("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null")
+        .unwrap();
 }
 
 pub(crate) fn status(host: &mut Host) -> Value {
-    serde_json::from_str(&host.must("curl -s http://127.0.0.1:9477/report").unwrap()).unwrap()
+    serde_json::from_str(&host.run_checked("curl -s http://127.0.0.1:9477/report").unwrap())
+        .unwrap()
 }
 
 /// Waits until a shell condition holds.
 #[track_caller]
-pub(crate) fn until(host: &mut Host, condition: &str) {
+pub(crate) fn wait_until(host: &mut Host, condition: &str) {
     let explain =
         "tail -50 /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000; ip -d link";
-    host.until(condition, Duration::from_secs(60), explain).unwrap();
+    host.wait_until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
 fn condition(report: &Value) -> (String, String) {
@@ -50,56 +52,59 @@ fn condition(report: &Value) -> (String, String) {
     (found["status"].as_str().unwrap().to_owned(), found["message"].as_str().unwrap().to_owned())
 }
 
-pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
+pub(crate) fn daemon_keeps_networks(hosts: &mut [Host; 2]) {
     for host in hosts.iter_mut() {
-        host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
+        host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
     }
     let before: Vec<String> = hosts.iter_mut().map(links).collect();
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
-        write(host, &manifest(&[SHARED, OWN], &TENANTS));
+        write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
         start(host);
-        let (is, why) = condition(&status(host));
-        assert_eq!(is, "True", "{why}");
-        host.must(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
+        let (state, message) = condition(&status(host));
+        assert_eq!(state, "True", "{message}");
+        host.run_checked(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
     }
-    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
+    hosts[0].run_checked("tenants ping a1 10.1.0.2").unwrap();
     let peer = hosts[1].number();
     hosts[0]
-        .must(&format!("tenants watch control 10.77.0.{peer} /run/control; tenants watch a1 10.1.0.2 /run/watch"))
+        .run_checked(&format!("tenants watch control 10.77.0.{peer} /run/control; tenants watch a1 10.1.0.2 /run/watch"))
         .unwrap();
 
     let [first, _] = hosts;
-    drift_is_repaired(first);
-    drift_is_only_told(first);
-    trouble_is_seen(first);
-    nothing_interrupts(first);
+    drift_is_corrected(first);
+    drift_is_only_reported(first);
+    foreign_changes_are_reported(first);
+    vms_stay_connected(first);
 
-    let said = hosts[0].must("tenants unwatch /run/watch; tenants unwatch /run/control").unwrap();
-    let [tenant, control] =
-        ["/run/watch", "/run/control"].map(|file| hosts[0].must(&format!("cat {file}")).unwrap());
-    assert!(tenant.contains("icmp_seq=1 "), "no ping within the tenant was answered: {said}");
+    let output =
+        hosts[0].run_checked("tenants unwatch /run/watch; tenants unwatch /run/control").unwrap();
+    let [tenant, control] = ["/run/watch", "/run/control"]
+        .map(|file| hosts[0].run_checked(&format!("cat {file}")).unwrap());
+    assert!(tenant.contains("icmp_seq=1 "), "no ping within the tenant was answered: {output}");
     let lost = unexplained_losses(&tenant, &control);
-    assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {said}");
+    assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {output}");
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         stop(host);
-        host.must(&format!("tenants delete a{number} br-tenant 100; nft delete table bridge nat"))
-            .unwrap();
-        host.must("berth-agent revert").unwrap();
+        host.run_checked(&format!(
+            "tenants delete a{number} br-tenant 100; nft delete table bridge nat"
+        ))
+        .unwrap();
+        host.run_checked("berth-agent revert").unwrap();
     }
     for (host, before) in hosts.iter_mut().zip(&before) {
         assert_same(before, &links(host));
-        host.must("ip link del own0").unwrap();
+        host.run_checked("ip link del own0").unwrap();
     }
 }
 
 /// Shell condition that both tenants' networks exist on a host: the VLAN on the shared bridge, and a bridge with
 /// its VLAN link.
-const IN_PLACE: &str = "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 ' \
+const NETWORKS_EXIST: &str = "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 ' \
      && bridge vlan show dev trunk0 | grep -q 200";
 
 /// Tests that the agent restores a link that another program deletes or changes. The kernel's event triggers the
 /// correction, long before the timer, which runs once a minute. `make bench` measures the delay.
-fn drift_is_repaired(host: &mut Host) {
+fn drift_is_corrected(host: &mut Host) {
     for (damage, sound) in [
         (
             "ip link del tn300",
@@ -115,92 +120,97 @@ fn drift_is_repaired(host: &mut Host) {
     .into_iter()
     .chain(frames::DAMAGE)
     {
-        host.must(&format!(
+        host.run_checked(&format!(
             "{damage}; for i in $(seq 300); do {{ {sound}; }} >/dev/null 2>&1 && exit 0; sleep 0.1; done; \
              echo '{damage}: not repaired'; exit 1"
         ))
         .unwrap();
     }
-    frames::leave_other_tables_alone(host);
+    frames::other_tables_are_kept(host);
     let report = status(host);
     assert_eq!(condition(&report).0, "True", "{report}");
     // A foreign tool that repeats the change does not stop the corrections.
-    host.must(
+    host.run_checked(
         "for i in $(seq 40); do ip link del tn300 2>/dev/null; bridge vlan del vid 200 dev trunk0 2>/dev/null; sleep 0.1; done",
     )
     .unwrap();
-    until(host, IN_PLACE);
+    wait_until(host, NETWORKS_EXIST);
 }
 
-fn drift_is_only_told(host: &mut Host) {
+fn drift_is_only_reported(host: &mut Host) {
     let text = manifest(&[SHARED, OWN], &TENANTS).replace("spec:\n", "spec:\n  enforce: false\n");
-    write(host, &text);
+    write_manifest(host, &text);
     // An agent that has not read the new manifest yet restores the bridge, so the test deletes the bridge again.
-    until(
+    wait_until(
         host,
         "ip link del tn300; sleep 1; curl -s http://127.0.0.1:9477/report | grep -q 'spec.enforce is false'",
     );
-    host.must("sleep 1; ! ip link show tn300").unwrap();
-    write(host, &manifest(&[SHARED, OWN], &TENANTS));
-    until(host, IN_PLACE);
+    host.run_checked("sleep 1; ! ip link show tn300").unwrap();
+    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
+    wait_until(host, NETWORKS_EXIST);
     // A new tenant is created with `enforce: false` too, because a new tenant is not drift.
-    until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
 }
 
 /// Tests that a state which Berth may not change is reported, with a remedy.
-fn trouble_is_seen(host: &mut Host) {
-    host.must("ip link add link trunk0 name thief0 type vlan id 200 && ip link set thief0 up")
-        .unwrap();
-    until(
+fn foreign_changes_are_reported(host: &mut Host) {
+    host.run_checked(
+        "ip link add link trunk0 name thief0 type vlan id 200 && ip link set thief0 up",
+    )
+    .unwrap();
+    wait_until(
         host,
         "curl -s http://127.0.0.1:9477/report | grep -q 'thief0, which was not created by Berth, is VLAN 200'",
     );
-    let said = host.run("berth-agent check network.stolen").unwrap();
+    let result = host.run("berth-agent check network.stolen").unwrap();
     assert!(
-        said.code == 1 && said.output.contains("thief0 receives all frames of VLAN 200"),
+        result.code == 1 && result.output.contains("thief0 receives all frames of VLAN 200"),
         "{}",
-        said.output
+        result.output
     );
     assert!(
-        said.output.contains("br-tenant  VLAN-aware bridge"),
+        result.output.contains("br-tenant  VLAN-aware bridge"),
         "no tree of links in:\n{}",
-        said.output
+        result.output
     );
-    host.must("ip link del thief0").unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '3 tenant networks are ready'");
-    host.must("sysctl -q net.bridge.bridge-nf-call-iptables=1").unwrap();
-    let said = host.run("berth-agent check network").unwrap();
-    assert!(said.output.contains("WARN  network.netfilter"), "{}", said.output);
-    host.must("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
-    let said = host.must("berth-agent report").unwrap();
-    assert!(said.contains("VLANs 100,200") && said.contains("(berth:tenants)"), "{said}");
+    host.run_checked("ip link del thief0").unwrap();
+    wait_until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '3 tenant networks are ready'",
+    );
+    host.run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=1").unwrap();
+    let result = host.run("berth-agent check network").unwrap();
+    assert!(result.output.contains("WARN  network.netfilter"), "{}", result.output);
+    host.run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+    let output = host.run_checked("berth-agent report").unwrap();
+    assert!(output.contains("VLANs 100,200") && output.contains("(berth:tenants)"), "{output}");
 }
 
 /// Tests that VMs stay connected while the agent is stopped, killed, started, upgraded by package, and reverted for
 /// the other tenants.
-fn nothing_interrupts(host: &mut Host) {
-    host.must("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
+fn vms_stay_connected(host: &mut Host) {
+    host.run_checked("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
     start(host);
     stop(host);
-    host.put(&newest().unwrap(), "/run/berth.deb").unwrap();
-    host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
-    until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    host.copy_file(&newest().unwrap(), "/run/berth.deb").unwrap();
+    host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
+    wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
     // The unit's sandbox permits the necessary changes: a tenant is removed and added.
-    write(host, &manifest(&[SHARED, OWN], &TENANTS[..1]));
-    until(host, "! ip link show tn300 && ! bridge vlan show dev trunk0 | grep -q 200");
-    write(host, &manifest(&[SHARED, OWN], &TENANTS));
-    until(host, IN_PLACE);
-    host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
-    until(host, "curl -sf http://127.0.0.1:9477/readyz");
-    host.must("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
+    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS[..1]));
+    wait_until(host, "! ip link show tn300 && ! bridge vlan show dev trunk0 | grep -q 200");
+    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
+    wait_until(host, NETWORKS_EXIST);
+    host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
+    wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    host.run_checked("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
     // Revert removes only networks that are not in use: the tenant with the VM stays.
-    let said = host.run("/usr/local/bin/berth-agent revert").unwrap();
+    let result = host.run("/usr/local/bin/berth-agent revert").unwrap();
     assert!(
-        said.code == 1 && crate::unwrapped(&said.output).contains("still in use by veth"),
+        result.code == 1 && crate::join_lines(&result.output).contains("still in use by veth"),
         "{}",
-        said.output
+        result.output
     );
-    host.must("tenants ping a1 10.1.0.2").unwrap();
-    host.must(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
+    host.run_checked("tenants ping a1 10.1.0.2").unwrap();
+    host.run_checked(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
     start(host);
 }

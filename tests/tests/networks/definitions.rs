@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use berth_tests::host::Host;
 
-use crate::asked::{Asked, BANK, Changed};
-use crate::{MANIFEST, apply, assert_same, links, write};
+use crate::asked::{BANK, DesiredNetworks, ExampleOverrides};
+use crate::{MANIFEST, apply, assert_same, links, write_manifest};
 
 /// Network namespace in the role of a VM's pod.
 struct Vm {
@@ -42,55 +42,57 @@ static VMS: [Vm; 6] = [
 const SPOOFED: &str = "02:00:00:00:03:09";
 
 /// One shared bridge, with the frame size that the profile requests.
-const SHARED: Changed = Changed {
+const SHARED: ExampleOverrides = ExampleOverrides {
     network: "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1450}",
     bank: BANK,
 };
 /// A bridge for each tenant, with the frame size of the uplinks; the VMs of one tenant may send from any address.
-const OWN: Changed = Changed {
+const OWN: ExampleOverrides = ExampleOverrides {
     network: "{name: tenant-trunk, scenario: BridgePerTenant, uplink: {name: trunk0}}",
     bank: "{name: tenant-trunk, vlan: 120, macSpoofCheck: false, cidr: 10.20.0.0/24}",
 };
 
-pub(crate) fn of_the_controller(hosts: &mut [Host; 2]) {
-    let shared = Asked::of(hosts, &SHARED);
-    on_a_bridge_of_the_plugin_tenants_meet(&mut hosts[0], &shared);
-    for (asked, shared, mtu) in [(shared, true, 1450), (Asked::of(hosts, &OWN), false, 2000)] {
-        let found: Vec<String> = hosts.iter_mut().map(links).collect();
+pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
+    let shared = DesiredNetworks::from_hosts(hosts, &SHARED);
+    bridge_of_the_plugin_does_not_isolate_tenants(&mut hosts[0], &shared);
+    for (desired, shared, mtu) in
+        [(shared, true, 1450), (DesiredNetworks::from_hosts(hosts, &OWN), false, 2000)]
+    {
+        let links_before: Vec<String> = hosts.iter_mut().map(links).collect();
         for (number, host) in hosts.iter_mut().enumerate() {
-            apply(host, &asked.manifest(number, &[]));
+            apply(host, &desired.manifest(number, &[]));
         }
         let empty: Vec<String> = hosts.iter_mut().map(links).collect();
         for vm in &VMS {
-            attach(&mut hosts[vm.host], vm, &asked);
+            attach(&mut hosts[vm.host], vm, &desired);
         }
-        are_in_their_vlan_only(hosts, &asked, shared);
-        reach_their_own(hosts, &asked, mtu);
+        assert_ports_are_in_their_vlan(hosts, &desired, shared);
+        assert_tenant_reaches_itself(hosts, &desired, mtu);
         for [from, to] in [["shop", "bank"], ["bank", "shop"]] {
-            do_not_reach_others(hosts, &asked, from, to);
+            assert_tenants_are_isolated(hosts, &desired, from, to);
         }
-        spoofed_frames_are_dropped(hosts, &asked);
-        the_last_port_holds_a_tenant(&mut hosts[0], &asked, shared);
+        assert_spoofed_frames_are_dropped(hosts, &desired);
+        tenant_is_removed_with_its_last_port(&mut hosts[0], &desired, shared);
         for vm in VMS.iter().filter(|vm| vm.host == 1 || vm.tenant == "shop") {
             detach(&mut hosts[vm.host], vm);
         }
         for host in hosts.iter_mut() {
-            let rules = host.must("nft list ruleset; nft delete table bridge nat").unwrap();
+            let rules = host.run_checked("nft list ruleset; nft delete table bridge nat").unwrap();
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
         }
         // On the other host only the pods were created and deleted.
         assert_same(&empty[1], &links(&mut hosts[1]));
-        for (host, found) in hosts.iter_mut().zip(&found) {
-            host.must("berth-agent revert").unwrap();
+        for (host, found) in hosts.iter_mut().zip(&links_before) {
+            host.run_checked("berth-agent revert").unwrap();
             assert_same(found, &links(host));
         }
     }
 }
 
-fn attach(host: &mut Host, vm: &Vm, asked: &Asked) {
+fn attach(host: &mut Host, vm: &Vm, desired: &DesiredNetworks) {
     let Vm { name, tenant, address, mac, .. } = vm;
-    let configuration = asked.configuration(tenant);
-    host.must(&format!(
+    let configuration = desired.configuration(tenant);
+    host.run_checked(&format!(
         "cat >/run/{tenant}.json <<'END'\n{configuration}\nEND\ntenants attach {name} {address} {mac} /run/{tenant}.json"
     ))
     .unwrap();
@@ -98,31 +100,36 @@ fn attach(host: &mut Host, vm: &Vm, asked: &Asked) {
 
 fn detach(host: &mut Host, vm: &Vm) {
     let Vm { name, tenant, .. } = vm;
-    host.must(&format!("tenants detach {name} /run/{tenant}.json")).unwrap();
+    host.run_checked(&format!("tenants detach {name} /run/{tenant}.json")).unwrap();
 }
 
 /// Returns the VMs on a host.
-fn on(host: usize) -> impl Iterator<Item = &'static Vm> {
+fn vms_on_host(host: usize) -> impl Iterator<Item = &'static Vm> {
     VMS.iter().filter(move |vm| vm.host == host)
 }
 
 /// Returns the first VM of a tenant, and the names of the tenant's other VMs.
-fn of(tenant: &str) -> (&'static Vm, BTreeSet<String>) {
+fn vms_of_tenant(tenant: &str) -> (&'static Vm, BTreeSet<String>) {
     let mut all = VMS.iter().filter(|vm| vm.tenant == tenant);
     (all.next().unwrap(), all.map(|vm| vm.name.to_owned()).collect())
 }
 
 /// Returns the VMs that receive frames from a hardware address while `send` runs on the first host.
-fn heard(hosts: &mut [Host; 2], from: &str, send: impl FnOnce(&mut Host)) -> BTreeSet<String> {
-    let names = [0, 1].map(|host| on(host).map(|vm| vm.name).collect::<Vec<_>>().join(" "));
+fn receivers_of(
+    hosts: &mut [Host; 2],
+    from: &str,
+    send: impl FnOnce(&mut Host),
+) -> BTreeSet<String> {
+    let names =
+        [0, 1].map(|host| vms_on_host(host).map(|vm| vm.name).collect::<Vec<_>>().join(" "));
     for (host, names) in hosts.iter_mut().zip(&names) {
-        host.must(&format!("tenants listen 'ether src {from}' {names}")).unwrap();
+        host.run_checked(&format!("tenants listen 'ether src {from}' {names}")).unwrap();
     }
     send(&mut hosts[0]);
     let mut all = BTreeSet::new();
     for (host, names) in hosts.iter_mut().zip(&names) {
-        let heard = host.must(&format!("tenants heard {names}")).unwrap();
-        all.extend(heard.lines().map(str::to_owned));
+        let receivers = host.run_checked(&format!("tenants heard {names}")).unwrap();
+        all.extend(receivers.lines().map(str::to_owned));
     }
     all
 }
@@ -130,78 +137,82 @@ fn heard(hosts: &mut [Host; 2], from: &str, send: impl FnOnce(&mut Host)) -> BTr
 /// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. The plugin's
 /// version does not support `preserveDefaultVlan`, so the port stays in VLAN 1 beside its own VLAN. This test also
 /// proves that the listener detects the frames that never arrive on Berth's bridges.
-fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
+fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &DesiredNetworks) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
     for vm in [shop, bank] {
-        attach(host, vm, asked);
+        attach(host, vm, desired);
     }
-    host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
-    host.must("tenants shout bank1").unwrap();
-    assert_eq!(host.must("tenants heard shop1").unwrap(), "", "VLANs are of no use at all");
-    host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
-    host.must("tenants shout bank1 1").unwrap();
-    assert_eq!(host.must("tenants heard shop1").unwrap(), "shop1\n", "no VM receives");
+    host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
+    host.run_checked("tenants shout bank1").unwrap();
+    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "", "VLANs are of no use at all");
+    host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
+    host.run_checked("tenants shout bank1 1").unwrap();
+    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "shop1\n", "no VM receives");
     // Berth did not create this bridge, so Berth does not use or change the bridge, and reports an error.
-    write(host, &asked.manifest(0, &[]));
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
-    let why = "link br-tenant exists and was not created by Berth";
-    assert!(crate::unwrapped(&said.output).contains(why), "{}", said.output);
+    write_manifest(host, &desired.manifest(0, &[]));
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
+    let expected = "link br-tenant exists and was not created by Berth";
+    assert!(crate::join_lines(&result.output).contains(expected), "{}", result.output);
     for vm in [shop, bank] {
         detach(host, vm);
     }
-    host.must("berth-agent revert; ip link delete br-tenant; nft delete table bridge nat").unwrap();
+    host.run_checked("berth-agent revert; ip link delete br-tenant; nft delete table bridge nat")
+        .unwrap();
 }
 
 /// Asserts that a port on the shared bridge is untagged in its tenant's VLAN and in no other VLAN, and that a port
 /// of a tenant with its own bridge is on that bridge.
-fn are_in_their_vlan_only(hosts: &mut [Host; 2], asked: &Asked, shared: bool) {
+fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetworks, shared: bool) {
     for (number, host) in hosts.iter_mut().enumerate() {
-        let bridge = |tenant| asked.field(tenant, "bridge").as_str().unwrap().to_owned();
+        let bridge = |tenant| desired.field(tenant, "bridge").as_str().unwrap().to_owned();
         let ports = |host: &mut Host, bridge: &str| {
-            let all = host.must(&format!("ls /sys/class/net/{bridge}/brif")).unwrap();
+            let all = host.run_checked(&format!("ls /sys/class/net/{bridge}/brif")).unwrap();
             all.lines().filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
         };
         if !shared {
             for tenant in ["shop", "bank"] {
                 let ports: Vec<String> = ports(host, &bridge(tenant));
-                assert_eq!(ports.len(), on(number).filter(|vm| vm.tenant == tenant).count());
+                assert_eq!(
+                    ports.len(),
+                    vms_on_host(number).filter(|vm| vm.tenant == tenant).count()
+                );
             }
             continue;
         }
         let ports: Vec<String> = ports(host, &bridge("shop"));
         let mut vlans = Vec::new();
         for port in &ports {
-            let said = host.must(&format!("bridge -j vlan show dev {port}")).unwrap();
-            let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-            let [vlan] = said[0]["vlans"].as_array().unwrap().as_slice() else {
-                unreachable!("{port} is in more than one VLAN, or none: {said}");
+            let output = host.run_checked(&format!("bridge -j vlan show dev {port}")).unwrap();
+            let port_vlans: serde_json::Value = serde_json::from_str(&output).unwrap();
+            let [vlan] = port_vlans[0]["vlans"].as_array().unwrap().as_slice() else {
+                unreachable!("{port} is in more than one VLAN, or none: {port_vlans}");
             };
             assert_eq!(vlan["flags"].to_string(), r#"["PVID","Egress Untagged"]"#);
             vlans.push(vlan["vlan"].as_u64().unwrap());
         }
         vlans.sort_unstable();
-        let mut should: Vec<u64> =
-            on(number).map(|vm| u16::from(asked.vlan(vm.tenant)).into()).collect();
-        should.sort_unstable();
-        assert_eq!(vlans, should);
-        let said = host.must("berth-agent check network.isolation").unwrap();
-        assert!(said.contains("PASS"), "{said}");
+        let mut expected: Vec<u64> =
+            vms_on_host(number).map(|vm| u16::from(desired.vlan(vm.tenant)).into()).collect();
+        expected.sort_unstable();
+        assert_eq!(vlans, expected);
+        let output = host.run_checked("berth-agent check network.isolation").unwrap();
+        assert!(output.contains("PASS"), "{output}");
     }
 }
 
 /// Asserts that VMs of a tenant reach each other on the same host and on the other host, with the largest frame of
 /// the definition and with no larger frame.
-fn reach_their_own(hosts: &mut [Host; 2], asked: &Asked, mtu: u64) {
+fn assert_tenant_reaches_itself(hosts: &mut [Host; 2], desired: &DesiredNetworks, mtu: u64) {
     for (from, to) in [("shop1", "10.20.0.2"), ("shop1", "10.20.0.3"), ("bank1", "10.20.0.12")] {
-        hosts[0].must(&format!("tenants ping {from} {to}")).unwrap();
+        hosts[0].run_checked(&format!("tenants ping {from} {to}")).unwrap();
     }
-    hosts[1].must("tenants ping bank3 10.20.0.11").unwrap();
+    hosts[1].run_checked("tenants ping bank3 10.20.0.11").unwrap();
     for tenant in ["shop", "bank"] {
-        assert_eq!(asked.field(tenant, "mtu"), mtu);
+        assert_eq!(desired.field(tenant, "mtu"), mtu);
         let payload = mtu - 28;
         hosts[0]
-            .must(&format!(
+            .run_checked(&format!(
                 "ip -n {tenant}1 link show net1 | grep -q ' mtu {mtu} ' && \
                  ip netns exec {tenant}1 ping -q -c 2 -W 2 -M do -s {payload} {} && \
                  ! ip netns exec {tenant}1 ping -q -c 1 -W 1 -M do -s {} {0}",
@@ -214,62 +225,73 @@ fn reach_their_own(hosts: &mut [Host; 2], asked: &Asked, mtu: u64) {
 
 /// Asserts that another tenant gets neither an answer nor a single frame: untagged, with VLAN 0, with VLAN 1, with
 /// the VLAN of the other tenant, or with two tags. The sender's own tenant receives the frames on both hosts.
-fn do_not_reach_others(hosts: &mut [Host; 2], asked: &Asked, from: &str, to: &str) {
-    let [own, other] = [asked.vlan(from), asked.vlan(to)].map(u16::from);
-    let (sender, others) = of(from);
-    let all = heard(hosts, sender.mac, |host| {
+fn assert_tenants_are_isolated(
+    hosts: &mut [Host; 2],
+    desired: &DesiredNetworks,
+    from: &str,
+    to: &str,
+) {
+    let [own, other] = [desired.vlan(from), desired.vlan(to)].map(u16::from);
+    let (sender, others) = vms_of_tenant(from);
+    let all = receivers_of(hosts, sender.mac, |host| {
         for vm in VMS.iter().filter(|vm| vm.tenant == to) {
-            let said = host.run(&format!("tenants ping {} {}", sender.name, vm.address)).unwrap();
-            assert_eq!(said.code, 1, "{from} reaches {to}: {}", said.output);
+            let result = host.run(&format!("tenants ping {} {}", sender.name, vm.address)).unwrap();
+            assert_eq!(result.code, 1, "{from} reaches {to}: {}", result.output);
         }
         let tags = ["", "0", "1"].map(str::to_owned).into_iter();
         let nested = ["0", "1", &own.to_string()].map(|outer| format!("{outer} {other}"));
         let tags = tags.chain([other.to_string()]).chain(nested);
-        let shouts = tags.map(|tags| format!("tenants shout {} {tags}", sender.name));
-        host.must(&shouts.collect::<Vec<_>>().join(" && ")).unwrap();
+        let commands = tags.map(|tags| format!("tenants shout {} {tags}", sender.name));
+        host.run_checked(&commands.collect::<Vec<_>>().join(" && ")).unwrap();
     });
     assert_eq!(all, others, "other VMs have frames of {from}");
 }
 
 /// Asserts that frames with another hardware address are dropped, unless the tenant's definition allows them.
-fn spoofed_frames_are_dropped(hosts: &mut [Host; 2], asked: &Asked) {
+fn assert_spoofed_frames_are_dropped(hosts: &mut [Host; 2], desired: &DesiredNetworks) {
     for tenant in ["shop", "bank"] {
-        let (Vm { name, mac, .. }, others) = of(tenant);
-        let checked = asked.field(tenant, "macspoofchk").as_bool().unwrap();
-        let all = heard(hosts, SPOOFED, |host| {
-            host.must(&format!(
+        let (Vm { name, mac, .. }, others) = vms_of_tenant(tenant);
+        let checked = desired.field(tenant, "macspoofchk").as_bool().unwrap();
+        let all = receivers_of(hosts, SPOOFED, |host| {
+            host.run_checked(&format!(
                 "ip -n {name} link set net1 address {SPOOFED} && tenants shout {name} && \
                  ip -n {name} link set net1 address {mac}"
             ))
             .unwrap();
         });
-        let should = if checked { BTreeSet::new() } else { others };
-        assert_eq!(all, should, "{tenant}: {}", asked.configuration(tenant));
+        let expected = if checked { BTreeSet::new() } else { others };
+        assert_eq!(all, expected, "{tenant}: {}", desired.configuration(tenant));
     }
-    hosts[0].must("tenants ping shop1 10.20.0.3").unwrap();
+    hosts[0].run_checked("tenants ping shop1 10.20.0.3").unwrap();
 }
 
 /// Tests that the agent reports and keeps a tenant that the controller removes from a host while pods still use it.
 /// The tenant is removed with the last of these pods.
-fn the_last_port_holds_a_tenant(host: &mut Host, asked: &Asked, shared: bool) {
-    let vlan = asked.vlan("bank");
-    let has = if shared {
+fn tenant_is_removed_with_its_last_port(host: &mut Host, desired: &DesiredNetworks, shared: bool) {
+    let vlan = desired.vlan("bank");
+    let network_exists = if shared {
         format!("bridge vlan show dev trunk0 | grep -qw {vlan}")
     } else {
         format!("ip link show tn{vlan} && ip link show tn{vlan}-v")
     };
-    write(host, &asked.manifest(0, &["bank"]));
+    write_manifest(host, &desired.manifest(0, &["bank"]));
     let [first, last] = [&VMS[3], &VMS[4]];
-    for gone in [None, Some(first)] {
-        if let Some(vm) = gone {
+    for detached in [None, Some(first)] {
+        if let Some(vm) = detached {
             detach(host, vm);
         }
-        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-        assert_eq!(said.code, 1, "{}", said.output);
-        assert!(crate::unwrapped(&said.output).contains("still in use by veth"), "{}", said.output);
-        host.must(&format!("{has} && tenants ping {} 10.20.0.13", last.name)).unwrap();
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        assert_eq!(result.code, 1, "{}", result.output);
+        assert!(
+            crate::join_lines(&result.output).contains("still in use by veth"),
+            "{}",
+            result.output
+        );
+        host.run_checked(&format!("{network_exists} && tenants ping {} 10.20.0.13", last.name))
+            .unwrap();
     }
     detach(host, last);
-    host.must(&format!("berth-agent apply -f {MANIFEST} && ! {{ {has}; }}")).unwrap();
-    host.must("tenants ping shop1 10.20.0.3").unwrap();
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST} && ! {{ {network_exists}; }}"))
+        .unwrap();
+    host.run_checked("tenants ping shop1 10.20.0.3").unwrap();
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use berth_tests::host::Host;
 
-use crate::daemon::{start, status, stop, until};
-use crate::{MANIFEST, assert_same, links, manifest, name_uplink, write};
+use crate::daemon::{start, status, stop, wait_until};
+use crate::{MANIFEST, assert_same, links, manifest, name_uplink, write_manifest};
 
 const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 
@@ -25,33 +25,33 @@ fn forty_tenants() -> String {
 }
 
 /// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
-pub(crate) fn kills(host: &mut Host, count: u32) {
-    host.must(OWN0).unwrap();
+pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
+    host.run_checked(OWN0).unwrap();
     let before = links(host);
-    write(host, &forty_tenants());
-    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    write_manifest(host, &forty_tenants());
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     let whole = links_by_name(host);
-    host.must("berth-agent revert").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
     for round in 0..count {
         // The delays are spread over the duration of the command, which is a second or two here.
         let delay = f64::from(round % 25) * 0.08 + 0.02;
-        killed(host, delay, &format!("berth-agent apply -f {MANIFEST}"));
+        run_and_kill(host, delay, &format!("berth-agent apply -f {MANIFEST}"));
         if round % 2 == 0 {
-            host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+            host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
             assert_same(&whole, &links_by_name(host));
         }
-        killed(host, delay, "berth-agent revert");
-        host.must("berth-agent revert").unwrap();
+        run_and_kill(host, delay, "berth-agent revert");
+        host.run_checked("berth-agent revert").unwrap();
         assert_same(&before, &links(host));
-        host.must("test ! -e /var/lib/berth/found.json").unwrap();
+        host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
     }
-    host.must("ip link del own0").unwrap();
+    host.run_checked("ip link del own0").unwrap();
 }
 
 /// Kills a command after this many seconds, and waits until the process has ended: the kernel first completes the
 /// current system call.
-fn killed(host: &mut Host, delay: f64, command: &str) {
+fn run_and_kill(host: &mut Host, delay: f64, command: &str) {
     host.run(&format!(
         "timeout --signal=KILL {delay:.3} {command} >/dev/null 2>&1; while pidof berth-agent >/dev/null; do sleep 0.05; done"
     ))
@@ -60,7 +60,7 @@ fn killed(host: &mut Host, delay: f64, command: &str) {
 
 /// Returns the links without the kernel's indexes and numbers, which depend on the order of creation.
 fn links_by_name(host: &mut Host) -> String {
-    host.must("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
+    host.run_checked("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
 }
 
 /// Creates a link that was up once. A link that was never up has a different queue discipline and addresses, which
@@ -72,47 +72,48 @@ const OWN0: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip li
 const NAMES: &str = "ip -br link | cut -d' ' -f1; ip link | grep -c master; bridge vlan show; ip link show group 48679";
 
 pub(crate) fn power_cuts(host: &mut Host, count: u32) {
-    write(host, &forty_tenants());
-    host.must("sync").unwrap();
+    write_manifest(host, &forty_tenants());
+    host.run_checked("sync").unwrap();
     // The host is in the state after a boot, without changes of earlier tests.
     host.power_cycle().unwrap();
-    host.must("udevadm settle --timeout 100").unwrap();
+    host.run_checked("udevadm settle --timeout 100").unwrap();
     name_uplink(host);
     for round in 0..count {
-        host.must(OWN0).unwrap();
-        let before = host.must(NAMES).unwrap();
-        host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        host.run_checked(OWN0).unwrap();
+        let before = host.run_checked(NAMES).unwrap();
+        host.start_command(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cycle().unwrap();
-        host.must("udevadm settle --timeout 100").unwrap();
+        host.run_checked("udevadm settle --timeout 100").unwrap();
         name_uplink(host);
-        host.must(OWN0).unwrap();
+        host.run_checked(OWN0).unwrap();
         // The ledger entries of an earlier boot are ignored: there is nothing to restore, and all networks can be
         // created.
-        let said = host.must("berth-agent revert").unwrap();
-        assert!(said.contains("the host has its original state"), "{said}");
-        host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
-        assert_eq!(host.must(NAMES).unwrap(), before, "round {round}");
-        host.must("ip link del own0").unwrap();
+        let output = host.run_checked("berth-agent revert").unwrap();
+        assert!(output.contains("the host has its original state"), "{output}");
+        host.run_checked(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert"))
+            .unwrap();
+        assert_eq!(host.run_checked(NAMES).unwrap(), before, "round {round}");
+        host.run_checked("ip link del own0").unwrap();
     }
 }
 
 /// Tests that the agent misses no relevant change when there are more events than a socket buffer holds.
 pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
-    host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
-    write(host, &forty_tenants());
+    host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
+    write_manifest(host, &forty_tenants());
     start(host);
-    host.must(
+    host.run_checked(
         "for i in $(seq 4000); do echo link add name flood$i group 77 type dummy; done >/run/flood; \
          (sleep 5; ip link del tn305; bridge vlan del vid 105 dev trunk0) & ip -batch /run/flood; wait",
     )
     .unwrap();
-    until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
+    wait_until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
     // With single commands, each deletion would wait for a grace period of the kernel.
     host.run_for("ip link del group 77", Duration::from_secs(600)).unwrap();
     stop(host);
-    host.must("berth-agent revert; ip link del own0").unwrap();
-    host.must("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
+    host.run_checked("berth-agent revert; ip link del own0").unwrap();
+    host.run_checked("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
         .unwrap();
 }
 
@@ -121,13 +122,17 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
         (0..1000).map(|n| format!("{{name: own-{n}, network: own, vlan: {}}}", 2 + n)).collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
     let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
-    host.must("ip link add own0 type dummy; ip link set own0 up; ip link set own0 down").unwrap();
+    host.run_checked("ip link add own0 type dummy; ip link set own0 up; ip link set own0 down")
+        .unwrap();
     let before = links(host);
-    write(host, &manifest(&[own], &tenants));
-    host.must(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
+    write_manifest(host, &manifest(&[own], &tenants));
+    host.run_checked(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
+    wait_until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
+    );
     let resident =
-        host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
+        host.run_checked("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
     let resident: u32 = resident.trim().parse().unwrap();
     assert!(resident < 60_000, "{resident} KiB with 1,000 tenants");
     for _ in 0..3 {
@@ -137,28 +142,32 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
         )
         .unwrap();
     }
-    until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
+    wait_until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
+    wait_until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
+    );
     assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
     // The agent limits the rate of removals, so another program can create links meanwhile.
-    write(host, &manifest(&[own], &tenants[100..]));
-    host.must("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
+    write_manifest(host, &manifest(&[own], &tenants[100..]));
+    host.run_checked("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
     let removed =
         "! ip -br link show group 48679 | grep -qE '^tn([2-9]|[1-9][0-9]|10[01])(-v@own0)? '";
-    host.until(removed, Duration::from_secs(90), "ip -br link show group 48679 | head").unwrap();
+    host.wait_until(removed, Duration::from_secs(90), "ip -br link show group 48679 | head")
+        .unwrap();
     stop(host);
     // With single commands, the deletion takes long on the emulated host.
     host.run_for("ip link del group 48679", Duration::from_secs(600)).unwrap();
-    host.must("berth-agent revert").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
-    host.must("ip link del own0").unwrap();
+    host.run_checked("ip link del own0").unwrap();
 }
 
 /// Tests hosts with tenants on which NetworkManager and systemd-networkd start and restart: tenants stay, and the
 /// agent reports which program manages their links.
 pub(crate) fn other_managers(host: &mut Host) {
-    host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
-    write(host, &forty_tenants());
+    host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
+    write_manifest(host, &forty_tenants());
     start(host);
     for (unit, before) in [
         (
@@ -167,28 +176,29 @@ pub(crate) fn other_managers(host: &mut Host) {
         ),
         ("NetworkManager", "systemctl unmask NetworkManager"),
     ] {
-        host.must(before).unwrap();
+        host.run_checked(before).unwrap();
         for _ in 0..3 {
             host.run_for(&format!("systemctl restart {unit}; sleep 5"), Duration::from_secs(200))
                 .unwrap();
-            until(
+            wait_until(
                 host,
                 "ip link show trunk0 | grep -q 'master br-tenant' && bridge vlan show dev trunk0 | grep -q 119 && ip link show tn319-v | grep -q 'master tn319'",
             );
         }
         if unit == "systemd-networkd" {
-            let said = host.run("berth-agent check network.manager").unwrap();
+            let result = host.run("berth-agent check network.manager").unwrap();
             assert!(
-                crate::unwrapped(&said.output).contains("systemd-networkd manages trunk0 too"),
+                crate::join_lines(&result.output).contains("systemd-networkd manages trunk0 too"),
                 "{}",
-                said.output
+                result.output
             );
         }
-        host.must(&format!("systemctl stop {unit}")).unwrap();
+        host.run_checked(&format!("systemctl stop {unit}")).unwrap();
     }
-    host.must("systemctl mask NetworkManager; rm /etc/systemd/network/10-trunk.network").unwrap();
+    host.run_checked("systemctl mask NetworkManager; rm /etc/systemd/network/10-trunk.network")
+        .unwrap();
     stop(host);
-    host.must("berth-agent revert; ip link del own0").unwrap();
-    host.must("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
+    host.run_checked("berth-agent revert; ip link del own0").unwrap();
+    host.run_checked("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
         .unwrap();
 }

@@ -5,37 +5,37 @@ use std::collections::BTreeSet;
 
 use berth_tests::host::Host;
 
-use crate::daemon::until;
-use crate::{MANIFEST, UPLINK, manifest, unwrapped, write};
+use crate::daemon::wait_until;
+use crate::{MANIFEST, UPLINK, join_lines, manifest, write_manifest};
 
 /// Returns the frames that arrive at the other end of the cable: sender, kind of frame, and tags.
-fn heard(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
+fn received_frames(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     hosts[1]
-        .must(&format!(
+        .run_checked(&format!(
             "rm -f /run/frames.heard; setsid frames listen {UPLINK} /run/frames.heard >/run/frames.log 2>&1 & \
              echo $! >/run/frames.pid; for i in $(seq 300); do grep -q listening /run/frames.heard && exit 0; sleep 0.1; \
              done; cat /run/frames.log; exit 1"
         ))
         .unwrap();
-    hosts[0].must(sends).unwrap();
+    hosts[0].run_checked(sends).unwrap();
     // The host sends the last frame, so all other frames have arrived before it.
-    let said = hosts[1]
-        .must(
+    let output = hosts[1]
+        .run_checked(
             "for i in $(seq 300); do grep -q '^end:unicast' /run/frames.heard && break; sleep 0.1; done; \
              kill $(cat /run/frames.pid); cat /run/frames.heard",
         )
         .unwrap();
-    assert!(said.contains("end:unicast:"), "the host's own frames did not come:\n{said}");
-    said.lines().map(str::to_owned).collect()
+    assert!(output.contains("end:unicast:"), "the host's own frames did not come:\n{output}");
+    output.lines().map(str::to_owned).collect()
 }
 
 /// Sends a guest's switch frames untagged, tagged and tagged twice, with and without iptables for bridged frames.
-pub(crate) fn of_switches_end_in_the_host(hosts: &mut [Host; 2], vlan: &str) {
-    let names = hosts[0].must("frames names").unwrap();
+pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
+    let names = hosts[0].run_checked("frames names").unwrap();
     let lists: Vec<Vec<&str>> = names.lines().map(|line| line.split(' ').collect()).collect();
-    let [reserved, anyones] = lists.as_slice() else { unreachable!("{names}") };
+    let [reserved, ordinary] = lists.as_slice() else { unreachable!("{names}") };
     for calls_iptables in [0, 1] {
-        let heard = heard(
+        let received = received_frames(
             hosts,
             &format!(
                 "sysctl -q net.bridge.bridge-nf-call-iptables={calls_iptables}; \
@@ -44,17 +44,17 @@ pub(crate) fn of_switches_end_in_the_host(hosts: &mut [Host; 2], vlan: &str) {
             ),
         );
         for name in reserved {
-            let guests = heard.iter().find(|frame| frame.starts_with(&format!("guest:{name}:")));
+            let guests = received.iter().find(|frame| frame.starts_with(&format!("guest:{name}:")));
             assert_eq!(guests, None, "left the host, bridge-nf-call-iptables {calls_iptables}");
         }
-        for name in anyones {
-            assert!(heard.contains(&format!("guest:{name}:untagged")), "{name} of {heard:?}");
+        for name in ordinary {
+            assert!(received.contains(&format!("guest:{name}:untagged")), "{name} of {received:?}");
         }
-        for name in reserved.iter().chain(anyones) {
-            assert!(heard.contains(&format!("host:{name}:untagged")), "{name} of {heard:?}");
+        for name in reserved.iter().chain(ordinary) {
+            assert!(received.contains(&format!("host:{name}:untagged")), "{name} of {received:?}");
         }
     }
-    hosts[0].must("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+    hosts[0].run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
 }
 
 /// Changes of the table by other programs, and shell conditions that show the repair.
@@ -81,41 +81,46 @@ pub(crate) const DAMAGE: [(&str, &str); 5] = [
 ];
 
 /// Asserts that Berth does not change the tables of other programs.
-pub(crate) fn leave_other_tables_alone(host: &mut Host) {
+pub(crate) fn other_tables_are_kept(host: &mut Host) {
     const OTHERS: &str = "nft -s list table bridge other; nft -s list table inet berth";
-    host.must(
+    host.run_checked(
         "nft 'table bridge other { set uplinks { type ifname; elements = { trunk0 }; }; \
          chain forward { type filter hook forward priority -200; }; }; \
          table inet berth { chain forward { type filter hook forward priority 0; }; }'",
     )
     .unwrap();
-    let before = host.must(OTHERS).unwrap();
-    host.must("nft delete table bridge berth").unwrap();
-    until(host, "nft list table bridge berth");
-    assert_eq!(host.must(OTHERS).unwrap(), before);
-    host.must("nft delete table bridge other; nft delete table inet berth").unwrap();
+    let before = host.run_checked(OTHERS).unwrap();
+    host.run_checked("nft delete table bridge berth").unwrap();
+    wait_until(host, "nft list table bridge berth");
+    assert_eq!(host.run_checked(OTHERS).unwrap(), before);
+    host.run_checked("nft delete table bridge other; nft delete table inet berth").unwrap();
 }
 
 /// Tests a kernel without nf_tables: no network is created, and the error gives the reason. Existing networks would
 /// stay.
-pub(crate) fn without_rules_no_network_is_made(host: &mut Host) {
-    host.must(
+pub(crate) fn networks_are_not_created_without_nftables(host: &mut Host) {
+    host.run_checked(
         "mkdir -p /run/modprobe.d; echo 'install nf_tables /bin/false' >/run/modprobe.d/berth-test.conf; \
          nft flush ruleset 2>/dev/null; modprobe -r nf_tables 2>/dev/null; ! lsmod | grep -q '^nf_tables'",
     )
     .unwrap();
     let network = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
-    write(host, &manifest(&[network], &["{name: cluster-a, network: tenants, vlan: 100}"]));
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 3, "{}", said.output);
-    let words = unwrapped(&said.output);
-    assert!(words.contains("this kernel has no nf_tables for bridges"), "{}", said.output);
-    host.must(&format!("! ip link show br-tenant && ! ip link show {UPLINK} | grep -q master"))
-        .unwrap();
-    host.must("rm /run/modprobe.d/berth-test.conf").unwrap();
-    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    write_manifest(
+        host,
+        &manifest(&[network], &["{name: cluster-a, network: tenants, vlan: 100}"]),
+    );
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 3, "{}", result.output);
+    let output = join_lines(&result.output);
+    assert!(output.contains("this kernel has no nf_tables for bridges"), "{}", result.output);
+    host.run_checked(&format!(
+        "! ip link show br-tenant && ! ip link show {UPLINK} | grep -q master"
+    ))
+    .unwrap();
+    host.run_checked("rm /run/modprobe.d/berth-test.conf").unwrap();
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     // `nft` lists the rules with their intended meaning.
-    let listed = host.must("nft -s list table bridge berth").unwrap();
+    let listed = host.run_checked("nft -s list table bridge berth").unwrap();
     for line in [
         "type ether_addr",
         "01:80:c2:00:00:00",
@@ -127,5 +132,5 @@ pub(crate) fn without_rules_no_network_is_made(host: &mut Host) {
     ] {
         assert!(listed.contains(line), "`{line}` is not in:\n{listed}");
     }
-    host.must("berth-agent revert && ! nft list table bridge berth").unwrap();
+    host.run_checked("berth-agent revert && ! nft list table bridge berth").unwrap();
 }

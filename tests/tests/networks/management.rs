@@ -3,8 +3,10 @@
 
 use berth_tests::host::Host;
 
-use crate::daemon::{start, stop, until};
-use crate::{MANIFEST, add_management_link, assert_same, links, manifest, unwrapped, write};
+use crate::daemon::{start, stop, wait_until};
+use crate::{
+    MANIFEST, add_management_link, assert_same, join_lines, links, manifest, write_manifest,
+};
 
 /// Returns a network on the uplink of the host's own traffic.
 fn network(allow: bool) -> String {
@@ -17,81 +19,84 @@ const TENANT: &str = "{name: cluster-a, network: tenants, vlan: 100}";
 
 /// Tests an uplink that has the host's address, and an uplink that has a VLAN link with the address. The second
 /// host is the gateway of the first host.
-pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
+pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) {
     let [host, gateway] = hosts;
     for each in [&mut *host, &mut *gateway] {
         add_management_link(each);
     }
     gateway
-        .must("ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev trunk0")
+        .run_checked(
+            "ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev trunk0",
+        )
         .unwrap();
-    host.must("ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1").unwrap();
+    host.run_checked("ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1")
+        .unwrap();
     let before = links(host);
 
     // The network is refused, and nothing is changed.
-    write(host, &manifest(&[&network(false)], &[TENANT]));
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
+    write_manifest(host, &manifest(&[&network(false)], &[TENANT]));
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
     assert!(
-        unwrapped(&said.output).contains("the host's default route leaves through it"),
+        join_lines(&result.output).contains("the host's default route leaves through it"),
         "{}",
-        said.output
+        result.output
     );
     assert_same(&before, &links(host));
 
-    routes_alone_count(host);
+    uplink_is_found_by_routes_alone(host);
     assert_same(&before, &links(host));
 
     // A tenant's bridge on a VLAN of the uplink needs no permission, because the uplink itself is not changed.
     let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
-    write(host, &manifest(&[own], &[TENANT]));
-    host.must(&format!(
+    write_manifest(host, &manifest(&[own], &[TENANT]));
+    host.run_checked(&format!(
         "berth-agent apply -f {MANIFEST} && ping -c 1 -W 5 10.99.0.1 && berth-agent revert"
     ))
     .unwrap();
 
     // The network is allowed, and the gateway always answers, because the VLAN link still gets its frames.
-    write(host, &manifest(&[&network(true)], &[TENANT]));
-    let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    write_manifest(host, &manifest(&[&network(true)], &[TENANT]));
+    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert!(
-        unwrapped(&said).contains("the gateway answers (guarded by berth-trial-guard-"),
-        "{said}"
+        join_lines(&output).contains("the gateway answers (guarded by berth-trial-guard-"),
+        "{output}"
     );
-    host.must("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
-    host.must("berth-agent revert").unwrap();
+    host.run_checked("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
 
-    live_on_the_uplink(host);
-    undone_when_the_gateway_is_lost(host);
-    undone_at_the_next_start(host);
-    undone_when_the_control_group_is_killed(host);
+    move_address_to_the_uplink(host);
+    change_is_rolled_back_when_the_gateway_is_lost(host);
+    change_is_rolled_back_at_the_next_start(host);
+    change_is_rolled_back_when_the_control_group_is_killed(host);
     if thorough {
-        undone_by_the_guard(host);
-        undone_by_the_daemon_and_not_tried_again(host);
+        change_is_rolled_back_by_the_guard(host);
+        daemon_rolls_back_and_does_not_retry(host);
     }
-    live_on_the_vlan(host);
+    move_address_to_the_vlan(host);
 
-    host.must("ip link del mgmt0; ip neigh flush all").unwrap();
-    gateway.must("ip link del mgmt0; ip address flush dev trunk0 scope global").unwrap();
+    host.run_checked("ip link del mgmt0; ip neigh flush all").unwrap();
+    gateway.run_checked("ip link del mgmt0; ip address flush dev trunk0 scope global").unwrap();
 }
 
 /// Tests a host whose address is on `lo`, with no default route: the agent finds the uplink of the host's own
 /// traffic by other routes.
-fn routes_alone_count(host: &mut Host) {
-    host.must(
+fn uplink_is_found_by_routes_alone(host: &mut Host) {
+    host.run_checked(
         "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.99.0.2/32 dev lo; \
          ip route add 10.99.0.1 dev mgmt0 src 10.99.0.2; ip route add 10.96.0.0/12 via 10.99.0.1",
     )
     .unwrap();
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
     assert!(
-        unwrapped(&said.output).contains("the host's route to 10.9")
-            && unwrapped(&said.output).contains("through mgmt0"),
+        join_lines(&result.output).contains("the host's route to 10.9")
+            && join_lines(&result.output).contains("through mgmt0"),
         "{}",
-        said.output
+        result.output
     );
-    host.must(
+    host.run_checked(
         "ip route del 10.96.0.0/12; ip route del 10.99.0.1; ip address del 10.99.0.2/32 dev lo; \
          ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1",
     )
@@ -99,40 +104,40 @@ fn routes_alone_count(host: &mut Host) {
 }
 
 /// Moves the address to the uplink itself; the host is unreachable as soon as the uplink is a bridge port.
-fn live_on_the_uplink(host: &mut Host) {
-    host.must(
+fn move_address_to_the_uplink(host: &mut Host) {
+    host.run_checked(
         "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.98.0.2/24 dev trunk0; \
          ip route add default via 10.98.0.1",
     )
     .unwrap();
 }
 
-fn live_on_the_vlan(host: &mut Host) {
-    host.must(
+fn move_address_to_the_vlan(host: &mut Host) {
+    host.run_checked(
         "ip route del default; ip address del 10.98.0.2/24 dev trunk0; ip address add 10.99.0.2/24 dev mgmt0; \
          ip route add default via 10.99.0.1",
     )
     .unwrap();
 }
 
-fn undone_when_the_gateway_is_lost(host: &mut Host) {
+fn change_is_rolled_back_when_the_gateway_is_lost(host: &mut Host) {
     let before = links(host);
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 3, "{}", said.output);
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 3, "{}", result.output);
     assert!(
-        unwrapped(&said.output).contains("gateway 10.98.0.1 has not answered"),
+        join_lines(&result.output).contains("gateway 10.98.0.1 has not answered"),
         "{}",
-        said.output
+        result.output
     );
-    assert!(unwrapped(&said.output).contains("rolled back"), "{}", said.output);
-    host.must("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
-    host.must("berth-agent revert").unwrap();
+    assert!(join_lines(&result.output).contains("rolled back"), "{}", result.output);
+    host.run_checked("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
 }
 
 /// Starts apply, and kills it as soon as the uplink is a bridge port.
-fn kill_in_between(host: &mut Host) {
-    host.must(&format!(
+fn kill_during_the_trial(host: &mut Host) {
+    host.run_checked(&format!(
         "setsid berth-agent apply -f {MANIFEST} </dev/null >/run/apply.log 2>&1 & pid=$!; \
          until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; kill -9 $pid; wait $pid; \
          ip link show trunk0 | grep -q 'master br-tenant'"
@@ -140,72 +145,74 @@ fn kill_in_between(host: &mut Host) {
     .unwrap();
 }
 
-fn undone_at_the_next_start(host: &mut Host) {
+fn change_is_rolled_back_at_the_next_start(host: &mut Host) {
     let before = links(host);
-    kill_in_between(host);
-    let said = host.run("berth-agent revert").unwrap();
+    kill_during_the_trial(host);
+    let result = host.run("berth-agent revert").unwrap();
     assert!(
-        unwrapped(&said.output)
+        join_lines(&result.output)
             .contains("was on trial when berth-agent exited, and was rolled back"),
         "{}",
-        said.output
+        result.output
     );
-    host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
-    host.must("berth-agent revert").unwrap();
+    host.run_checked("ping -c 1 -W 5 10.98.0.1").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
 }
 
 /// Tests the end of all processes of the agent's control group without a restart, as after `systemctl stop`, an
 /// out-of-memory kill of the group, or the end of a container. The trial guard runs in a separate systemd unit and
 /// survives.
-fn undone_when_the_control_group_is_killed(host: &mut Host) {
+fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
     let before = links(host);
-    host.must(&format!(
+    host.run_checked(&format!(
         "systemd-run --unit=berth-try --collect --property=KillMode=control-group berth-agent apply -f {MANIFEST}; \
          until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; \
          systemctl kill --kill-whom=all --signal=KILL berth-try.service; \
          while systemctl is-active --quiet berth-try.service; do sleep 0.1; done; ! pgrep -f 'berth-agent apply'"
     ))
     .unwrap();
-    let left = host.must("systemctl list-units --plain --no-legend 'berth-trial-guard-*.service'; pgrep -af trial-guard").unwrap();
-    assert!(left.contains("active") && left.contains("running"), "no guard survived: {left}");
-    host.must(
+    let guard = host.run_checked("systemctl list-units --plain --no-legend 'berth-trial-guard-*.service'; pgrep -af trial-guard").unwrap();
+    assert!(guard.contains("active") && guard.contains("running"), "no guard survived: {guard}");
+    host.run_checked(
         "ip link show trunk0 | grep -q 'master br-tenant' && test -e /var/lib/berth/trial.json",
     )
     .unwrap();
-    until(host, "ping -c 1 -W 2 10.98.0.1");
-    host.must("! ip link show trunk0 | grep -q master").unwrap();
-    let said = host.run("berth-agent revert").unwrap();
+    wait_until(host, "ping -c 1 -W 2 10.98.0.1");
+    host.run_checked("! ip link show trunk0 | grep -q master").unwrap();
+    let result = host.run("berth-agent revert").unwrap();
     assert!(
-        unwrapped(&said.output).contains("was on trial when berth-agent exited"),
+        join_lines(&result.output).contains("was on trial when berth-agent exited"),
         "{}",
-        said.output
+        result.output
     );
-    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
     // The guard's unit ends without a command, and systemd unloads the unit.
-    until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
+    wait_until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
     assert_same(&before, &links(host));
 }
 
 /// Tests that the guard reverts the change if the agent is not restarted.
-fn undone_by_the_guard(host: &mut Host) {
+fn change_is_rolled_back_by_the_guard(host: &mut Host) {
     let before = links(host);
-    kill_in_between(host);
-    until(host, "ping -c 1 -W 2 10.98.0.1");
+    kill_during_the_trial(host);
+    wait_until(host, "ping -c 1 -W 2 10.98.0.1");
     host.run("berth-agent revert").unwrap();
-    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
     assert_same(&before, &links(host));
 }
 
-fn undone_by_the_daemon_and_not_tried_again(host: &mut Host) {
+fn daemon_rolls_back_and_does_not_retry(host: &mut Host) {
     let before = links(host);
     start(host);
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'rolled back'");
-    host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'rolled back'");
+    host.run_checked("ping -c 1 -W 5 10.98.0.1").unwrap();
     // The change stays reverted after the next cycle.
-    host.must("kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master")
-        .unwrap();
+    host.run_checked(
+        "kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master",
+    )
+    .unwrap();
     stop(host);
-    host.must("berth-agent revert").unwrap();
+    host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
 }

@@ -15,52 +15,55 @@ const SOON: Duration = Duration::from_secs(120);
 /// Tests the rollback. The host's default route uses a VLAN link of the uplink, which still gets its frames when
 /// the uplink becomes a bridge port. The route to the API server uses an address on the uplink itself, which then
 /// gets no frames. The second host is the router of both routes.
-pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
+pub(crate) fn change_is_rolled_back_when_the_server_is_unreachable(hosts: &mut [Host; 2]) {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&[]).unwrap();
     plane.make_node(NODE).unwrap();
     let [host, router] = hosts;
-    route(host, router);
+    configure_routes(host, router);
     let token = plane.token_of("berth-agent").unwrap();
     let kubeconfig = plane.kubeconfig_for("berth-agent", &token, true).unwrap();
-    host.put(&kubeconfig, "/etc/berth/kubeconfig").unwrap();
+    host.copy_file(&kubeconfig, "/etc/berth/kubeconfig").unwrap();
     let before = links(host);
-    host.must(&format!(
+    host.run_checked(&format!(
         "berth-agent run --kubeconfig /etc/berth/kubeconfig --node-name {NODE} </dev/null >/run/agent.log 2>&1 & \
          echo $! >/run/agent.pid"
     ))
     .unwrap();
-    until(&plane, host, "an InfraNode that is Ready", |node| {
+    wait_until(&plane, host, "an InfraNode that is Ready", |node| {
         condition(node, "Ready")["status"] == "True"
     });
 
     plane.set_infra_node_spec(NODE, &spec(1500)).unwrap();
-    until(&plane, host, "the change is rolled back and reported", |node| {
+    wait_until(&plane, host, "the change is rolled back and reported", |node| {
         let status = node["status"].to_string();
         status.contains("the API server") && status.contains("is no longer reachable")
     });
-    host.must(&format!("! ip link show {UPLINK} | grep -q master && ping -c 1 -W 5 10.99.0.1"))
-        .unwrap();
-    let said = plane.infra_node(NODE);
-    assert_eq!(condition(&said, "TenantNetworksReady")["status"], "False", "{said:#}");
+    host.run_checked(&format!(
+        "! ip link show {UPLINK} | grep -q master && ping -c 1 -W 5 10.99.0.1"
+    ))
+    .unwrap();
+    let infra_node = plane.infra_node(NODE);
+    assert_eq!(condition(&infra_node, "TenantNetworksReady")["status"], "False", "{infra_node:#}");
     // The agent does not retry the change, and still reaches the API server.
-    let begin = host.must("grep -c 'was rolled back' /run/agent.log").unwrap();
-    host.must("kill -HUP $(cat /run/agent.pid); sleep 5").unwrap();
-    host.must(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
-    assert_eq!(host.must("grep -c 'was rolled back' /run/agent.log").unwrap(), begin);
+    let rollbacks = host.run_checked("grep -c 'was rolled back' /run/agent.log").unwrap();
+    host.run_checked("kill -HUP $(cat /run/agent.pid); sleep 5").unwrap();
+    host.run_checked(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
+    assert_eq!(host.run_checked("grep -c 'was rolled back' /run/agent.log").unwrap(), rollbacks);
 
     // After the route to the API server also uses the VLAN link, the same change succeeds when it is requested
     // again.
-    host.must(&format!("ip route replace {HOST_GATEWAY}/32 via 10.99.0.1")).unwrap();
+    host.run_checked(&format!("ip route replace {HOST_GATEWAY}/32 via 10.99.0.1")).unwrap();
     plane.set_infra_node_spec(NODE, &spec(1400)).unwrap();
-    until(&plane, host, "the change is made", |node| {
+    wait_until(&plane, host, "the change is made", |node| {
         condition(node, "TenantNetworksReady")["status"] == "True"
     });
-    host.must(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
+    host.run_checked(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
 
-    host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
-    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    host.must(&format!("ip route replace {HOST_GATEWAY}/32 via 10.98.0.1")).unwrap();
+    host.run_checked("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null")
+        .unwrap();
+    host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.run_checked(&format!("ip route replace {HOST_GATEWAY}/32 via 10.98.0.1")).unwrap();
     assert_same(&before, &links(host));
 }
 
@@ -74,12 +77,12 @@ fn spec(mtu: u32) -> Value {
     })
 }
 
-fn route(host: &mut Host, router: &mut Host) {
+fn configure_routes(host: &mut Host, router: &mut Host) {
     for each in [&mut *host, &mut *router] {
         add_management_link(each);
     }
     router
-        .must(&format!(
+        .run_checked(&format!(
             "ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev {UPLINK}
              out=$(ip -o link | awk '/52:54:00:12:34:56/ {{ sub(\":\", \"\", $2); print $2; exit }}')
              ip link set $out up; ip address replace 10.0.2.15/24 dev $out
@@ -87,7 +90,7 @@ fn route(host: &mut Host, router: &mut Host) {
              nft \"table ip berth_tests {{ chain out {{ type nat hook postrouting priority 100; oifname $out masquerade; }}; }}\""
         ))
         .unwrap();
-    host.must(&format!(
+    host.run_checked(&format!(
         "ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1
          ip address add 10.98.0.2/24 dev {UPLINK}; ip route add {HOST_GATEWAY}/32 via 10.98.0.1"
     ))
@@ -96,9 +99,15 @@ fn route(host: &mut Host, router: &mut Host) {
 
 /// Waits until a condition holds for the InfraNode.
 #[track_caller]
-fn until(plane: &ControlPlane, host: &mut Host, what: &str, holds: fn(&Value) -> bool) {
-    let held = plane.until(what, SOON, |plane| holds(&plane.infra_node(NODE)).then_some(()));
-    if let Err(error) = held {
+fn wait_until(
+    plane: &ControlPlane,
+    host: &mut Host,
+    description: &str,
+    condition: fn(&Value) -> bool,
+) {
+    let result = plane
+        .wait_until(description, SOON, |plane| condition(&plane.infra_node(NODE)).then_some(()));
+    if let Err(error) = result {
         let log =
             host.run("tail -50 /run/agent.log; ip address; ip route; ip neigh").unwrap().output;
         unreachable!("{error:#}\n{:#}\n{log}", plane.infra_node(NODE)["status"]);

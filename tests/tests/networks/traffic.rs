@@ -2,7 +2,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{apply, assert_same, frames, links, manifest, unwrapped};
+use crate::{apply, assert_same, frames, join_lines, links, manifest};
 
 /// Isolation method of a network, and the ports of the tenants' VMs.
 struct Scenario {
@@ -20,7 +20,7 @@ impl Scenario {
 }
 
 fn scenarios(numbers: [u8; 2]) -> Vec<Scenario> {
-    let both = |text: &str| [text.to_owned(), text.to_owned()];
+    let for_both_hosts = |text: &str| [text.to_owned(), text.to_owned()];
     let tenants = [
         "{name: cluster-a, network: tenants, vlan: 100}",
         "{name: cluster-b, network: tenants, vlan: 200}",
@@ -32,14 +32,16 @@ fn scenarios(numbers: [u8; 2]) -> Vec<Scenario> {
     };
     vec![
         Scenario {
-            networks: both(
+            networks: for_both_hosts(
                 "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}",
             ),
             tenants,
             ports: [("br-tenant", "100"), ("br-tenant", "200")],
         },
         Scenario {
-            networks: both("{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}"),
+            networks: for_both_hosts(
+                "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}",
+            ),
             tenants,
             ports: [("tn100", ""), ("tn200", "")],
         },
@@ -54,39 +56,41 @@ fn scenarios(numbers: [u8; 2]) -> Vec<Scenario> {
     ]
 }
 
-pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
+pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
     for scenario in scenarios([1, 2]) {
         let vxlan = scenario.networks[0].contains("Vxlan");
         if vxlan {
             for (host, number) in hosts.iter_mut().zip([1, 2]) {
-                host.must(&format!("ip address add 172.16.0.{number}/24 dev trunk0")).unwrap();
+                host.run_checked(&format!("ip address add 172.16.0.{number}/24 dev trunk0"))
+                    .unwrap();
             }
         }
         // The first use of the modules creates links and tables that stay afterwards.
         for host in hosts.iter_mut() {
-            host.must("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+            host.run_checked("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
         }
         let before: Vec<String> = hosts.iter_mut().map(links).collect();
         for (host, network) in hosts.iter_mut().zip(&scenario.networks) {
             apply(host, &manifest(&[network], &scenario.tenants));
-            let again = host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+            let again = host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
             assert!(again.trim() == "the host has the desired state", "{again}");
         }
         attach(hosts, &scenario);
-        reaches(hosts);
-        keeps_apart(hosts);
-        frames::of_switches_end_in_the_host(hosts, scenario.vlan());
-        in_use_stays(&mut hosts[0], &scenario);
-        another_uplink_waits_for_vms(&mut hosts[0], &scenario);
+        assert_tenant_reaches_itself(hosts);
+        assert_tenants_are_isolated(hosts);
+        frames::switch_frames_are_dropped(hosts, scenario.vlan());
+        network_in_use_is_kept(&mut hosts[0], &scenario);
+        uplink_change_waits_for_vms(&mut hosts[0], &scenario);
         detach(hosts, &scenario);
         for (host, before) in hosts.iter_mut().zip(&before) {
-            host.must("berth-agent revert").unwrap();
+            host.run_checked("berth-agent revert").unwrap();
             assert_same(before, &links(host));
-            host.must("test ! -e /var/lib/berth/found.json").unwrap();
+            host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
         }
         if vxlan {
             for (host, number) in hosts.iter_mut().zip([1, 2]) {
-                host.must(&format!("ip address del 172.16.0.{number}/24 dev trunk0")).unwrap();
+                host.run_checked(&format!("ip address del 172.16.0.{number}/24 dev trunk0"))
+                    .unwrap();
             }
         }
     }
@@ -99,8 +103,10 @@ fn attach(hosts: &mut [Host; 2], scenario: &Scenario) {
         for (tenant, (bridge, vlan), address) in
             [("a", scenario.ports[0], number), ("b", scenario.ports[1], number + 10)]
         {
-            host.must(&format!("tenants add {tenant}{number} {bridge} 10.1.0.{address} {vlan}"))
-                .unwrap();
+            host.run_checked(&format!(
+                "tenants add {tenant}{number} {bridge} 10.1.0.{address} {vlan}"
+            ))
+            .unwrap();
         }
     }
 }
@@ -108,29 +114,29 @@ fn attach(hosts: &mut [Host; 2], scenario: &Scenario) {
 fn detach(hosts: &mut [Host; 2], scenario: &Scenario) {
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         for (tenant, (bridge, vlan)) in ["a", "b"].iter().zip(scenario.ports) {
-            host.must(&format!("tenants delete {tenant}{number} {bridge} {vlan}")).unwrap();
+            host.run_checked(&format!("tenants delete {tenant}{number} {bridge} {vlan}")).unwrap();
         }
         // The CNI plugin leaves this table behind.
-        host.must("nft delete table bridge nat 2>/dev/null || true").unwrap();
+        host.run_checked("nft delete table bridge nat 2>/dev/null || true").unwrap();
     }
 }
 
 /// Asserts that VMs of a tenant reach each other, with frames up to the network's MTU.
-fn reaches(hosts: &mut [Host; 2]) {
-    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
-    hosts[0].must("tenants ping b1 10.1.0.12").unwrap();
-    hosts[1].must("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
+fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
+    hosts[0].run_checked("tenants ping a1 10.1.0.2").unwrap();
+    hosts[0].run_checked("tenants ping b1 10.1.0.12").unwrap();
+    hosts[1].run_checked("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
 }
 
 /// Asserts that frames of a tenant reach neither the other tenant, untagged, tagged or tagged twice, nor the host.
-fn keeps_apart(hosts: &mut [Host; 2]) {
-    let silent = |host: &mut Host, what: &str| {
-        let said = host.run(what).unwrap();
-        assert!(said.code != 0, "{what}: answered:\n{}", said.output);
+fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
+    let assert_no_answer = |host: &mut Host, command: &str| {
+        let result = host.run(command).unwrap();
+        assert!(result.code != 0, "{command}: answered:\n{}", result.output);
     };
-    silent(&mut hosts[0], "tenants ping a1 10.1.0.11");
-    silent(&mut hosts[0], "tenants ping a1 10.1.0.12");
-    silent(&mut hosts[1], "tenants ping b2 10.1.0.2");
+    assert_no_answer(&mut hosts[0], "tenants ping a1 10.1.0.11");
+    assert_no_answer(&mut hosts[0], "tenants ping a1 10.1.0.12");
+    assert_no_answer(&mut hosts[1], "tenants ping b2 10.1.0.2");
     for (tags, name) in
         [("200", "net1.200"), ("100 200", "tagged.200"), ("1 200", "tagged.200"), ("1", "net1.1")]
     {
@@ -144,9 +150,9 @@ fn keeps_apart(hosts: &mut [Host; 2]) {
             ));
             below = link;
         }
-        hosts[0].must(&format!("{links} ip -n a1 address add 10.1.0.99/24 dev {name}; ip -n a1 address del 10.1.0.1/24 dev net1")).unwrap();
+        hosts[0].run_checked(&format!("{links} ip -n a1 address add 10.1.0.99/24 dev {name}; ip -n a1 address del 10.1.0.1/24 dev net1")).unwrap();
         for address in ["10.1.0.11", "10.1.0.12"] {
-            silent(&mut hosts[0], &format!("tenants ping a1 {address}"));
+            assert_no_answer(&mut hosts[0], &format!("tenants ping a1 {address}"));
         }
         let outermost = if count == 1 {
             name.to_owned()
@@ -154,86 +160,91 @@ fn keeps_apart(hosts: &mut [Host; 2]) {
             format!("outer.{}", tags.split(' ').next().unwrap())
         };
         hosts[0]
-            .must(&format!(
+            .run_checked(&format!(
                 "ip -n a1 link del {outermost}; ip -n a1 address add 10.1.0.1/24 dev net1"
             ))
             .unwrap();
     }
-    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
+    hosts[0].run_checked("tenants ping a1 10.1.0.2").unwrap();
     // Tenants must not reach the host's own addresses, on any link.
-    hosts[0].must("ip link add own0 type dummy; ip address add 10.1.0.200/32 dev own0; ip link set own0 up").unwrap();
-    silent(&mut hosts[0], "tenants ping a1 10.1.0.200");
-    hosts[0].must("ip link del own0").unwrap();
+    hosts[0].run_checked("ip link add own0 type dummy; ip address add 10.1.0.200/32 dev own0; ip link set own0 up").unwrap();
+    assert_no_answer(&mut hosts[0], "tenants ping a1 10.1.0.200");
+    hosts[0].run_checked("ip link del own0").unwrap();
     let addressed = hosts[0]
-        .must("ip -br address | grep -E '^(tn|br-tenant)' | awk 'NF > 2'")
+        .run_checked("ip -br address | grep -E '^(tn|br-tenant)' | awk 'NF > 2'")
         .unwrap_or_default();
     assert!(addressed.trim().is_empty(), "tenants' links have addresses:\n{addressed}");
 }
 
 /// Tests another uplink, or another port of the tunnels. The change is blocked while VMs are attached, and their
 /// pings are answered; if the change is allowed, it is made and reverted.
-fn another_uplink_waits_for_vms(host: &mut Host, scenario: &Scenario) {
+fn uplink_change_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     let network = &scenario.networks[0];
     let other = if network.contains("Vxlan") {
         network.replace("vxlan: {", "vxlan: {port: 4795, ")
     } else {
         network.replace("trunk0", "own0")
     };
-    host.must("ip link add own0 type dummy; ip link set own0 mtu 2000 up").unwrap();
-    host.must("tenants watch a1 10.1.0.2 /run/moved").unwrap();
-    crate::write(host, &manifest(&[&other], &scenario.tenants));
-    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
-    assert!(unwrapped(&said.output).contains("would lose the network while"), "{}", said.output);
+    host.run_checked("ip link add own0 type dummy; ip link set own0 mtu 2000 up").unwrap();
+    host.run_checked("tenants watch a1 10.1.0.2 /run/moved").unwrap();
+    crate::write_manifest(host, &manifest(&[&other], &scenario.tenants));
+    let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
+    assert!(
+        join_lines(&result.output).contains("would lose the network while"),
+        "{}",
+        result.output
+    );
     let allowed = other.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
     if scenario.ports[0].0 == "br-tenant" {
-        a_join_that_is_refused_costs_nothing(host, &allowed, scenario);
+        refused_join_interrupts_no_vm(host, &allowed, scenario);
     }
-    let lost = host.must("tenants unwatch /run/moved").unwrap();
+    let lost = host.run_checked("tenants unwatch /run/moved").unwrap();
     assert!(lost.contains(" 0% packet loss"), "a VM lost its network: {lost}");
-    crate::write(host, &manifest(&[&allowed], &scenario.tenants));
+    crate::write_manifest(host, &manifest(&[&allowed], &scenario.tenants));
     let plan = host.run("berth-agent plan -f /etc/berth/infranode.yaml").unwrap();
     assert!(plan.output.contains("HIGH disruption"), "{}", plan.output);
-    host.must("berth-agent apply -f /etc/berth/infranode.yaml && berth-agent plan -f /etc/berth/infranode.yaml | grep 'nothing to do'").unwrap();
-    let said = host.run("tenants ping a1 10.1.0.2").unwrap();
-    assert!(said.code != 0, "it still leaves as before");
-    let back = network.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
-    apply(host, &manifest(&[&back], &scenario.tenants));
-    host.must("tenants ping a1 10.1.0.2").unwrap();
+    host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml && berth-agent plan -f /etc/berth/infranode.yaml | grep 'nothing to do'").unwrap();
+    let result = host.run("tenants ping a1 10.1.0.2").unwrap();
+    assert!(result.code != 0, "it still leaves as before");
+    let reverted = network.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
+    apply(host, &manifest(&[&reverted], &scenario.tenants));
+    host.run_checked("tenants ping a1 10.1.0.2").unwrap();
     apply(host, &manifest(&[network], &scenario.tenants));
-    host.must("ip link del own0").unwrap();
+    host.run_checked("ip link del own0").unwrap();
 }
 
 /// Tests that the kernel itself refuses a port: a link with a macvlan cannot become a bridge port (`EBUSY`).
-fn a_join_that_is_refused_costs_nothing(host: &mut Host, network: &str, scenario: &Scenario) {
-    host.must("ip link add link own0 name taken0 type macvlan && ip link set taken0 up").unwrap();
-    crate::write(host, &manifest(&[network], &scenario.tenants));
-    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    assert_eq!(said.code, 3, "{}", said.output);
+fn refused_join_interrupts_no_vm(host: &mut Host, network: &str, scenario: &Scenario) {
+    host.run_checked("ip link add link own0 name taken0 type macvlan && ip link set taken0 up")
+        .unwrap();
+    crate::write_manifest(host, &manifest(&[network], &scenario.tenants));
+    let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(result.code, 3, "{}", result.output);
     assert!(
-        unwrapped(&said.output).contains("another device already receives its frames"),
+        join_lines(&result.output).contains("another device already receives its frames"),
         "{}",
-        said.output
+        result.output
     );
-    host.must("tenants ping a1 10.1.0.2 && ip link del taken0").unwrap();
+    host.run_checked("tenants ping a1 10.1.0.2 && ip link del taken0").unwrap();
 }
 
 /// Tests a tenant that is removed from the manifest while a VM uses it: the agent reports the tenant and keeps its
 /// network.
-fn in_use_stays(host: &mut Host, scenario: &Scenario) {
-    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
-    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
-    assert!(unwrapped(&said.output).contains("still in use by veth"), "{}", said.output);
-    host.must("tenants ping a1 10.1.0.2").unwrap();
-    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
-    host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    a_pods_macvlan_is_a_user(host, scenario);
+fn network_in_use_is_kept(host: &mut Host, scenario: &Scenario) {
+    crate::write_manifest(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
+    let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
+    assert!(join_lines(&result.output).contains("still in use by veth"), "{}", result.output);
+    host.run_checked("tenants ping a1 10.1.0.2").unwrap();
+    crate::write_manifest(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
+    host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    macvlan_of_a_pod_counts_as_user(host, scenario);
 }
 
 /// Tests a third tenant whose bridge has no port, but a pod's macvlan, which does not appear in the link list of
 /// this network namespace.
-fn a_pods_macvlan_is_a_user(host: &mut Host, scenario: &Scenario) {
+fn macvlan_of_a_pod_counts_as_user(host: &mut Host, scenario: &Scenario) {
     if scenario.ports[0].0 == "br-tenant" {
         return;
     }
@@ -245,20 +256,20 @@ fn a_pods_macvlan_is_a_user(host: &mut Host, scenario: &Scenario) {
     };
     let three = [scenario.tenants[0], scenario.tenants[1], third.as_str()];
     apply(host, &manifest(&[&scenario.networks[0]], &three));
-    host.must(&format!(
+    host.run_checked(&format!(
         "ip netns add pod; ip link add eth9 type veth peer name eth0 netns pod; \
          ip link add link {bridge} name macvlan0 netns pod type macvlan mode bridge; ! ip link show macvlan0"
     ))
     .unwrap();
-    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
-    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    assert_eq!(said.code, 1, "{}", said.output);
+    crate::write_manifest(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
+    let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(result.code, 1, "{}", result.output);
     assert!(
-        unwrapped(&said.output).contains("still in use by macvlan0 (network namespace id"),
+        join_lines(&result.output).contains("still in use by macvlan0 (network namespace id"),
         "{}",
-        said.output
+        result.output
     );
-    host.must(&format!("ip link show {bridge}; ip netns del pod")).unwrap();
-    crate::daemon::until(host, "! ip link show eth9");
+    host.run_checked(&format!("ip link show {bridge}; ip netns del pod")).unwrap();
+    crate::daemon::wait_until(host, "! ip link show eth9");
     apply(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
 }

@@ -11,22 +11,23 @@ use berth_host_facts::HostFacts;
 use berth_host_facts::allocated::Allocated;
 use berth_host_facts::kubelet::KubeletConfig;
 use berth_host_facts::kubelet::podresources::{
-    self, ContainerDevices, ContainerResources, Listed, NumaNode, PodResources, TopologyInfo,
+    self, ContainerDevices, ContainerResources, NumaNode, PodResources, PodResourcesList,
+    TopologyInfo,
 };
 use berth_host_facts::topology::{LogicalCpu, Topology};
 use serde_json::{Value, json};
 
-use super::case::{Amounts, Case, Container, Count, Given, Pod, State};
+use super::case::{Amounts, Case, Container, ContainerAllocation, Count, Pod, State};
 
 /// Resources of a running pod, as the kubelet stores them.
 pub(crate) struct Running {
     pub(crate) pod: Pod,
-    pub(crate) given: Vec<Given>,
+    pub(crate) allocations: Vec<ContainerAllocation>,
 }
 
 impl Running {
     /// Returns true if these resources were allocated to a plain init container.
-    pub(crate) fn is_plain_init(&self, given: &Given) -> bool {
+    pub(crate) fn is_plain_init(&self, given: &ContainerAllocation) -> bool {
         let mut inits = self.pod.init_containers.iter().filter(|one| one.is_plain_init());
         inits.any(|one| one.name == given.name)
     }
@@ -34,9 +35,13 @@ impl Running {
     /// Returns true if a plain init container has devices that no later container has taken over. The kubelet keeps
     /// these devices for the pod, and does not list them.
     pub(crate) fn hides_devices(&self) -> bool {
-        let sums = |of: &dyn Fn(&Given) -> bool| {
+        let sums = |selected: &dyn Fn(&ContainerAllocation) -> bool| {
             let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
-            for one in self.given.iter().filter(|given| of(given)).flat_map(|given| &given.devices)
+            for one in self
+                .allocations
+                .iter()
+                .filter(|given| selected(given))
+                .flat_map(|given| &given.devices)
             {
                 let near = one.per_numa_node.iter().map(|n| (Some(n.numa_node_id), n.count));
                 for (zone, count) in near.chain([(None, one.without_numa_node)]) {
@@ -56,7 +61,7 @@ impl Running {
 /// Returns the facts of the host without pods.
 pub(crate) fn facts(case: &Case) -> HostFacts {
     let mut topology = Topology::default();
-    topology.known = true;
+    topology.core_ids_known = true;
     for zone in &case.host.numa_nodes {
         for core in &zone.cores {
             let siblings: Arc<CpuSet> = Arc::new(core.iter().copied().collect());
@@ -73,7 +78,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
         }
     }
     let from = &case.kubelet_configuration;
-    let kept = |amounts: &Amounts| {
+    let to_reserved = |amounts: &Amounts| {
         let all = [
             ("memory", amounts.memory_bytes),
             ("hugepages-2Mi", amounts.hugepages_2mi),
@@ -99,7 +104,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
         reserved_memory: from
             .reserved_memory
             .iter()
-            .map(|entry| (entry.numa_node, kept(&entry.amounts)))
+            .map(|entry| (entry.numa_node, to_reserved(&entry.amounts)))
             .collect(),
         ..KubeletConfig::default()
     });
@@ -148,7 +153,10 @@ pub(crate) fn report(
     }
     facts.allocated = Allocated {
         listed: Some(listed(case, running)),
-        names: running.keys().map(|uid| (uid.clone(), ("default".to_owned(), name(uid)))).collect(),
+        pod_names: running
+            .keys()
+            .map(|uid| (uid.clone(), ("default".to_owned(), name(uid))))
+            .collect(),
         hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
     };
     // The InfraNode is parsed as the API server returns it.
@@ -163,7 +171,7 @@ fn cpu_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &S
     let policy = &case.kubelet_configuration.cpu_manager_policy;
     let mut entries: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for (uid, one) in running {
-        for given in one.given.iter().filter(|given| !given.exclusive_cpus.is_empty()) {
+        for given in one.allocations.iter().filter(|given| !given.exclusive_cpus.is_empty()) {
             entries.entry(uid).or_default().insert(&given.name, &given.exclusive_cpus);
         }
     }
@@ -174,7 +182,7 @@ fn cpu_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &S
 fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &State) -> Value {
     let mut entries: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
     for (uid, one) in running {
-        for given in one.given.iter().filter(|given| !given.memory_blocks.is_empty()) {
+        for given in one.allocations.iter().filter(|given| !given.memory_blocks.is_empty()) {
             let blocks = given.memory_blocks.iter().map(|block| {
                 json!({"numaAffinity": block.numa_nodes, "type": block.kind, "size": block.size_bytes})
             });
@@ -198,7 +206,7 @@ fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state:
 }
 
 /// Returns the answers to `List` and `GetAllocatableResources`, with an entry for each device.
-fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
+fn listed(case: &Case, running: &BTreeMap<String, Running>) -> PodResourcesList {
     let entries = |resource: &str, near: &[Count], without: u32| {
         let near = near.iter().map(|one| (Some(one.numa_node_id), one.count));
         let mut all = Vec::new();
@@ -215,7 +223,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
     let pools = case.host.device_pools.iter().flat_map(|pool| {
         entries(&pool.resource_name, &pool.devices_per_numa_node, pool.devices_without_numa_node)
     });
-    let container = |given: &Given| ContainerResources {
+    let container = |given: &ContainerAllocation| ContainerResources {
         name: given.name.clone(),
         cpu_ids: cpus(&given.exclusive_cpus).iter().map(Into::into).collect(),
         devices: given
@@ -230,13 +238,13 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
         namespace: "default".to_owned(),
         // `List` of pkg/kubelet/apis/podresources/server_v1.go leaves plain init containers out.
         containers: one
-            .given
+            .allocations
             .iter()
             .filter(|given| !one.is_plain_init(given))
             .map(container)
             .collect(),
     });
-    Listed {
+    PodResourcesList {
         pods: pods.collect(),
         allocatable_cpus: None,
         devices: Some(podresources::Devices::count(&pools.collect::<Vec<_>>())),
@@ -245,9 +253,9 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
 
 /// Returns the huge pages that the pod's control group allows, for any QoS class.
 fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
-    let sum = |of: &dyn Fn(&Container) -> u64| {
-        let inits = pod.init_containers.iter().map(of).max().unwrap_or_default();
-        pod.containers.iter().map(of).sum::<u64>().max(inits)
+    let sum = |amount: &dyn Fn(&Container) -> u64| {
+        let inits = pod.init_containers.iter().map(amount).max().unwrap_or_default();
+        pod.containers.iter().map(amount).sum::<u64>().max(inits)
     };
     let all = [
         (PageSize::MIB_2, sum(&|container| container.limits.hugepages_2mi)),

@@ -135,13 +135,13 @@ pub(crate) struct Outcome {
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
     #[serde(default)]
-    pub(crate) containers: Vec<Given>,
+    pub(crate) containers: Vec<ContainerAllocation>,
 }
 
 /// Resources that the kubelet allocated to a container.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Given {
+pub(crate) struct ContainerAllocation {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) exclusive_cpus: String,

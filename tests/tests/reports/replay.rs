@@ -6,14 +6,16 @@ use std::fmt;
 
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod;
-use berth_placement::engine::{Engine, Needs, Reason, Request};
+use berth_placement::engine::{Engine, Reason, Request, VmRequirements};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
 use serde_json::json;
 
 use super::agent::{self, Running, cpus};
-use super::case::{Amounts, Block, Case, Container, Event, Given, Outcome, Pod, State};
+use super::case::{
+    Amounts, Block, Case, Container, ContainerAllocation, Event, Outcome, Pod, State,
+};
 
 /// Difference between the engine and the kubelet.
 #[derive(Debug)]
@@ -39,16 +41,16 @@ pub(crate) struct Tally {
     admitted: usize,
     refused: usize,
     /// Admitted pods whose containers have memory blocks of different zones.
-    of_several_zones: usize,
+    on_several_zones: usize,
     /// Admissions on a host where such a pod runs.
-    beside_several_zones: usize,
+    alongside_several_zones: usize,
     /// Pods with devices of a zone.
     with_devices: usize,
     /// Pods to which the kubelet would allocate CPUs that were in use; the engine does not place such pods on the
     /// host.
     cpus_in_use: usize,
-    /// Cases that end early because best-effort has broken a group of zones up: the kubelet then releases memory of
-    /// one zone to another zone, and no list of blocks shows this.
+    /// Cases that end early because policy best-effort broke up a group of NUMA zones: the kubelet then releases
+    /// memory to the wrong zone, which the reported memory blocks do not show.
     broken_groups: usize,
     /// Different answers under best-effort on a host with a group of zones: no list of blocks shows how much of a
     /// group's memory is in which zone of the group, and only this policy requests a single zone of a group.
@@ -65,7 +67,12 @@ impl fmt::Display for Tally {
             f,
             "{cases} cases, {reports} reports, {admitted} pods admitted, {refused} refused"
         )?;
-        let Self { of_several_zones, beside_several_zones, with_devices, .. } = self;
+        let Self {
+            on_several_zones: of_several_zones,
+            alongside_several_zones: beside_several_zones,
+            with_devices,
+            ..
+        } = self;
         writeln!(
             f,
             "{of_several_zones} pods with containers on different zones, {beside_several_zones} pods judged beside one"
@@ -82,10 +89,10 @@ impl fmt::Display for Tally {
 
 impl Tally {
     /// Returns true if the files contain enough cases of each kind that this test covers.
-    pub(crate) const fn is_telling(&self) -> bool {
+    pub(crate) const fn is_representative(&self) -> bool {
         self.admitted > 1000
             && self.refused > 1000
-            && self.beside_several_zones > 1000
+            && self.alongside_several_zones > 1000
             && self.with_devices > 1000
             && self.split_groups * 500 < self.cases
             && self.hidden_devices * 10 < self.cases
@@ -115,16 +122,17 @@ impl Replay<'_> {
         let is_best_effort =
             self.case.kubelet_configuration.topology_manager_policy == "best-effort";
         let mut has_group = false;
-        for (at, event) in self.case.events.iter().enumerate() {
-            let here = |difference: Difference| Difference(format!(" event {at}: {difference}"));
-            let after = match event {
+        for (index, event) in self.case.events.iter().enumerate() {
+            let at_event =
+                |difference: Difference| Difference(format!(" event {index}: {difference}"));
+            let next_state = match event {
                 Event::AdmitPod { pod, outcome, state_after } => {
-                    let answer = self.admit(host, pod, outcome, tally).map_err(here);
-                    if answer.is_err() && is_best_effort && has_group {
+                    let host_id = self.admit(host, pod, outcome, tally).map_err(at_event);
+                    if host_id.is_err() && is_best_effort && has_group {
                         tally.split_groups += 1;
                         return Ok(());
                     }
-                    answer?;
+                    host_id?;
                     state_after
                 }
                 Event::StartContainers { pod_uid, containers, state_after } => {
@@ -137,17 +145,17 @@ impl Replay<'_> {
                     state_after
                 }
             };
-            if is_broken(after) {
+            if is_broken(next_state) {
                 tally.broken_groups += 1;
                 return Ok(());
             }
-            self.check_blocks(after).map_err(here)?;
+            self.check_blocks(next_state).map_err(at_event)?;
             if self.running.values().any(Running::hides_devices) {
                 tally.hidden_devices += 1;
                 return Ok(());
             }
-            has_group = after.memory.iter().any(|zone| zone.cells.len() > 1);
-            host = self.report(after, tally).map_err(here)?;
+            has_group = next_state.memory.iter().any(|zone| zone.cells.len() > 1);
+            host = self.report(next_state, tally).map_err(at_event)?;
         }
         Ok(())
     }
@@ -209,19 +217,19 @@ impl Replay<'_> {
         } else if outcome.admitted {
             self.compare(host, pod, outcome)?;
         }
-        if self.running.values().any(|one| zone_sets(&one.given).len() > 1) {
-            tally.beside_several_zones += 1;
+        if self.running.values().any(|one| zone_sets(&one.allocations).len() > 1) {
+            tally.alongside_several_zones += 1;
         }
         if !outcome.admitted {
             tally.refused += 1;
             return Ok(());
         }
         tally.admitted += 1;
-        tally.of_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
+        tally.on_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
         let mut devices = outcome.containers.iter().flat_map(|given| &given.devices);
         tally.with_devices += usize::from(devices.any(|one| !one.per_numa_node.is_empty()));
-        drop(self.engine.bound(&request, host));
-        let running = Running { pod: pod.clone(), given: outcome.containers.clone() };
+        drop(self.engine.add_bound_pod(&request, host));
+        let running = Running { pod: pod.clone(), allocations: outcome.containers.clone() };
         self.running.insert(pod.uid.clone(), running);
         // Containers after plain init containers start later; all other containers start immediately.
         if !pod.init_containers.iter().any(Container::is_plain_init) {
@@ -241,7 +249,7 @@ impl Replay<'_> {
             return Ok(());
         }
         for (given, placement) in outcome.containers.iter().zip(expected.placements(state.host())) {
-            let mut mine: Vec<Block> = placement
+            let mut predicted: Vec<Block> = placement
                 .memory
                 .iter()
                 .map(|block| Block {
@@ -250,19 +258,19 @@ impl Replay<'_> {
                     numa_nodes: block.zones.clone(),
                 })
                 .collect();
-            let mut theirs = given.memory_blocks.clone();
-            mine.sort();
-            theirs.sort();
+            let mut recorded = given.memory_blocks.clone();
+            predicted.sort();
+            recorded.sort();
             let zones: BTreeSet<Option<u32>> =
                 placement.devices.iter().map(|(_, zone, _)| *zone).collect();
-            if mine != theirs
+            if predicted != recorded
                 || zones != device_zones(given)
                 || placement.cpus != cpus(&given.exclusive_cpus)
             {
                 let name = &given.name;
                 let devices = device_zones(given);
                 return Err(format!(
-                    "{name}\n  kubelet  {theirs:?} {} {devices:?}\n  engine  {placement:?}",
+                    "{name}\n  kubelet  {recorded:?} {} {devices:?}\n  engine  {placement:?}",
                     given.exclusive_cpus
                 )
                 .into());
@@ -278,8 +286,8 @@ impl Replay<'_> {
         let plain: Vec<&Container> =
             running.pod.init_containers.iter().filter(|one| one.is_plain_init()).collect();
         for name in names {
-            let place = running.given.iter().position(|given| given.name == *name);
-            for given in running.given.iter_mut().take(place.unwrap_or_default()) {
+            let index = running.allocations.iter().position(|given| given.name == *name);
+            for given in running.allocations.iter_mut().take(index.unwrap_or_default()) {
                 if plain.iter().any(|init| init.name == given.name) {
                     given.memory_blocks.clear();
                 }
@@ -290,20 +298,20 @@ impl Replay<'_> {
     /// Checks that the written entries match the kubelet's: by group of zones, they leave the same amount free as
     /// the kubelet recorded.
     fn check_blocks(&self, state: &State) -> Result<(), Difference> {
-        let mut left: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
+        let mut used: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
         let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();
         for (now, before) in state.memory.iter().zip(&self.case.state_initial.memory) {
             for ((kind, free), (_, all)) in now.free().into_iter().zip(before.free()) {
-                *left.entry((group(&now.cells), kind)).or_default() +=
+                *used.entry((group(&now.cells), kind)).or_default() +=
                     i128::from(all) - i128::from(free);
             }
         }
-        let blocks = self.running.values().flat_map(|one| &one.given);
+        let blocks = self.running.values().flat_map(|one| &one.allocations);
         for block in blocks.flat_map(|given| &given.memory_blocks) {
-            *left.entry((group(&block.numa_nodes), &block.kind)).or_default() -=
+            *used.entry((group(&block.numa_nodes), &block.kind)).or_default() -=
                 i128::from(block.size_bytes);
         }
-        match left.into_iter().find(|(_, bytes)| *bytes != 0) {
+        match used.into_iter().find(|(_, bytes)| *bytes != 0) {
             Some(((zones, kind), bytes)) => {
                 Err(format!("{bytes} bytes of {kind} of zones {zones:?} are in no entry").into())
             }
@@ -323,7 +331,7 @@ impl Replay<'_> {
             spread: &[],
             containers: &pod,
         };
-        self.engine.request(&parts, Needs::default()).expect("plain rules")
+        self.engine.compile_request(&parts, VmRequirements::default()).expect("plain rules")
     }
 }
 
@@ -335,11 +343,11 @@ fn is_broken(state: &State) -> bool {
 }
 
 /// Returns the sets of zones that blocks come from.
-fn zone_sets(given: &[Given]) -> BTreeSet<&[u32]> {
+fn zone_sets(given: &[ContainerAllocation]) -> BTreeSet<&[u32]> {
     given.iter().flat_map(|one| &one.memory_blocks).map(|block| &*block.numa_nodes).collect()
 }
 
-fn device_zones(given: &Given) -> BTreeSet<Option<u32>> {
+fn device_zones(given: &ContainerAllocation) -> BTreeSet<Option<u32>> {
     let mut zones = BTreeSet::new();
     for devices in &given.devices {
         zones.extend(devices.per_numa_node.iter().map(|one| Some(one.numa_node_id)));

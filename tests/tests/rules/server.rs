@@ -17,15 +17,15 @@ pub(crate) struct Server {
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the scheduler's caches to receive deletions from a watch. The caches are not visible from outside; this
 /// takes a few milliseconds.
-const TO_HEAR: Duration = Duration::from_millis(50);
+const WATCH_DELAY: Duration = Duration::from_millis(50);
 
 impl Server {
-    pub(crate) fn of(plane: &ControlPlane) -> Self {
+    pub(crate) fn new(plane: &ControlPlane) -> Self {
         let address = format!("https://127.0.0.1:{}", plane.port());
         Self { address, authority: plane.folder().join("ca.crt") }
     }
 
-    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    fn send(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-w", "\n%{http_code}", "-X", method, "--cacert"]).arg(&self.authority);
         curl.args(["-H", &format!("Authorization: Bearer {ADMIN}")]);
@@ -35,47 +35,48 @@ impl Server {
         let mut child = curl.spawn().unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
-        let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-        let (body, code) = said.rsplit_once('\n').unwrap();
+        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let (body, code) = output.rsplit_once('\n').unwrap();
         (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
     }
 
     #[track_caller]
-    fn must(&self, method: &str, path: &str, body: &Value) -> Value {
-        let (code, said) = self.ask(method, path, body);
+    fn send_checked(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (code, response) = self.send(method, path, body);
         assert!(
             (200..300).contains(&code),
             "{method} {path}: {code} {}\n{body:#}",
-            said["message"]
+            response["message"]
         );
-        said
+        response
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
-        self.must("GET", path, &Value::Null)
+        self.send_checked("GET", path, &Value::Null)
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) {
-        self.must("POST", path, body);
+        self.send_checked("POST", path, body);
     }
 
     pub(crate) fn put(&self, path: &str, body: &Value) {
-        self.must("PUT", path, body);
+        self.send_checked("PUT", path, body);
     }
 
     pub(crate) fn delete(&self, path: &str) {
-        self.must("DELETE", path, &json!({"gracePeriodSeconds": 0}));
-        std::thread::sleep(TO_HEAR);
+        self.send_checked("DELETE", path, &json!({"gracePeriodSeconds": 0}));
+        std::thread::sleep(WATCH_DELAY);
     }
 
     /// Waits for the scheduler's decision, and returns the pod.
-    pub(crate) fn scheduled(&self, path: &str) -> Value {
+    pub(crate) fn wait_until_scheduled(&self, path: &str) -> Value {
         let begin = Instant::now();
         loop {
             let pod = self.get(path);
-            let said = condition(&pod);
+            let condition = condition(&pod);
             // Any other reason is an error, after which the scheduler retries the pod.
-            let is_refused = said["status"] == "False" && said["reason"] == "Unschedulable";
+            let is_refused =
+                condition["status"] == "False" && condition["reason"] == "Unschedulable";
             if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
             }
@@ -85,7 +86,7 @@ impl Server {
     }
 
     /// Waits until a pod has a host; the scheduler may refuse the pod at first.
-    pub(crate) fn bound(&self, path: &str) {
+    pub(crate) fn wait_until_bound(&self, path: &str) {
         let begin = Instant::now();
         loop {
             let pod = self.get(path);
@@ -106,11 +107,11 @@ impl Server {
                 "nodeSelector": {"no": "host"}, "automountServiceAccountToken": false,
                 "containers": [{"name": "c", "image": "none"}]}});
             self.post(pods, &pod);
-            let said = self.scheduled(&format!("{pods}/probe"));
+            let probe = self.wait_until_scheduled(&format!("{pods}/probe"));
             self.delete(&format!("{pods}/probe"));
-            let message = condition(&said)["message"].to_string();
+            let message = condition(&probe)["message"].to_string();
             if message.contains(&format!("0/{number} nodes")) {
-                std::thread::sleep(TO_HEAR * 10);
+                std::thread::sleep(WATCH_DELAY * 10);
                 return;
             }
             assert!(begin.elapsed() < TIMEOUT, "not {number} Nodes: {message}");

@@ -11,15 +11,16 @@ use super::{MANIFEST, state, write_manifest};
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const POOL: &str = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
 
-fn get(host: &mut Host, path: &str) -> (String, String) {
-    let said =
-        host.must(&format!("curl -s -w '\\n%{{http_code}}' http://127.0.0.1:9477{path}")).unwrap();
-    let (body, code) = said.rsplit_once('\n').unwrap();
+fn http_get(host: &mut Host, path: &str) -> (String, String) {
+    let response = host
+        .run_checked(&format!("curl -s -w '\\n%{{http_code}}' http://127.0.0.1:9477{path}"))
+        .unwrap();
+    let (body, code) = response.rsplit_once('\n').unwrap();
     (code.trim().to_owned(), body.to_owned())
 }
 
 fn report(host: &mut Host) -> Value {
-    serde_json::from_str(&get(host, "/report").1).unwrap()
+    serde_json::from_str(&http_get(host, "/report").1).unwrap()
 }
 
 fn condition(report: &Value, name: &str) -> (String, String) {
@@ -30,38 +31,38 @@ fn condition(report: &Value, name: &str) -> (String, String) {
 
 /// Waits until a shell condition holds.
 #[track_caller]
-fn until(host: &mut Host, condition: &str) {
+fn wait_until(host: &mut Host, condition: &str) {
     let explain = "cat /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000";
-    host.until(condition, Duration::from_secs(60), explain).unwrap();
+    host.wait_until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
-pub(super) fn keeps_the_host(host: &mut Host) {
+pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
     let before = state(host);
-    host.must(&format!("rm -f {MANIFEST}")).unwrap();
+    host.run_checked(&format!("rm -f {MANIFEST}")).unwrap();
     start(host);
-    assert_eq!(get(host, "/healthz").0, "200");
-    let (code, why) = get(host, "/readyz");
+    assert_eq!(http_get(host, "/healthz").0, "200");
+    let (code, message) = http_get(host, "/readyz");
     assert!(
-        code == "503" && why.contains("infranode.yaml: not there: the host stays as it is"),
-        "{why}"
+        code == "503" && message.contains("infranode.yaml: not there: the host stays as it is"),
+        "{message}"
     );
 
     write_manifest(
         host,
         "  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
     );
-    until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
-    until(host, "curl -sf http://127.0.0.1:9477/readyz");
-    let seen = report(host);
-    assert_eq!(condition(&seen, "HostTuned"), ("True".into(), "Applied".into()));
-    assert_eq!(seen["status"]["zones"][1]["hugepages"][0]["total"], 32);
-    let what: Vec<&str> = seen["status"]["changes"]
+    wait_until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
+    wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    let status_report = report(host);
+    assert_eq!(condition(&status_report, "HostTuned"), ("True".into(), "Applied".into()));
+    assert_eq!(status_report["status"]["zones"][1]["hugepages"][0]["total"], 32);
+    let changes: Vec<&str> = status_report["status"]["changes"]
         .as_array()
         .unwrap()
         .iter()
         .map(|c| c["what"].as_str().unwrap())
         .collect();
-    assert!(what.contains(&"hugepages 2Mi zone 1: 0 -> 32"), "{what:?}");
+    assert!(changes.contains(&"hugepages 2Mi zone 1: 0 -> 32"), "{changes:?}");
 
     // A second agent refuses to start, and names the first agent.
     let second = host
@@ -74,13 +75,15 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     );
 
     // The next cycle corrects drift; SIGHUP starts a cycle.
-    host.must(&format!("echo 5 > {POOL}; echo always > {THP}; kill -HUP $(cat /run/agent.pid)"))
-        .unwrap();
-    until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
+    host.run_checked(&format!(
+        "echo 5 > {POOL}; echo always > {THP}; kill -HUP $(cat /run/agent.pid)"
+    ))
+    .unwrap();
+    wait_until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
     assert!(
-        get(host, "/metrics").1.contains("berth_agent_drift_total 2"),
+        http_get(host, "/metrics").1.contains("berth_agent_drift_total 2"),
         "{}",
-        get(host, "/metrics").1
+        http_get(host, "/metrics").1
     );
 
     // One part of a manifest is invalid: the agent applies the other parts, and reverts nothing of the invalid
@@ -89,37 +92,42 @@ pub(super) fn keeps_the_host(host: &mut Host) {
         host,
         "  transparentHugepages: Always\n  hugepages: [{size: 2Mi, zone: one, count: 32}]",
     );
-    until(host, &format!("grep -q '\\[always\\]' {THP}"));
-    host.must(&format!("grep -qx 32 {POOL}")).unwrap();
+    wait_until(host, &format!("grep -q '\\[always\\]' {THP}"));
+    host.run_checked(&format!("grep -qx 32 {POOL}")).unwrap();
     let seen = report(host);
     assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
-    assert!(get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
+    assert!(http_get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
 
     // The agent reports the value and leaves it unchanged.
     write_manifest(
         host,
         "  enforce: false\n  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
     );
-    until(host, &format!("grep -q '\\[never\\]' {THP}"));
-    host.must(&format!("echo madvise > {THP}; kill -HUP $(cat /run/agent.pid)")).unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reason\": \"DriftDetected\"'");
-    host.must(&format!("grep -q '\\[madvise\\]' {THP}")).unwrap();
+    wait_until(host, &format!("grep -q '\\[never\\]' {THP}"));
+    host.run_checked(&format!("echo madvise > {THP}; kill -HUP $(cat /run/agent.pid)")).unwrap();
+    wait_until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '\"reason\": \"DriftDetected\"'",
+    );
+    host.run_checked(&format!("grep -q '\\[madvise\\]' {THP}")).unwrap();
 
     hotplug(host);
 
     // Without a manifest the host keeps its configuration. It also keeps the configuration when the agent ends.
-    host.must(&format!("rm {MANIFEST}")).unwrap();
-    until(
+    host.run_checked(&format!("rm {MANIFEST}")).unwrap();
+    wait_until(
         host,
         "test \"$(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9477/readyz)\" = 503",
     );
-    host.must(&format!("grep -qx 32 {POOL}")).unwrap();
-    host.must(
+    host.run_checked(&format!("grep -qx 32 {POOL}")).unwrap();
+    host.run_checked(
         "kill $(cat /run/agent.pid); while [ -e /proc/$(cat /run/agent.pid) ]; do sleep 0.1; done",
     )
     .unwrap();
-    host.must(&format!("grep -qx 32 {POOL}; grep -q 'the host stays as it is' /run/agent.log"))
-        .unwrap();
+    host.run_checked(&format!(
+        "grep -qx 32 {POOL}; grep -q 'the host stays as it is' /run/agent.log"
+    ))
+    .unwrap();
     revert(host, &before);
 }
 
@@ -127,20 +135,20 @@ pub(super) fn keeps_the_host(host: &mut Host) {
 /// longer complete.
 fn hotplug(host: &mut Host) {
     write_manifest(host, "  cpu: {reserved: {coresPerZone: 1}}");
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
-    host.must("echo 0 > /sys/devices/system/cpu/cpu5/online").unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4\"'");
-    host.must("echo 1 > /sys/devices/system/cpu/cpu5/online").unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
+    host.run_checked("echo 0 > /sys/devices/system/cpu/cpu5/online").unwrap();
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4\"'");
+    host.run_checked("echo 1 > /sys/devices/system/cpu/cpu5/online").unwrap();
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
     write_manifest(host, "  enforce: false\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]");
-    until(host, &format!("! grep -q '\\[madvise\\]' {THP} || grep -qx 32 {POOL}"));
+    wait_until(host, &format!("! grep -q '\\[madvise\\]' {THP} || grep -qx 32 {POOL}"));
 }
 
 fn start(host: &mut Host) {
     // The timer has a long interval on purpose, so that no change here comes from the timer.
-    host.must(&format!(
+    host.run_checked(&format!(
         "setsid berth-agent run --standalone {MANIFEST} --interval 3600 </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid"
     ))
     .unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q capabilities");
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q capabilities");
 }

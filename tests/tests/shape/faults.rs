@@ -3,29 +3,29 @@
 use berth_tests::host::Host;
 
 use super::whole::revert;
-use super::{MANIFEST, assert_same, put_sample, state, write_manifest};
+use super::{MANIFEST, assert_same, state, write_manifest, write_sample_manifest};
 
 /// Returns delays in milliseconds after which `apply` is killed: spread over its whole duration, without
 /// repetition.
-fn moments(n: u32) -> impl Iterator<Item = u32> {
+fn kill_delays(n: u32) -> impl Iterator<Item = u32> {
     // The stride is coprime to the range, so each moment occurs once, and early and late moments alternate.
     (0..n).map(move |i| (i * 617 + 31) % 1500)
 }
 
 /// Kills `apply` (and in every second round `revert`) at such a moment, runs it to its end, and reverts.
-pub(super) fn kills(host: &mut Host, n: u32) {
-    put_sample(host);
+pub(super) fn killed_commands_are_completed(host: &mut Host, n: u32) {
+    write_sample_manifest(host);
     let before = state(host);
     let mut cut_short = 0;
-    for (round, millis) in moments(n).enumerate() {
+    for (round, millis) in kill_delays(n).enumerate() {
         let seconds = f64::from(millis) / 1000.0;
         let kill = |command: &str| {
             format!("timeout --signal=KILL {seconds:.3} berth-agent {command} >/dev/null 2>&1")
         };
-        let said = host.run(&kill(&format!("apply -f {MANIFEST}"))).unwrap();
+        let result = host.run(&kill(&format!("apply -f {MANIFEST}"))).unwrap();
         // Code 137: the command was killed; code 0: the command had ended before.
-        cut_short += u32::from(said.code == 137);
-        host.must(
+        cut_short += u32::from(result.code == 137);
+        host.run_checked(
             "test ! -e /var/lib/berth/found.json || grep -q bootID /var/lib/berth/found.json",
         )
         .unwrap();
@@ -43,29 +43,33 @@ pub(super) fn kills(host: &mut Host, n: u32) {
 }
 
 /// Returns the output without the line breaks for 80 columns.
-fn flat(output: &str) -> String {
+fn join_lines(output: &str) -> String {
     output.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Tests a full and a read-only state folder: nothing is changed, because the rollback ledger cannot be saved.
-pub(super) fn state_folder(host: &mut Host) {
+pub(super) fn unwritable_state_folder_prevents_changes(host: &mut Host) {
     let before = state(host);
-    for (options, why) in [("size=4k,nr_inodes=2", "ENOSPC"), ("ro", "EROFS")] {
-        host.must(&format!("mount -t tmpfs -o {options} none /var/lib/berth")).unwrap();
-        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-        assert!(said.code == 3 && flat(&said.output).contains(why), "{options}: {}", said.output);
+    for (options, errno) in [("size=4k,nr_inodes=2", "ENOSPC"), ("ro", "EROFS")] {
+        host.run_checked(&format!("mount -t tmpfs -o {options} none /var/lib/berth")).unwrap();
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        assert!(
+            result.code == 3 && join_lines(&result.output).contains(errno),
+            "{options}: {}",
+            result.output
+        );
         assert_same(&before, &state(host));
-        host.must("umount /var/lib/berth").unwrap();
+        host.run_checked("umount /var/lib/berth").unwrap();
     }
-    host.must("echo garbage > /var/lib/berth/found.json").unwrap();
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    host.run_checked("echo garbage > /var/lib/berth/found.json").unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert!(
-        said.code == 3 && flat(&said.output).contains("not a rollback ledger"),
+        result.code == 3 && join_lines(&result.output).contains("not a rollback ledger"),
         "{}",
-        said.output
+        result.output
     );
     assert_same(&before, &state(host));
-    host.must("rm /var/lib/berth/found.json").unwrap();
+    host.run_checked("rm /var/lib/berth/found.json").unwrap();
 }
 
 /// Tests that a write which the kernel refuses is reported with its errno, and that the other changes are made.
@@ -76,40 +80,41 @@ pub(super) fn refused_writes(host: &mut Host) {
         "  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 0, count: 32}]",
     );
     let file = "/sys/kernel/mm/transparent_hugepage/enabled";
-    host.must(&format!("cat {file} > /run/frozen && mount --bind /run/frozen {file} && mount -o remount,bind,ro {file}")).unwrap();
-    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert_eq!(said.code, 3, "{}", said.output);
+    host.run_checked(&format!("cat {file} > /run/frozen && mount --bind /run/frozen {file} && mount -o remount,bind,ro {file}")).unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(result.code, 3, "{}", result.output);
     assert!(
-        flat(&said.output).contains("EROFS") && flat(&said.output).contains("mounted read-only"),
+        join_lines(&result.output).contains("EROFS")
+            && join_lines(&result.output).contains("mounted read-only"),
         "{}",
-        said.output
+        result.output
     );
     let pages = host
-        .must("cat /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages")
+        .run_checked("cat /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages")
         .unwrap();
     assert_eq!(pages.trim(), "32");
-    host.must(&format!("umount {file}")).unwrap();
+    host.run_checked(&format!("umount {file}")).unwrap();
     revert(host, &before);
-    put_sample(host);
+    write_sample_manifest(host);
 }
 
 /// Runs two agents at once: one agent works, and the other agent's error names the first agent.
-pub(super) fn two_agents(host: &mut Host) {
+pub(super) fn second_agent_is_refused(host: &mut Host) {
     let before = state(host);
-    let said = host
-        .must(&format!(
+    let output = host
+        .run_checked(&format!(
             "for i in 1 2 3 4; do berth-agent apply -f {MANIFEST} >/run/two.$i 2>&1 & done; wait; cat /run/two.*"
         ))
         .unwrap();
-    assert!(said.contains("another berth-agent (process"), "{said}");
-    assert!(said.contains("the host has the desired state"), "{said}");
+    assert!(output.contains("another berth-agent (process"), "{output}");
+    assert!(output.contains("the host has the desired state"), "{output}");
     revert(host, &before);
 }
 
 /// Tests that jumps of the clock have no effect.
 pub(super) fn clock_jumps(host: &mut Host) {
     let before = state(host);
-    host.must(&format!(
+    host.run_checked(&format!(
         "date -s 2001-01-01 && berth-agent apply -f {MANIFEST} && date -s 2040-01-01"
     ))
     .unwrap();
@@ -118,38 +123,38 @@ pub(super) fn clock_jumps(host: &mut Host) {
 
 /// Tests that values which a reboot has reset are not restored again: an administrator's value of the later boot
 /// stays.
-pub(super) fn reboot_between(host: &mut Host) {
-    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+pub(super) fn values_reset_by_a_reboot_are_not_restored(host: &mut Host) {
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     host.reboot().unwrap();
-    host.must("udevadm settle --timeout 100").unwrap();
+    host.run_checked("udevadm settle --timeout 100").unwrap();
     let pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
-    host.must(&format!("echo 7 > {pool}")).unwrap();
+    host.run_checked(&format!("echo 7 > {pool}")).unwrap();
     let by_hand = state(host);
-    let said = host.run("berth-agent revert").unwrap();
-    assert_eq!(said.code, 0, "{}", said.output);
+    let result = host.run("berth-agent revert").unwrap();
+    assert_eq!(result.code, 0, "{}", result.output);
     assert_same(&by_hand, &state(host));
     // Apply in this boot records the administrator's value as the original value, which revert restores.
-    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     revert(host, &by_hand);
-    assert_eq!(host.must(&format!("cat {pool}")).unwrap().trim(), "7");
-    host.must(&format!("echo 0 > {pool}")).unwrap();
+    assert_eq!(host.run_checked(&format!("cat {pool}")).unwrap().trim(), "7");
+    host.run_checked(&format!("echo 0 > {pool}")).unwrap();
 }
 
 /// Cuts the power at any moment; afterwards the rollback ledger is intact, and has only entries of the current
 /// boot.
 pub(super) fn power_cuts(host: &mut Host, n: u32) {
-    for millis in moments(n) {
+    for millis in kill_delays(n) {
         let seconds = f64::from(millis) / 1000.0;
-        host.start(&format!(
+        host.start_command(&format!(
             "while berth-agent apply -f {MANIFEST} && berth-agent revert; do :; done"
         ))
         .unwrap();
-        host.must(&format!("sleep {seconds:.3}")).unwrap();
+        host.run_checked(&format!("sleep {seconds:.3}")).unwrap();
         host.power_cycle().unwrap();
-        host.must("udevadm settle --timeout 100").unwrap();
+        host.run_checked("udevadm settle --timeout 100").unwrap();
         let before = state(host);
-        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-        assert_eq!(said.code, 0, "{}", said.output);
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        assert_eq!(result.code, 0, "{}", result.output);
         revert(host, &before);
     }
 }

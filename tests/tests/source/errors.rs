@@ -3,7 +3,7 @@
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, ItemImpl, PathArguments, PathSegment, Type};
 
-use crate::tree::rust;
+use crate::tree::rust_files;
 
 #[derive(Default)]
 struct StringErrors(usize);
@@ -33,7 +33,7 @@ impl<'ast> Visit<'ast> for StringErrors {
 #[test]
 fn errors_are_types() {
     let mut found = Vec::new();
-    for file in rust() {
+    for file in rust_files() {
         let mut count = StringErrors::default();
         let parsed = syn::parse_file(&file.text);
         count.visit_file(&parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path)));

@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use syn::{ItemUse, Path};
 
 use crate::syntax::imports;
-use crate::tree::rust;
+use crate::tree::rust_files;
 
 /// The only folder that uses kube-runtime's scheduler.
 const HARNESS: &str = "crates/runtime/src/reconcile/";
@@ -43,7 +43,7 @@ impl<'ast> Visit<'ast> for Schedulers {
 #[test]
 fn there_is_one_reconcile_harness() {
     let (mut found, mut used) = (Vec::new(), false);
-    for file in rust() {
+    for file in rust_files() {
         let parsed = syn::parse_file(&file.text);
         let mut schedulers = Schedulers::default();
         schedulers.visit_file(&parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path)));

@@ -2,25 +2,25 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{Rust as _, rust, walk};
+use crate::tree::{RustSource as _, rust_files, walk};
 
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
 /// Returns the level if a macro call of `tracing` begins at this token.
-fn level(tokens: &[TokenTree], at: usize) -> Option<String> {
-    let TokenTree::Ident(name) = tokens.get(at)? else { return None };
+fn level(tokens: &[TokenTree], index: usize) -> Option<String> {
+    let TokenTree::Ident(name) = tokens.get(index)? else { return None };
     let name = name.to_string();
-    let is_call = matches!(tokens.get(at + 1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
-        && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)));
+    let is_call = matches!(tokens.get(index + 1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
+        && matches!(tokens.get(index + 2), Some(TokenTree::Group(_)));
     let is_path =
-        at >= 3 && matches!(&tokens[at - 3], TokenTree::Ident(krate) if *krate == "tracing");
+        index >= 3 && matches!(&tokens[index - 3], TokenTree::Ident(krate) if *krate == "tracing");
     (LEVELS.contains(&name.as_str()) && is_call && is_path).then_some(name)
 }
 
 #[test]
 fn log_calls_are_structured() {
     let (mut calls, mut found) = (0, Vec::new());
-    for file in rust().into_iter().filter(|file| !file.is_test()) {
+    for file in rust_files().into_iter().filter(|file| !file.is_test()) {
         walk(file.tokens(), &mut |tokens, at| {
             let Some(level) = level(tokens, at) else { return };
             let Some(TokenTree::Group(group)) = tokens.get(at + 2) else { return };

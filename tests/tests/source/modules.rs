@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, VisRestricted};
 
 use crate::syntax::{imports, is_test};
-use crate::tree::{File, Rust as _, files};
+use crate::tree::{File, RustSource as _, files};
 
 /// Names that a module makes visible from elsewhere (`use child::Name`), and the modules it imports from.
 #[derive(Default)]
@@ -145,7 +145,7 @@ fn cycles(edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> Vec<Vec<Strin
     for (from, seen) in &reached {
         let group: Vec<String> = seen
             .iter()
-            .filter(|other| reached.get(other).is_some_and(|back| back.contains(*from)))
+            .filter(|other| reached.get(other).is_some_and(|reachable| reachable.contains(*from)))
             .map(|module| module.join("::"))
             .collect();
         if group.len() > 1 {

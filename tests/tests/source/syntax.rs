@@ -4,19 +4,19 @@ use syn::{Attribute, UseTree};
 
 /// Calls `visit` for each import of a `use` tree, with the name in this module (`*` for all names) and the path.
 pub(crate) fn imports(tree: &UseTree, visit: &mut impl FnMut(String, &[String])) {
-    branches(tree, &[], visit);
+    visit_use_tree(tree, &[], visit);
 }
 
-fn branches(tree: &UseTree, before: &[String], visit: &mut impl FnMut(String, &[String])) {
+fn visit_use_tree(tree: &UseTree, before: &[String], visit: &mut impl FnMut(String, &[String])) {
     let mut path = before.to_vec();
     match tree {
         UseTree::Path(step) => {
             path.push(step.ident.to_string());
-            branches(&step.tree, &path, visit);
+            visit_use_tree(&step.tree, &path, visit);
         }
         UseTree::Group(group) => {
             for tree in &group.items {
-                branches(tree, &path, visit);
+                visit_use_tree(tree, &path, visit);
             }
         }
         UseTree::Name(name) => {

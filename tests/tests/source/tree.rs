@@ -8,7 +8,7 @@ pub(crate) use berth_tests::sources::{File, files};
 pub(crate) const CODE: [&str; 5] = ["agent", "benches", "controller", "crates", "tests"];
 
 /// Returns all Rust files of the workspace that people write.
-pub(crate) fn rust() -> Vec<File> {
+pub(crate) fn rust_files() -> Vec<File> {
     let all = CODE.iter().flat_map(|folder| files(folder, ".rs"));
     let all: Vec<File> =
         all.filter(|file| !file.text.starts_with("// This file is @generated")).collect();
@@ -17,14 +17,14 @@ pub(crate) fn rust() -> Vec<File> {
 }
 
 /// Views of a Rust file.
-pub(crate) trait Rust {
+pub(crate) trait RustSource {
     /// Returns the file's tokens. `//` comments are not among them, doc comments are.
     fn tokens(&self) -> TokenStream;
     /// Returns true for files that hold tests only.
     fn is_test(&self) -> bool;
 }
 
-impl Rust for File {
+impl RustSource for File {
     fn tokens(&self) -> TokenStream {
         self.text.parse().unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{File, Rust as _, files, rust, walk};
+use crate::tree::{File, RustSource as _, files, rust_files, walk};
 
 /// Words and phrases, in lower case, each matched as whole words.
 const REFUSED: [&str; 52] = [
@@ -94,7 +94,7 @@ fn prose(file: &File) -> Vec<String> {
 #[test]
 fn refused_words_are_nowhere() {
     let mut found = Vec::new();
-    for file in rust() {
+    for file in rust_files() {
         // This list itself.
         if file.path.ends_with("source/vocabulary.rs") {
             continue;

@@ -1,4 +1,4 @@
-//! Attempts of the thief, as data.
+//! Requests that a thief of an agent's credential sends, with the expected results.
 
 use serde_json::Value;
 
@@ -23,57 +23,63 @@ pub(crate) enum Expect {
 
 impl Expect {
     /// Returns true if the policy denies the request of a client that has all permissions.
-    pub(crate) fn is_the_policys(self) -> bool {
+    pub(crate) fn is_denied_by_policy(self) -> bool {
         matches!(self, Self::NotOwn | Self::NoRight)
     }
 }
 
 pub(crate) struct Attempt {
     pub(crate) expect: Expect,
-    pub(crate) what: String,
+    pub(crate) description: String,
     pub(crate) request: Request,
     /// Credential of the request; `None` for the thief's credential.
-    pub(crate) who: Option<Credential>,
+    pub(crate) credential: Option<Credential>,
     /// JSON pointers and values that the object must have afterwards; null for a missing value.
-    pub(crate) leaves: Vec<(&'static str, Value)>,
+    pub(crate) expected_values: Vec<(&'static str, Value)>,
 }
 
 pub(crate) fn attempt(expect: Expect, what: impl Into<String>, request: Request) -> Attempt {
-    Attempt { expect, what: what.into(), request, who: None, leaves: Vec::new() }
+    Attempt {
+        expect,
+        description: what.into(),
+        request,
+        credential: None,
+        expected_values: Vec::new(),
+    }
 }
 
 impl Attempt {
-    pub(crate) fn by(self, who: &Credential) -> Self {
-        Self { who: Some(who.clone()), ..self }
+    pub(crate) fn with_credential(self, who: &Credential) -> Self {
+        Self { credential: Some(who.clone()), ..self }
     }
 
-    pub(crate) fn leaves(mut self, pointer: &'static str, value: impl Into<Value>) -> Self {
-        self.leaves.push((pointer, value.into()));
+    pub(crate) fn expect_value(mut self, pointer: &'static str, value: impl Into<Value>) -> Self {
+        self.expected_values.push((pointer, value.into()));
         self
     }
 }
 
 /// Returns all attempts in the order of execution: attempts that need a missing InfraNode come before its creation,
 /// and attacks on objects come after the agent has created the objects.
-pub(crate) fn all(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
+pub(crate) fn all_attempts(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
-        ("An InfraNode that is not there yet", infra_nodes::make(world)),
-        ("What the agent is for", works::agents(world)),
-        ("Its own Node", nodes::own(world)),
-        ("Other Nodes", nodes::others()),
-        ("InfraNodes", infra_nodes::change()),
+        ("An InfraNode that is not there yet", infra_nodes::creation_attempts(world)),
+        ("What the agent is for", works::agent_requests(world)),
+        ("Its own Node", nodes::own_node(world)),
+        ("Other Nodes", nodes::other_nodes()),
+        ("InfraNodes", infra_nodes::update_attempts()),
         ("Leases", reports::leases(world)),
         ("Events", reports::events(world)),
         ("NodeResourceTopologies", reports::topologies()),
         ("Everything else", rest::writes()),
         ("Reading", rest::reads()),
-        ("Other credentials", credentials::others(world)),
-        ("Others are left alone", works::others(world)),
+        ("Other credentials", credentials::other_credentials(world)),
+        ("Others are left alone", works::other_clients(world)),
     ]
 }
 
 /// Returns each attempt with its group.
-pub(crate) fn flat<'a>(
+pub(crate) fn with_groups<'a>(
     groups: &'a [(&str, Vec<Attempt>)],
 ) -> impl Iterator<Item = (&'a str, &'a Attempt)> {
     groups.iter().flat_map(|(group, attempts)| attempts.iter().map(move |one| (*group, one)))

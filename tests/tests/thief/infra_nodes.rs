@@ -10,8 +10,8 @@ use crate::world::World;
 use crate::{OTHER, OWN};
 
 /// Returns attempts that need a missing InfraNode of node-a.
-pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
-    let with = |what: &str, pointer: &str, value: Value| {
+pub(crate) fn creation_attempts(world: &World<'_>) -> Vec<Attempt> {
+    let create_with = |what: &str, pointer: &str, value: Value| {
         let mut object = infra_node(world, OWN);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
@@ -22,16 +22,16 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
     unnamed["metadata"]["generateName"] = OWN.into();
     unnamed["metadata"].as_object_mut().unwrap().remove("name");
     vec![
-        with("its own, with a spec", "/spec/ksm", json!({"mode": "On"})),
-        with("its own, with a finalizer", "/metadata/finalizers", json!(["x.y/z"])),
-        with("its own, with a label", "/metadata/labels", json!({"a": "b"})),
-        with("its own, with an annotation", "/metadata/annotations/a", "b".into()),
-        with(
+        create_with("its own, with a spec", "/spec/ksm", json!({"mode": "On"})),
+        create_with("its own, with a finalizer", "/metadata/finalizers", json!(["x.y/z"])),
+        create_with("its own, with a label", "/metadata/labels", json!({"a": "b"})),
+        create_with("its own, with an annotation", "/metadata/annotations/a", "b".into()),
+        create_with(
             "its own, owned by another Node",
             "/metadata/ownerReferences",
             json!([owner(world, OTHER)]),
         ),
-        with(
+        create_with(
             "its own, with a field that another manager seems to own",
             "/metadata/managedFields",
             json!([{
@@ -39,21 +39,21 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
                 "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ksm": {".": {}, "f:mode": {}}}},
             }]),
         ),
-        with("another's", "/metadata/name", "node-c".into()),
+        create_with("another's", "/metadata/name", "node-c".into()),
         attempt(NotOwn, "one that the server names", post(INFRA_NODES, unnamed)),
     ]
 }
 
 /// Returns attempts that need the InfraNodes of both Nodes.
-pub(crate) fn change() -> Vec<Attempt> {
+pub(crate) fn update_attempts() -> Vec<Attempt> {
     let own = format!("{INFRA_NODES}/{OWN}");
-    let on = json!({"ksm": {"mode": "On"}});
+    let spec = json!({"ksm": {"mode": "On"}});
     let behind_status = json!({
-        "spec": on, "metadata": {"labels": {"a": "b"}, "finalizers": ["x.y/z"]},
+        "spec": spec, "metadata": {"labels": {"a": "b"}, "finalizers": ["x.y/z"]},
         "status": {"observedGeneration": 2},
     });
     vec![
-        attempt(NoRight, "spec of its own", merge(&own, json!({"spec": on}))),
+        attempt(NoRight, "spec of its own", merge(&own, json!({"spec": spec}))),
         attempt(
             NoRight,
             "annotation of its own",

@@ -9,8 +9,8 @@ use crate::request::{apply, delete, merge, post, strategic};
 use crate::world::World;
 use crate::{OTHER, OWN};
 
-pub(crate) fn own(world: &World<'_>) -> Vec<Attempt> {
-    let mut all = through_status(world);
+pub(crate) fn own_node(world: &World<'_>) -> Vec<Attempt> {
+    let mut all = own_node_status(world);
     let here = node_path(OWN);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
     let spec =
@@ -54,7 +54,7 @@ pub(crate) fn own(world: &World<'_>) -> Vec<Attempt> {
 }
 
 /// Returns attempts through the status subresource, which accepts labels, annotations and the whole status.
-fn through_status(world: &World<'_>) -> Vec<Attempt> {
+fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
     let status = node_status(OWN);
     let control_plane =
         json!({"host.berth.dev/kvm": "true", "node-role.kubernetes.io/control-plane": ""});
@@ -137,7 +137,7 @@ fn through_status(world: &World<'_>) -> Vec<Attempt> {
     all
 }
 
-pub(crate) fn others() -> Vec<Attempt> {
+pub(crate) fn other_nodes() -> Vec<Attempt> {
     let status = node_status(OTHER);
     vec![
         attempt(

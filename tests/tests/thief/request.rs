@@ -35,7 +35,7 @@ pub(crate) fn force(path: &str, body: Value) -> Request {
 }
 
 /// Returns a dry-run apply: the server checks permissions and policies, and writes nothing.
-pub(crate) fn dry(path: &str, body: Value) -> Request {
+pub(crate) fn dry_run(path: &str, body: Value) -> Request {
     let request = apply(path, body);
     Request { path: format!("{}&dryRun=All", request.path), ..request }
 }
@@ -74,12 +74,12 @@ pub(crate) struct Answer {
 impl Answer {
     /// Returns the body of a request that must succeed.
     #[track_caller]
-    pub(crate) fn must(self) -> Value {
+    pub(crate) fn into_body(self) -> Value {
         assert!((200..300).contains(&self.code), "{}: {:#}", self.code, self.body);
         self.body
     }
 
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 
@@ -87,11 +87,11 @@ impl Answer {
         let message = self.body["message"].as_str().unwrap_or_default();
         let policy = message.split_once("'berth-agent-own-node' denied request: ");
         match (self.code, policy) {
-            (code, _) if self.done() => Verdict::Done(code),
+            (code, _) if self.is_success() => Verdict::Done(code),
             // The message begins with the user and the denied action, which the attempt already contains.
-            (403, Some((_, said))) => {
-                Verdict::Policy(said.split_once(": ").map_or(said, |(_, why)| why).to_owned())
-            }
+            (403, Some((_, denial))) => Verdict::Policy(
+                denial.split_once(": ").map_or(denial, |(_, reason)| reason).to_owned(),
+            ),
             (403, None) if message.contains(" cannot ") => Verdict::NoRight,
             (code, _) => Verdict::Other(code, message.to_owned()),
         }
@@ -126,37 +126,37 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn of(plane: &ControlPlane) -> Self {
+    pub(crate) fn new(plane: &ControlPlane) -> Self {
         let address = format!("https://127.0.0.1:{}", plane.port());
         Self { address, authority: plane.folder().join("ca.crt") }
     }
 
-    pub(crate) fn ask(&self, who: &Credential, request: &Request) -> Answer {
-        let mut curl = self.curl(who);
+    pub(crate) fn send(&self, credential: &Credential, request: &Request) -> Answer {
+        let mut curl = self.curl(credential);
         curl.args(["-w", "\n%{http_code}", "-X", request.method]);
         curl.args(["-H", &format!("Content-Type: {}", request.content)]);
         if !request.body.is_null() {
             curl.args(["--data-binary", &request.body.to_string()]);
         }
         curl.arg(format!("{}{}", self.address, request.path));
-        let said = run(curl);
-        let (body, code) = said.rsplit_once('\n').unwrap();
+        let output = run(curl);
+        let (body, code) = output.rsplit_once('\n').unwrap();
         let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
         Answer { code: code.parse().unwrap(), body }
     }
 
     /// Returns several objects with one call of curl, because the tests read them often.
-    pub(crate) fn get_all(&self, who: &Credential, paths: &[&str]) -> Vec<Value> {
-        let mut curl = self.curl(who);
+    pub(crate) fn get_all(&self, credential: &Credential, paths: &[&str]) -> Vec<Value> {
+        let mut curl = self.curl(credential);
         curl.arg("--fail").args(paths.iter().map(|path| format!("{}{path}", self.address)));
-        let said = run(curl);
-        serde_json::Deserializer::from_str(&said).into_iter().map(Result::unwrap).collect()
+        let output = run(curl);
+        serde_json::Deserializer::from_str(&output).into_iter().map(Result::unwrap).collect()
     }
 
-    fn curl(&self, who: &Credential) -> Command {
+    fn curl(&self, credential: &Credential) -> Command {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--noproxy", "*", "--max-time", "60", "--cacert"]).arg(&self.authority);
-        match who {
+        match credential {
             Credential::Token(token) => {
                 curl.args(["-H", &format!("Authorization: Bearer {token}")]);
             }

@@ -10,7 +10,7 @@ use crate::world::World;
 
 /// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, relative to the top of the repository. Without the
 /// variable, writes nothing.
-pub(crate) fn print(
+pub(crate) fn write_results(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],
     deployed: &[Option<Verdict>],
@@ -25,8 +25,8 @@ pub(crate) fn print(
 }
 
 fn head(world: &World<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> String {
-    let thefts = groups.iter().flat_map(|(_, attempts)| attempts);
-    let thefts = thefts.filter(|attempt| attempt.expect != Expect::Works).count();
+    let all_attempts = groups.iter().flat_map(|(_, attempts)| attempts);
+    let thefts = all_attempts.filter(|attempt| attempt.expect != Expect::Works).count();
     let policy = if world.policy {
         "- last column: the same with `cluster-admin` given to the agents, so that the policy is alone; empty where it is not asked"
     } else {
@@ -61,7 +61,7 @@ fn tables(
                 verdicts[number].as_ref().map(|one| escaped(attempt, one)).unwrap_or_default()
             };
             let first = cell(deployed);
-            write!(text, "| {} | {first} |", attempt.what).unwrap();
+            write!(text, "| {} | {first} |", attempt.description).unwrap();
             if let Some(all) = all {
                 let second = cell(all);
                 let second = if second == first { "the same" } else { &second };
@@ -75,10 +75,10 @@ fn tables(
 }
 
 fn escaped(attempt: &Attempt, verdict: &Verdict) -> String {
-    let more = match (attempt.expect, verdict) {
+    let note = match (attempt.expect, verdict) {
         (Expect::Dropped, _) => ", and nothing but the status is taken",
         (Expect::NotOwn, Verdict::Done(_)) => ", open",
         _ => "",
     };
-    format!("{verdict}{more}").replace('|', "\\|").replace('<', "\\<")
+    format!("{verdict}{note}").replace('|', "\\|").replace('<', "\\<")
 }

@@ -24,7 +24,7 @@ const COLLECTIONS: [&str; 7] = [
 /// agent and of curl are left out, because the thief and the administrator write with these names.
 pub(crate) struct State {
     objects: BTreeMap<String, Value>,
-    holders: BTreeMap<String, Vec<Value>>,
+    managers: BTreeMap<String, Vec<Value>>,
 }
 
 impl PartialEq for State {
@@ -34,24 +34,26 @@ impl PartialEq for State {
 }
 
 /// First version that keeps the live object's managedFields in requests for subresources, as tested on 1.36.
-const HOLDERS: Version = Version(1, 30);
+const MANAGERS_SINCE: Version = Version(1, 30);
 
 impl State {
-    pub(crate) fn of(world: &World<'_>) -> Self {
+    pub(crate) fn read(world: &World<'_>) -> Self {
         let lists = world.server.get_all(&world.admin, &COLLECTIONS);
         let (mut all, mut holders) = (BTreeMap::new(), BTreeMap::new());
         for (collection, mut list) in COLLECTIONS.iter().zip(lists) {
             for mut object in list["items"].as_array_mut().unwrap().drain(..) {
                 let metadata = object["metadata"].as_object_mut().unwrap();
                 let path = format!("{collection}/{}", metadata["name"].as_str().unwrap());
-                let held = metadata.get("managedFields").and_then(Value::as_array).cloned();
-                let mut held = held.unwrap_or_default();
-                held.retain(|one| one["manager"] != "curl" && one["manager"] != "berth-agent");
-                held.iter_mut().for_each(|one| drop(one["time"].take()));
+                let managers_of_object =
+                    metadata.get("managedFields").and_then(Value::as_array).cloned();
+                let mut managers_of_object = managers_of_object.unwrap_or_default();
+                managers_of_object
+                    .retain(|one| one["manager"] != "curl" && one["manager"] != "berth-agent");
+                managers_of_object.iter_mut().for_each(|one| drop(one["time"].take()));
                 // Older servers also accept the managedFields of a request for a subresource; no policy prevents
                 // this there.
-                if world.version() >= HOLDERS {
-                    holders.insert(path.clone(), held);
+                if world.version() >= MANAGERS_SINCE {
+                    holders.insert(path.clone(), managers_of_object);
                 }
                 for counted in ["managedFields", "resourceVersion", "generation"] {
                     metadata.remove(counted);
@@ -59,39 +61,39 @@ impl State {
                 all.insert(path, object);
             }
         }
-        Self { objects: all, holders }
+        Self { objects: all, managers: holders }
     }
 
     /// Returns true if the same managers own the same fields of the objects that existed before.
-    pub(crate) fn is_held_as(&self, before: &Self) -> bool {
-        before.holders.iter().all(|(path, held)| self.holders.get(path) == Some(held))
+    pub(crate) fn has_same_managers(&self, before: &Self) -> bool {
+        before.managers.iter().all(|(path, held)| self.managers.get(path) == Some(held))
     }
 
     /// Returns true if the object has the values that an attempt must leave.
-    pub(crate) fn has(&self, attempt: &Attempt) -> bool {
+    pub(crate) fn has_expected_values(&self, attempt: &Attempt) -> bool {
         let path = attempt.request.path.split('?').next().unwrap_or_default();
         let object = self.objects.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);
         let found = |pointer| object.pointer(pointer).unwrap_or(&Value::Null);
-        attempt.leaves.iter().all(|(pointer, value)| found(pointer) == value)
+        attempt.expected_values.iter().all(|(pointer, value)| found(pointer) == value)
     }
 
-    pub(crate) fn but_for_status(&self) -> Self {
+    pub(crate) fn without_status(&self) -> Self {
         let mut all = self.objects.clone();
         for object in all.values_mut() {
             object["status"].take();
         }
-        Self { objects: all, holders: BTreeMap::new() }
+        Self { objects: all, managers: BTreeMap::new() }
     }
 
     /// Returns the parts that no agent ever writes: specs and finalizers of Nodes and InfraNodes that existed
     /// before the attempt.
-    pub(crate) fn guarded(&self, there: &Self) -> BTreeMap<&str, [&Value; 2]> {
+    pub(crate) fn protected_parts(&self, before: &Self) -> BTreeMap<&str, [&Value; 2]> {
         let guarded =
             |path: &str| path.starts_with("/api/v1/nodes/") || path.starts_with(INFRA_NODES);
         let objects = self
             .objects
             .iter()
-            .filter(|(path, _)| guarded(path) && there.objects.contains_key(*path));
+            .filter(|(path, _)| guarded(path) && before.objects.contains_key(*path));
         objects
             .map(|(path, object)| (&**path, [&object["spec"], &object["metadata"]["finalizers"]]))
             .collect()
@@ -105,18 +107,18 @@ impl State {
             .chain(after.objects.keys().filter(|path| !self.objects.contains_key(*path)));
         let lines =
             paths.filter(|path| self.objects.get(*path) != after.objects.get(*path)).map(|path| {
-                let of = |state: &Self| {
+                let text = |state: &Self| {
                     state.objects.get(path).map(Value::to_string).unwrap_or_default()
                 };
-                format!("  {path}\n  - {}\n  + {}\n", of(self), of(after))
+                format!("  {path}\n  - {}\n  + {}\n", text(self), text(after))
             });
         lines.collect()
     }
 
     /// Restores the former state of the cluster as administrator.
-    pub(crate) fn put_back(&self, world: &World<'_>) {
-        let ask = |request| world.server.ask(&world.admin, &request).must();
-        for (path, object) in &Self::of(world).objects {
+    pub(crate) fn restore(&self, world: &World<'_>) {
+        let send = |request| world.server.send(&world.admin, &request).into_body();
+        for (path, object) in &Self::read(world).objects {
             match self.objects.get(path) {
                 Some(before) if before == object => {}
                 Some(before) => {
@@ -127,19 +129,19 @@ impl State {
                     for part in parts {
                         let mut before = before.clone();
                         before["metadata"]["resourceVersion"] =
-                            ask(get(path))["metadata"]["resourceVersion"].take();
-                        ask(put(&part, before));
+                            send(get(path))["metadata"]["resourceVersion"].take();
+                        send(put(&part, before));
                     }
                 }
                 None => {
                     if object["metadata"]["finalizers"].is_array() {
-                        ask(merge(path, json!({"metadata": {"finalizers": null}})));
+                        send(merge(path, json!({"metadata": {"finalizers": null}})));
                     }
-                    ask(delete(path));
+                    send(delete(path));
                 }
             }
         }
-        let now = Self::of(world);
-        assert!(*self == now, "not as before the attempt:\n{}", self.difference(&now));
+        let current = Self::read(world);
+        assert!(*self == current, "not as before the attempt:\n{}", self.difference(&current));
     }
 }

@@ -9,7 +9,7 @@ use crate::objects::{
     ACCOUNTS, EVENTS, INFRA_NODES, TOPOLOGIES, event, infra_node, node, node_path, node_status,
     token_request,
 };
-use crate::request::{Answer, Credential, Request, Server, dry, get, post};
+use crate::request::{Answer, Credential, Request, Server, dry_run, get, post};
 use crate::{OTHER, OWN};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -27,20 +27,20 @@ pub(crate) struct World<'a> {
 impl<'a> World<'a> {
     pub(crate) fn set_up(plane: &'a ControlPlane) -> Self {
         let admin = Credential::Token(ADMIN.to_owned());
-        let server = Server::of(plane);
+        let server = Server::new(plane);
         let mut world = Self { plane, server, thief: admin.clone(), admin, policy: false };
         world.deploy();
         for name in [OWN, OTHER] {
-            world.make("/api/v1/nodes?fieldManager=kubelet", registered(name));
+            world.create("/api/v1/nodes?fieldManager=kubelet", registered_node(name));
         }
         for (pod, name) in [("berth-agent-a", OWN), ("berth-agent-b", OTHER)] {
-            world.make("/api/v1/namespaces/berth-system/pods", agent(pod, name));
+            world.create("/api/v1/namespaces/berth-system/pods", agent_pod(pod, name));
         }
-        world.make(INFRA_NODES, infra_node(&world, OTHER));
+        world.create(INFRA_NODES, infra_node(&world, OTHER));
         let about = ["berth.dev/v1alpha1", "InfraNode", OTHER];
-        world.make(EVENTS, event(&world, json!({"name": "foreign"}), about));
+        world.create(EVENTS, event(&world, json!({"name": "foreign"}), about));
         // The controllers would create this ServiceAccount.
-        world.make(
+        world.create(
             "/api/v1/namespaces/kube-system/serviceaccounts",
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
         );
@@ -48,7 +48,7 @@ impl<'a> World<'a> {
         world.thief = world.token(json!({
             "apiVersion": "v1", "kind": "Pod", "name": "berth-agent-a", "uid": pod["metadata"]["uid"],
         }));
-        world.hold_agents();
+        world.apply_policy();
         world
     }
 
@@ -56,33 +56,38 @@ impl<'a> World<'a> {
     /// additional permission.
     fn deploy(&self) {
         self.plane.deploy(&["components/node-resource-topology/rbac.yaml"]).unwrap();
-        self.plane.apply(&topologies().to_string()).unwrap();
+        self.plane.apply(&topology_crd().to_string()).unwrap();
         let crd = "crd/noderesourcetopologies.topology.node.k8s.io";
         self.plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"]).unwrap();
         // A CRD with the condition Established is not necessarily served yet.
         for path in [INFRA_NODES, TOPOLOGIES] {
-            self.until("the new kinds are served", || self.ask(&self.admin, &get(path)).done());
+            self.wait_until("the new kinds are served", || {
+                self.send(&self.admin, &get(path)).is_success()
+            });
         }
     }
 
     /// Applies the policy on servers that support policies, and waits because permissions and policies take effect
     /// a moment later.
-    fn hold_agents(&mut self) {
-        let label = |labels: Value| dry(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
+    fn apply_policy(&mut self) {
+        let label =
+            |labels: Value| dry_run(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
         let own = label(json!({"host.berth.dev/x": "1"}));
-        self.until("agents have their rights", || self.ask(&self.thief, &own).done());
-        self.policy = self.can("the admission policy", Version(1, 30));
+        self.wait_until("agents have their rights", || self.send(&self.thief, &own).is_success());
+        self.policy = self.supports("the admission policy", Version(1, 30));
         if self.policy {
             let policy = berth_tests::repository().join("deploy/base/admission-policy.yaml");
             self.plane.apply_file(&policy).unwrap();
             let not_own = label(json!({"berth.dev/class": "x"}));
-            self.until("the policy is in effect", || !self.ask(&self.thief, &not_own).done());
+            self.wait_until("the policy is in effect", || {
+                !self.send(&self.thief, &not_own).is_success()
+            });
         }
     }
 
     /// Grants all permissions to the agents, as a careless administrator might.
     pub(crate) fn give_all_rights(&self) {
-        self.make(
+        self.create(
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -94,13 +99,13 @@ impl<'a> World<'a> {
                 ],
             }),
         );
-        self.until("agents have all rights", || {
-            self.ask(&self.thief, &get("/api/v1/secrets")).done()
+        self.wait_until("agents have all rights", || {
+            self.send(&self.thief, &get("/api/v1/secrets")).is_success()
         });
     }
 
     /// Fails like [`ControlPlane::supports`].
-    pub(crate) fn can(&self, what: &str, since: Version) -> bool {
+    pub(crate) fn supports(&self, what: &str, since: Version) -> bool {
         self.plane.supports(what, since)
     }
 
@@ -115,8 +120,8 @@ impl<'a> World<'a> {
     /// Returns a token of the agents' ServiceAccount, bound to an object or to none. kubectl supports `create
     /// token` only since 1.24.
     pub(crate) fn token(&self, bound: Value) -> Credential {
-        let made = self.make(&format!("{ACCOUNTS}/berth-agent/token"), token_request(bound));
-        Credential::Token(made["status"]["token"].as_str().unwrap().to_owned())
+        let response = self.create(&format!("{ACCOUNTS}/berth-agent/token"), token_request(bound));
+        Credential::Token(response["status"]["token"].as_str().unwrap().to_owned())
     }
 
     /// Returns a client certificate like that of an agent under systemd.
@@ -127,25 +132,25 @@ impl<'a> World<'a> {
         Credential::Certificate { certificate, key }
     }
 
-    fn ask(&self, who: &Credential, request: &Request) -> Answer {
-        self.server.ask(who, request)
+    fn send(&self, credential: &Credential, request: &Request) -> Answer {
+        self.server.send(credential, request)
     }
 
     fn read(&self, path: &str) -> Value {
-        self.ask(&self.admin, &get(path)).must()
+        self.send(&self.admin, &get(path)).into_body()
     }
 
-    fn make(&self, path: &str, object: Value) -> Value {
-        self.ask(&self.admin, &post(path, object)).must()
+    fn create(&self, path: &str, object: Value) -> Value {
+        self.send(&self.admin, &post(path, object)).into_body()
     }
 
-    fn until(&self, what: &str, yes: impl Fn() -> bool) {
-        self.plane.until(what, SOON, |_| yes().then_some(())).unwrap();
+    fn wait_until(&self, description: &str, condition: impl Fn() -> bool) {
+        self.plane.wait_until(description, SOON, |_| condition().then_some(())).unwrap();
     }
 }
 
 /// Returns a Node as its kubelet registers it, with a value in each field that a thief may want to change.
-fn registered(name: &str) -> Value {
+fn registered_node(name: &str) -> Value {
     let amounts =
         json!({"cpu": "96", "memory": "512Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"});
     json!({
@@ -167,7 +172,7 @@ fn registered(name: &str) -> Value {
 }
 
 /// Returns the pod of the DaemonSet with the fields that tokens need.
-fn agent(pod: &str, node: &str) -> Value {
+fn agent_pod(pod: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod},
         "spec": {
@@ -178,7 +183,7 @@ fn agent(pod: &str, node: &str) -> Value {
 }
 
 /// Returns a minimal CRD of the scheduler-plugins project.
-fn topologies() -> Value {
+fn topology_crd() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {

@@ -15,7 +15,7 @@ use crate::plan::network::LinkOp;
 const BATCH_SIZE: usize = 512;
 
 /// Result of a change, and whether the change was on trial and was rolled back.
-pub(super) type Done = (ApplyResult, bool);
+pub(super) type TransactionOutcome = (ApplyResult, bool);
 
 /// Applies changes that do not depend on each other: the first steps of all changes, then the
 /// second steps, and so on.
@@ -23,14 +23,14 @@ pub(super) fn apply_batches(
     context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
-) -> Vec<Done> {
+) -> Vec<TransactionOutcome> {
     let mut transactions: Vec<Transaction> =
-        changes.iter().filter_map(|change| Some(Transaction::new(change.links()?))).collect();
+        changes.iter().filter_map(|change| Some(Transaction::new(change.link_work()?))).collect();
     // A change that may disrupt VMs is applied alone. So the VMs of a tenant are disconnected only while the links of
     // this tenant change, and not while links of other tenants change.
-    let together = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;
+    let can_batch = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;
     let batches =
-        transactions.chunk_by_mut(together).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
+        transactions.chunk_by_mut(can_batch).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
     let mut result = Ok(());
     for batch in batches {
         result = run(kernel, batch);
@@ -61,12 +61,12 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
     {
         return transaction.run_trial(kernel).map_err(Arc::new);
     }
-    let mut broken = None;
+    let mut netlink_error = None;
     loop {
         if let Err(error) = check(kernel, transactions) {
             let error = Arc::new(error);
             stop_all(transactions, &error);
-            broken = Some(error);
+            netlink_error = Some(error);
         }
         let mut open: Vec<&mut Transaction> = transactions
             .iter_mut()
@@ -74,21 +74,21 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
             .collect();
         if open.is_empty() {
             set_links_up(kernel, transactions).map_err(Arc::new)?;
-            return broken.map_or(Ok(()), Err);
+            return netlink_error.map_or(Ok(()), Err);
         }
         let steps: Vec<&LinkOp> =
             open.iter().filter_map(|transaction| transaction.next_step()).collect();
-        match kernel.step(&steps) {
+        match kernel.apply_steps(&steps) {
             Ok(results) => {
                 for (transaction, result) in open.iter_mut().zip(results) {
                     transaction.record(result);
                 }
             }
             // The next rounds restore the previous links, if the kernel answers these requests.
-            Err(error) if broken.is_none() => {
+            Err(error) if netlink_error.is_none() => {
                 let error = Arc::new(error);
                 stop_all(transactions, &error);
-                broken = Some(error);
+                netlink_error = Some(error);
             }
             Err(error) => return Err(Arc::new(error)),
         }
@@ -116,16 +116,16 @@ fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
 
 /// Sets the links up that the transactions created.
 fn set_links_up(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
-    let made = transactions.iter().enumerate();
-    let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = made
-        .flat_map(|(place, transaction)| transaction.created_links().map(move |op| (place, op)))
+    let indexed = transactions.iter().enumerate();
+    let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = indexed
+        .flat_map(|(index, transaction)| transaction.created_links().map(move |op| (index, op)))
         .unzip();
     if ops.is_empty() {
         return Ok(());
     }
-    for (place, answer) in owners.into_iter().zip(kernel.set_links_up(&ops)?) {
-        if let (Some(transaction), Err(why)) = (transactions.get_mut(place), answer) {
-            transaction.record_raise_failure(why);
+    for (index, answer) in owners.into_iter().zip(kernel.set_links_up(&ops)?) {
+        if let (Some(transaction), Err(error)) = (transactions.get_mut(index), answer) {
+            transaction.record_set_up_failure(error);
         }
     }
     Ok(())

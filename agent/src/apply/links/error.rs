@@ -74,7 +74,7 @@ impl StepError {
 const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
     match (errno, op) {
         (Errno::EPERM, _) => "; requires CAP_NET_ADMIN in the host's network namespace",
-        (Errno::EOPNOTSUPP, LinkOp::Make(desired)) => match desired.kind {
+        (Errno::EOPNOTSUPP, LinkOp::Create(desired)) => match desired.kind {
             DesiredKind::Bridge { vlan_aware: true, .. } => {
                 "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): use scenario \
                  BridgePerTenant"
@@ -83,7 +83,7 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
             DesiredKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
             DesiredKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
         },
-        (Errno::ENOSPC, LinkOp::AddVlans { .. } | LinkOp::Make(_)) => {
+        (Errno::ENOSPC, LinkOp::AddVlans { .. } | LinkOp::Create(_)) => {
             "; the VLAN filter of the network card is full: assign fewer tenants to this host, or use another card"
         }
         (Errno::EBUSY, LinkOp::Join { .. }) => {

@@ -22,8 +22,8 @@ use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
     let mut transactions = Transactions::open().map_err(FilterError::Open)?;
     let requests = match work {
-        FilterWork::Replace(filter) => replace(filter),
-        FilterWork::Delete => vec![delete()],
+        FilterWork::Replace(filter) => replace_requests(filter),
+        FilterWork::Delete => vec![delete_request()],
     };
     match transactions.commit(&requests).map_err(FilterError::NoAnswer)? {
         // Another program deleted the table after the plan was made.
@@ -32,7 +32,7 @@ pub(super) fn execute(work: &FilterWork) -> Result<(), FilterError> {
         Ok(()) => {}
     }
     let should_be = match work {
-        FilterWork::Replace(filter) => BridgeFilter::There(table(filter)),
+        FilterWork::Replace(filter) => BridgeFilter::Present(table(filter)),
         FilterWork::Delete => BridgeFilter::Absent,
     };
     let now = Nftables::open().and_then(|mut nftables| read_filter(&mut nftables));
@@ -44,27 +44,27 @@ fn table_attribute() -> Attributes {
     Attributes::default().text(1, TABLE)
 }
 
-fn delete() -> Request {
+fn delete_request() -> Request {
     Request::delete(message::DELETE_TABLE, table_attribute())
 }
 
 /// Returns the requests that replace the table. The first request creates the table if it does not exist, because the
 /// second request, which deletes the table, would fail without it. The other requests create the table from scratch.
-fn replace(filter: &FilterRecord) -> Vec<Request> {
+fn replace_requests(filter: &FilterRecord) -> Vec<Request> {
     let make = || {
         table_attribute().number(2, 0).comment(6, "made by berth-agent, and restored when changed")
     };
     let mut requests = vec![
         Request::create(message::NEW_TABLE, make()),
-        delete(),
+        delete_request(),
         Request::create(message::NEW_TABLE, make()),
     ];
     // The key types are the data types that `nft` defines, so that `nft list` can show the keys: a hardware address (9)
     // and the name of a link (41).
     let addresses = reserved_addresses().map(Vec::from);
-    requests.extend(set(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
+    requests.extend(set_requests(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
     let names = filter.uplinks.iter().map(name_key);
-    requests.extend(set(2, UPLINKS, (41, HOST_ENDIAN, 16), names.collect()));
+    requests.extend(set_requests(2, UPLINKS, (41, HOST_ENDIAN, 16), names.collect()));
     let hook = Attributes::default()
         .number(1, FORWARD_HOOK.number)
         .number(2, FORWARD_HOOK.priority.cast_unsigned());
@@ -96,7 +96,7 @@ const HOST_ENDIAN: u32 = 1;
 const BIG_ENDIAN: u32 = 2;
 
 /// Returns the requests that create a set with its elements. The number identifies the set within the transaction.
-fn set(
+fn set_requests(
     number: u32,
     name: &str,
     (key_type, order, length): (u32, u32, u32),
@@ -111,15 +111,15 @@ fn set(
         .number(5, length)
         .number(10, number)
         .bytes(13, &order);
-    let made = Request::create(message::NEW_SET, attributes);
+    let create_set = Request::create(message::NEW_SET, attributes);
     if keys.is_empty() {
-        return vec![made];
+        return vec![create_set];
     }
     let elements = keys.iter().fold(Attributes::default(), |all, key| {
         all.nested(LIST_ITEM, Attributes::default().nested(1, value(key)))
     });
     let attributes = table_attribute().text(2, name).nested(3, elements).number(4, number);
-    vec![made, Request::create(message::NEW_ELEMENTS, attributes)]
+    vec![create_set, Request::create(message::NEW_ELEMENTS, attributes)]
 }
 
 /// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
@@ -140,15 +140,15 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("lookup", lookup_expression(RESERVED)),
             ("immediate", verdict_attributes(JUMP, Some(RESERVED_CHAIN))),
         ],
-        Rule::OfGroup => vec![
-            ("meta", meta(OUTPUT_GROUP)),
+        Rule::DropToGroup => vec![
+            ("meta", meta_expression(OUTPUT_GROUP)),
             // The kernel compares link groups in the byte order of the host.
             ("cmp", compare_expression(&LINK_GROUP.to_ne_bytes())),
             ("counter", Attributes::default()),
             ("immediate", verdict_attributes(NF_DROP, None)),
         ],
-        Rule::OfUplinks => vec![
-            ("meta", meta(OUTPUT_NAME)),
+        Rule::DropToUplinks => vec![
+            ("meta", meta_expression(OUTPUT_NAME)),
             ("lookup", lookup_expression(UPLINKS)),
             ("counter", Attributes::default()),
             ("immediate", verdict_attributes(NF_DROP, None)),
@@ -179,7 +179,7 @@ const OUTPUT_NAME: u32 = 7;
 /// Meta key of the output link's group (`NFT_META_OIFGROUP`).
 const OUTPUT_GROUP: u32 = 22;
 
-fn meta(key: u32) -> Attributes {
+fn meta_expression(key: u32) -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, key)
 }
 

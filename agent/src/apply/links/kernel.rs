@@ -15,12 +15,12 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel does not answer; it is then unknown which steps were applied.
-    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
+    fn apply_steps(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Sets the links of these steps up, and returns one result for each step.
     ///
     /// # Errors
-    /// If the kernel does not answer; see [`Kernel::step`].
+    /// If the kernel does not answer; see [`Kernel::apply_steps`].
     fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Changes the nftables rules that drop guests' control frames, and compares the rules of the kernel with the
@@ -28,7 +28,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel refuses the change or does not answer, or if the rules differ from the desired rules.
-    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
+    fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
 
     /// Returns the current state of all links.
     ///

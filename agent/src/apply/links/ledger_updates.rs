@@ -19,24 +19,24 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
         return;
     }
     if let Some(settings) = &work.settings {
-        let made = ledger.networks.entry(work.network.clone()).or_default();
-        if made.settings != *settings {
-            made.settings.clone_from(settings);
-            made.tenants.clear();
-            made.trial = None;
+        let record = ledger.networks.entry(work.network.clone()).or_default();
+        if record.settings != *settings {
+            record.settings.clone_from(settings);
+            record.tenants.clear();
+            record.trial = None;
         }
-        made.tenants.extend(work.made.clone());
+        record.tenants.extend(work.added_tenants.clone());
     }
-    if let Some(made) = ledger.networks.get_mut(&work.network) {
-        made.tenants.retain(|id, _| !work.gone.contains(id));
+    if let Some(record) = ledger.networks.get_mut(&work.network) {
+        record.tenants.retain(|id, _| !work.removed_tenants.contains(id));
         if work.uplink.is_some() {
-            made.uplink.clone_from(&work.uplink);
-            made.joining.clear();
+            record.uplink.clone_from(&work.uplink);
+            record.joining.clear();
         }
     }
     for op in &work.ops {
         if let LinkOp::Down(name) = op {
-            ledger.raised.remove(name);
+            ledger.uplinks_set_up.remove(name);
         }
     }
 }
@@ -44,9 +44,9 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
 /// Records the links that are about to become uplinks.
 pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joined_uplink() {
-        let made = ledger.networks.entry(work.network.clone()).or_default();
-        if made.uplink.as_ref() != Some(port) {
-            made.joining.insert(port.clone());
+        let record = ledger.networks.entry(work.network.clone()).or_default();
+        if record.uplink.as_ref() != Some(port) {
+            record.joining.insert(port.clone());
         }
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn add_vlans(
     Ok((ChangeMode::Change, Message::SetLink(message)))
 }
 
-/// Returns one message that removes VLANs from a port, as ranges. If `itself` is true, `port` is a bridge, and the
+/// Returns one message that removes VLANs from a port, as ranges. If `bridge_self` is true, `port` is a bridge, and the
 /// VLANs are removed from the bridge itself.
 ///
 /// # Errors
@@ -188,10 +188,10 @@ pub(super) fn add_vlans(
 pub(super) fn remove_vlans(
     port: &LinkName,
     vlans: &VlanSet,
-    itself: bool,
+    bridge_self: bool,
     indexes: &Indexes,
 ) -> Result<(ChangeMode, Message), StepError> {
-    let message = vlan_ranges(port, &vlans.ranges(), indexes, itself)?;
+    let message = vlan_ranges(port, &vlans.ranges(), indexes, bridge_self)?;
     Ok((ChangeMode::Change, Message::DelLink(message)))
 }
 
@@ -199,11 +199,11 @@ fn vlan_ranges(
     port: &LinkName,
     ranges: &[(VlanId, VlanId)],
     indexes: &Indexes,
-    itself: bool,
+    bridge_self: bool,
 ) -> Result<LinkMessage, StepError> {
     let tagged = BridgeVlanInfoFlags::empty();
     let mut builder = LinkBridgeVlan::new(index(indexes, port)?);
-    if itself {
+    if bridge_self {
         builder = builder.bridge_self();
     }
     for (first, last) in ranges {
@@ -221,20 +221,20 @@ fn vlan_ranges(
 ///
 /// # Errors
 /// If the tunnel does not exist.
-pub(super) fn peers(
+pub(super) fn peer_messages(
     link: &LinkName,
     add: &BTreeSet<IpAddr>,
     remove: &BTreeSet<IpAddr>,
     indexes: &Indexes,
 ) -> Result<Vec<(ChangeMode, Message)>, StepError> {
     let index = index(indexes, link)?;
-    let gone = remove
+    let removals = remove
         .iter()
         .map(|peer| (ChangeMode::Change, Message::DelNeighbour(peer_entry(index, *peer))));
     let new = add
         .iter()
         .map(|peer| (ChangeMode::Append, Message::NewNeighbour(peer_entry(index, *peer))));
-    Ok(gone.chain(new).collect())
+    Ok(removals.chain(new).collect())
 }
 
 fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
@@ -286,7 +286,7 @@ pub(super) fn remove_addresses(
 }
 
 /// Returns the message that removes a link.
-pub(super) fn remove(name: &LinkName) -> (ChangeMode, Message) {
+pub(super) fn remove_link_message(name: &LinkName) -> (ChangeMode, Message) {
     (ChangeMode::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
 }
 

@@ -7,7 +7,7 @@ mod filter;
 mod guard;
 pub(super) mod kernel;
 pub(super) mod ledger_updates;
-mod live;
+mod live_kernel;
 mod messages;
 mod removal;
 mod stages;
@@ -19,9 +19,9 @@ use super::context::ApplyContext;
 use super::outcome::Outcome;
 use crate::plan::Change;
 use berth_host_facts::ledger::Ledger;
-use live::Live;
+use live_kernel::LiveKernel;
 use stages::execute_on;
-pub use steps::apply_sysctl_step;
+pub use steps::apply_single_step;
 
 /// Applies changes of links, in the order of their stages, and returns their outcomes. If there are fewer outcomes than
 /// changes, the time limit ended before the last changes, which are removals.
@@ -33,6 +33,6 @@ pub(super) fn execute(
 ) -> Vec<Outcome> {
     match context.kernel {
         Some(kernel) => execute_on(&mut *kernel.borrow_mut(), context, changes, ledger, report),
-        None => execute_on(&mut Live::new(context), context, changes, ledger, report),
+        None => execute_on(&mut LiveKernel::new(context), context, changes, ledger, report),
     }
 }

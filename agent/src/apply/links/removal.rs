@@ -17,12 +17,12 @@ use crate::plan::network::LinkOp;
 /// The longest pause after a removal.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// Removes as many links as the time limit allows, and passes each outcome to `ended`.
+/// Removes as many links as the time limit allows, and passes each outcome to `on_result`.
 pub(super) fn execute(
     context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
-    ended: &mut dyn FnMut(&Change, ApplyResult),
+    on_result: &mut dyn FnMut(&Change, ApplyResult),
 ) {
     let begin = Instant::now();
     for change in changes {
@@ -30,8 +30,8 @@ pub(super) fn execute(
             return;
         }
         let failed = |error: io::Error| ApplyResult::Failed(format!("netlink: {error}"));
-        let Some(work) = change.links() else { continue };
-        ended(change, apply_removal(kernel, Transaction::new(work)).unwrap_or_else(failed));
+        let Some(work) = change.link_work() else { continue };
+        on_result(change, apply_removal(kernel, Transaction::new(work)).unwrap_or_else(failed));
         context.report_progress();
     }
 }
@@ -41,32 +41,32 @@ fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::R
         // A VM may have been attached since the plan was made, or since the last step. The kernel would remove the link
         // even so.
         if transaction.needs_check() {
-            let around = match op {
+            let target = match op {
                 LinkOp::Leave { port, .. } => port,
                 other => other.link(),
             };
-            let near = match kernel.stacked_links(around) {
+            let stacked_links = match kernel.stacked_links(target) {
                 Ok(near) => near,
                 Err(error) => {
-                    let (link, source) = (around.clone(), Arc::new(error));
+                    let (link, source) = (target.clone(), Arc::new(error));
                     transaction.record(Err(StepError::UsersUnknown { link, source }));
                     continue;
                 }
             };
-            transaction.check(&near);
+            transaction.check(&stacked_links);
             if transaction.next_step() != Some(op) {
                 continue;
             }
             // The port may belong to another bridge by now.
             if let LinkOp::Leave { port, bridge } = op
-                && near.named(port).and_then(|port| port.master.as_ref()) != Some(bridge)
+                && stacked_links.by_name(port).and_then(|port| port.master.as_ref()) != Some(bridge)
             {
                 transaction.skip_step();
                 continue;
             }
         }
         let begin = Instant::now();
-        let result = kernel.step(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
+        let result = kernel.apply_steps(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
         transaction.record(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
         std::thread::sleep(begin.elapsed().min(MAX_PAUSE));
     }

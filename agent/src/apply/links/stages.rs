@@ -22,25 +22,25 @@ pub(super) fn execute_on(
     report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    let mut lost: BTreeMap<&str, &ChangeId> = BTreeMap::new();
-    let mut unfiltered: Option<&ChangeId> = None;
+    let mut failed_networks: BTreeMap<&str, &ChangeId> = BTreeMap::new();
+    let mut failed_filter: Option<&ChangeId> = None;
     // A change on trial is applied alone, because a probe shows the effect of one change only.
-    let together =
+    let same_batch =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
-    for stage in changes.chunk_by(together) {
+    for stage in changes.chunk_by(same_batch) {
         if stage_of(stage[0]) == Some(Stage::Filter) {
             for change in stage {
-                let work = change.links().and_then(|work| work.filter.as_ref());
-                let done = work.map_or(Ok(()), |work| kernel.filter(work));
-                let ended = done.map_or_else(
+                let work = change.link_work().and_then(|work| work.filter.as_ref());
+                let filter_result = work.map_or(Ok(()), |work| kernel.apply_filter(work));
+                let result = filter_result.map_or_else(
                     |error| ApplyResult::Failed(error.to_string()),
                     |()| ApplyResult::Done(None),
                 );
-                let outcome = Outcome::new(change, ended);
-                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+                let outcome = Outcome::new(change, result);
+                if let (Some(work), ChangeResult::Done) = (change.link_work(), outcome.result) {
                     record_link_outcome(work, ledger);
                 } else {
-                    unfiltered = Some(&change.id);
+                    failed_filter = Some(&change.id);
                 }
                 report(&outcome);
                 outcomes.push(outcome);
@@ -48,9 +48,9 @@ pub(super) fn execute_on(
             continue;
         }
         if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::execute(context, kernel, stage, &mut |change, ended| {
-                let outcome = Outcome::new(change, ended);
-                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+            removal::execute(context, kernel, stage, &mut |change, result| {
+                let outcome = Outcome::new(change, result);
+                if let (Some(work), ChangeResult::Done) = (change.link_work(), outcome.result) {
                     record_link_outcome(work, ledger);
                 }
                 report(&outcome);
@@ -58,27 +58,29 @@ pub(super) fn execute_on(
             });
             continue;
         }
-        let possible = |change: &&Change| failed_dependency(change, &lost, unfiltered).is_none();
+        let possible =
+            |change: &&Change| failed_dependency(change, &failed_networks, failed_filter).is_none();
         let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
-        let mut done = apply_batches(context, kernel, &possible).into_iter();
+        let mut results = apply_batches(context, kernel, &possible).into_iter();
         for change in stage {
-            let (ended, rolled_back) = match failed_dependency(change, &lost, unfiltered) {
-                Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
-                None => done
-                    .next()
-                    .unwrap_or_else(|| (ApplyResult::Failed("not done".to_owned()), false)),
-            };
-            let outcome = Outcome::new(change, ended);
-            if let Some(work) = change.links() {
+            let (result, rolled_back) =
+                match failed_dependency(change, &failed_networks, failed_filter) {
+                    Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
+                    None => results
+                        .next()
+                        .unwrap_or_else(|| (ApplyResult::Failed("not done".to_owned()), false)),
+                };
+            let outcome = Outcome::new(change, result);
+            if let Some(work) = change.link_work() {
                 if outcome.result == ChangeResult::Done {
                     record_link_outcome(work, ledger);
                 } else if stage_of(change) < Some(Stage::Tenants) {
-                    lost.insert(&work.network, &change.id);
+                    failed_networks.insert(&work.network, &change.id);
                 }
                 if rolled_back {
-                    let made = ledger.networks.entry(work.network.clone()).or_default();
-                    let why = outcome.message.clone().unwrap_or_default();
-                    made.trial = Some((work.settings.clone().unwrap_or_default(), why));
+                    let record = ledger.networks.entry(work.network.clone()).or_default();
+                    let message = outcome.message.clone().unwrap_or_default();
+                    record.trial = Some((work.settings.clone().unwrap_or_default(), message));
                 }
             }
             report(&outcome);
@@ -90,20 +92,20 @@ pub(super) fn execute_on(
 }
 
 fn is_trial(change: &Change) -> bool {
-    change.links().is_some_and(|work| work.trial)
+    change.link_work().is_some_and(|work| work.trial)
 }
 
 fn stage_of(change: &Change) -> Option<Stage> {
-    change.links().map(|work| work.stage)
+    change.link_work().map(|work| work.stage)
 }
 
 /// Returns the failed change that this change depends on, if there is one.
 fn failed_dependency<'a>(
     change: &Change,
-    lost: &BTreeMap<&str, &'a ChangeId>,
-    unfiltered: Option<&'a ChangeId>,
+    failed_networks: &BTreeMap<&str, &'a ChangeId>,
+    failed_filter: Option<&'a ChangeId>,
 ) -> Option<&'a ChangeId> {
-    let work = change.links().filter(|work| work.stage != Stage::Removals)?;
-    let filter = unfiltered.filter(|_| change.waits_for_filter());
-    filter.or_else(|| lost.get(work.network.as_str()).copied())
+    let work = change.link_work().filter(|work| work.stage != Stage::Removals)?;
+    let filter = failed_filter.filter(|_| change.waits_for_filter());
+    filter.or_else(|| failed_networks.get(work.network.as_str()).copied())
 }

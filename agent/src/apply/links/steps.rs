@@ -13,30 +13,30 @@ use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
 
 /// Returns the current indexes of the links that the messages of the steps identify by index.
-pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
+pub(super) fn link_indexes(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
     let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| referenced_links(op)).collect();
     names.sort_unstable();
     names.dedup();
-    let numbers = netlink.reader.numbers(&names)?;
+    let numbers = netlink.reader.link_indexes(&names)?;
     Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
 }
 
 /// Returns the links that the messages of a step identify by index.
 fn referenced_links(op: &LinkOp) -> Vec<&LinkName> {
     match op {
-        LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
-            let below = match &desired.kind {
+        LinkOp::Create(desired) | LinkOp::SetProperties(desired) => {
+            let parent = match &desired.kind {
                 DesiredKind::Vlan { parent, .. } => Some(parent),
                 _ => None,
             };
             // A link that the step creates has no index yet.
             let itself = matches!(op, LinkOp::SetProperties(_)).then_some(&desired.name);
-            itself.into_iter().chain(below).chain(&desired.master).collect()
+            itself.into_iter().chain(parent).chain(&desired.master).collect()
         }
         LinkOp::Join { bridge, .. } => vec![bridge],
         LinkOp::RemoveAddresses { link, .. } => vec![link],
         LinkOp::AddVlans { port, .. } | LinkOp::RemoveVlans { port, .. } => vec![port],
-        LinkOp::Peers { link, .. } => vec![link],
+        LinkOp::UpdatePeers { link, .. } => vec![link],
         LinkOp::DisableVlanFiltering(_)
         | LinkOp::Up(_)
         | LinkOp::Down(_)
@@ -46,7 +46,7 @@ fn referenced_links(op: &LinkOp) -> Vec<&LinkName> {
 }
 
 /// Applies one step of each of many changes. The links that the steps create are still down afterwards.
-pub(super) fn step(
+pub(super) fn apply_steps(
     context: &ApplyContext,
     netlink: &mut Netlink,
     indexes: &Indexes,
@@ -57,15 +57,15 @@ pub(super) fn step(
     let mut results = send(netlink, indexes, ops, first)?;
     // Properties are set only on links that the first messages created: if the kernel refused to create a link, the
     // link of that name may belong to another program.
-    let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
-        (LinkOp::Make(desired), Ok(())) => {
-            let settle = messages::set_properties(desired, indexes, has_ipv6)?;
-            Ok(vec![(ChangeMode::Change, RouteNetlinkMessage::NewLink(settle))])
+    let property_messages = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
+        (LinkOp::Create(desired), Ok(())) => {
+            let message = messages::set_properties(desired, indexes, has_ipv6)?;
+            Ok(vec![(ChangeMode::Change, RouteNetlinkMessage::NewLink(message))])
         }
         _ => Ok(Vec::new()),
     });
-    let settled = send(netlink, indexes, ops, made.collect())?;
-    for (result, settled) in results.iter_mut().zip(settled) {
+    let property_results = send(netlink, indexes, ops, property_messages.collect())?;
+    for (result, settled) in results.iter_mut().zip(property_results) {
         if result.is_ok() {
             *result = settled;
         }
@@ -73,7 +73,7 @@ pub(super) fn step(
     // Sysctls are written before the link is up, because otherwise the link would already have an
     // address.
     for (op, result) in ops.iter().zip(&mut results) {
-        if let (LinkOp::Make(desired) | LinkOp::SetProperties(desired), Ok(()), true) =
+        if let (LinkOp::Create(desired) | LinkOp::SetProperties(desired), Ok(()), true) =
             (op, &*result, has_ipv6)
         {
             let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", desired.name);
@@ -89,12 +89,14 @@ type Messages = Vec<(ChangeMode, RouteNetlinkMessage)>;
 
 fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
     use RouteNetlinkMessage::NewLink;
-    let settle = |desired| messages::set_properties(desired, indexes, has_ipv6);
+    let set_properties = |desired| messages::set_properties(desired, indexes, has_ipv6);
     Ok(match op {
-        LinkOp::Make(desired) => {
+        LinkOp::Create(desired) => {
             vec![(ChangeMode::Create, NewLink(messages::create_link_message(desired, indexes)?))]
         }
-        LinkOp::SetProperties(desired) => vec![(ChangeMode::Change, NewLink(settle(desired)?))],
+        LinkOp::SetProperties(desired) => {
+            vec![(ChangeMode::Change, NewLink(set_properties(desired)?))]
+        }
         LinkOp::RemoveAddresses { link, addresses } => {
             messages::remove_addresses(link, addresses, indexes)?
         }
@@ -106,11 +108,13 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
         }
         LinkOp::Leave { port, .. } => vec![messages::set_master_message(port, None, indexes)?],
         LinkOp::AddVlans { port, vlans } => vec![messages::add_vlans(port, vlans, indexes)?],
-        LinkOp::RemoveVlans { port, vlans, itself } => {
+        LinkOp::RemoveVlans { port, vlans, bridge_self: itself } => {
             vec![messages::remove_vlans(port, vlans, *itself, indexes)?]
         }
-        LinkOp::Peers { link, add, remove } => messages::peers(link, add, remove, indexes)?,
-        LinkOp::Remove(name) => vec![messages::remove(name)],
+        LinkOp::UpdatePeers { link, add, remove } => {
+            messages::peer_messages(link, add, remove, indexes)?
+        }
+        LinkOp::Remove(name) => vec![messages::remove_link_message(name)],
     })
 }
 
@@ -122,18 +126,18 @@ fn send(
     messages: Vec<Result<Messages, StepError>>,
 ) -> io::Result<Vec<Result<(), StepError>>> {
     let mut results = Vec::new();
-    let mut owners = Vec::new();
+    let mut op_indexes = Vec::new();
     let mut all = Vec::new();
-    for (place, messages) in messages.into_iter().enumerate() {
+    for (op_index, messages) in messages.into_iter().enumerate() {
         results.push(messages.as_ref().map(|_| ()).map_err(Clone::clone));
         for message in messages.unwrap_or_default() {
-            owners.push(place);
+            op_indexes.push(op_index);
             all.push(message);
         }
     }
-    for (place, answer) in owners.into_iter().zip(netlink.change(all)?) {
+    for (op_index, answer) in op_indexes.into_iter().zip(netlink.change(all)?) {
         if let (Err(refused), Some(result), Some(op)) =
-            (answer, results.get_mut(place), ops.get(place))
+            (answer, results.get_mut(op_index), ops.get(op_index))
             && result.is_ok()
         {
             *result = Err(StepError::refused(op, refused));
@@ -168,9 +172,9 @@ fn add_vlans_individually(
         answers.into_iter().zip(vlans.iter()).filter_map(|(answer, id)| Some((id, answer.err()?)));
     Ok(match refused.next() {
         None => Ok(()),
-        Some((id, why)) => {
+        Some((id, error)) => {
             let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
-            let first = Box::new(StepError::refused(&op, why));
+            let first = Box::new(StepError::refused(&op, error));
             Err(StepError::Vlans { id, first, others: refused.count() })
         }
     })
@@ -180,12 +184,12 @@ fn add_vlans_individually(
 ///
 /// # Errors
 /// If the kernel does not answer, or if it refuses the step.
-pub fn apply_sysctl_step(
+pub fn apply_single_step(
     root: &berth_host_facts::root::Root,
     op: &LinkOp,
 ) -> io::Result<Result<(), StepError>> {
     let mut netlink = Netlink::open()?;
-    let indexes = numbers(&mut netlink, &[op])?;
+    let indexes = link_indexes(&mut netlink, &[op])?;
     let context = ApplyContext::new(root, "", &|| {});
-    Ok(step(&context, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
+    Ok(apply_steps(&context, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
 }

@@ -25,7 +25,7 @@ enum Phase {
         next: usize,
     },
     /// A trial of the change succeeded.
-    Tried {
+    TrialSucceeded {
         /// Message of the trial.
         message: Option<String>,
     },
@@ -77,8 +77,10 @@ impl<'a> Transaction<'a> {
     pub(super) fn next_step(&self) -> Option<&'a LinkOp> {
         match self.phase {
             Phase::Applying { next } => self.work.ops.get(next),
-            Phase::RollingBack { next, .. } => self.work.undo.get(next),
-            Phase::Tried { .. } | Phase::Stopped { .. } | Phase::RollbackRefused { .. } => None,
+            Phase::RollingBack { next, .. } => self.work.rollback_ops.get(next),
+            Phase::TrialSucceeded { .. }
+            | Phase::Stopped { .. }
+            | Phase::RollbackRefused { .. } => None,
         }
     }
 
@@ -114,8 +116,8 @@ impl<'a> Transaction<'a> {
     /// Stops the change if its next step would disconnect links that were attached after the change was planned.
     pub(super) fn check(&mut self, links: &Links) {
         let op = self.next_step().filter(|_| self.needs_check());
-        if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
-            self.stop(Cause::InUse(why));
+        if let Some(reason) = op.and_then(|op| self.in_use(op, links)) {
+            self.stop(Cause::InUse(reason));
         }
     }
 
@@ -136,7 +138,7 @@ impl<'a> Transaction<'a> {
 
     const fn cause(&self) -> Option<&Cause> {
         match &self.phase {
-            Phase::Applying { .. } | Phase::Tried { .. } => None,
+            Phase::Applying { .. } | Phase::TrialSucceeded { .. } => None,
             Phase::Stopped { cause, .. }
             | Phase::RollingBack { cause, .. }
             | Phase::RollbackRefused { cause, .. } => Some(cause),
@@ -158,7 +160,8 @@ impl<'a> Transaction<'a> {
     fn stop(&mut self, cause: Cause) {
         let Phase::Applying { next: applied } = self.phase else { return };
         let mut done = self.work.ops.iter().take(applied);
-        self.phase = if done.any(LinkOp::may_disconnect_links) && !self.work.undo.is_empty() {
+        self.phase = if done.any(LinkOp::may_disconnect_links) && !self.work.rollback_ops.is_empty()
+        {
             Phase::RollingBack { cause, applied, next: 0 }
         } else {
             Phase::Stopped { cause, applied }
@@ -179,14 +182,14 @@ impl<'a> Transaction<'a> {
     pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
         if !self.work.may_disrupt {
             let links = kernel.links()?;
-            let why = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
-            if let Some(why) = why {
-                self.phase = Phase::Stopped { cause: Cause::InUse(why), applied: 0 };
+            let reason = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
+            if let Some(reason) = reason {
+                self.phase = Phase::Stopped { cause: Cause::InUse(reason), applied: 0 };
                 return Ok(());
             }
         }
         self.phase = match kernel.run_trial(self.work) {
-            Ok(message) => Phase::Tried { message },
+            Ok(message) => Phase::TrialSucceeded { message },
             Err(error) => Phase::Stopped { cause: Cause::Failed(error.into()), applied: 0 },
         };
         Ok(())
@@ -198,18 +201,18 @@ impl<'a> Transaction<'a> {
     pub(super) fn created_links(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match self.phase {
             Phase::Applying { next } => (next, 0),
-            Phase::Tried { .. } => (self.work.ops.len(), 0),
+            Phase::TrialSucceeded { .. } => (self.work.ops.len(), 0),
             Phase::Stopped { applied, .. } => (applied, 0),
             Phase::RollingBack { applied, next, .. } => (applied, next),
             Phase::RollbackRefused { applied, restored, .. } => (applied, restored),
         };
         let work = self.work;
-        let steps = work.ops.iter().take(done).chain(work.undo.iter().take(restored));
-        steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::SetProperties(_)))
+        let steps = work.ops.iter().take(done).chain(work.rollback_ops.iter().take(restored));
+        steps.rev().filter(|op| matches!(op, LinkOp::Create(_) | LinkOp::SetProperties(_)))
     }
 
     /// Records that a link of the change could not be set up.
-    pub(super) fn record_raise_failure(&mut self, error: StepError) {
+    pub(super) fn record_set_up_failure(&mut self, error: StepError) {
         if let Phase::Applying { next: applied } = self.phase {
             self.phase = Phase::Stopped { cause: Cause::Failed(error.into()), applied };
         }
@@ -219,41 +222,51 @@ impl<'a> Transaction<'a> {
     /// change.
     pub(super) fn result(&self, links: &Links) -> ApplyResult {
         // A link that the change removes and creates again exists afterwards, so its removal is not verified.
-        let made = |name: &LinkName| {
+        let is_created = |name: &LinkName| {
             self.work
                 .ops
                 .iter()
-                .any(|op| matches!(op, LinkOp::Make(desired) if desired.name == *name))
+                .any(|op| matches!(op, LinkOp::Create(desired) if desired.name == *name))
         };
-        let lasting = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if made(name));
-        let unlike = |ops: &'a [LinkOp]| {
-            ops.iter().filter(lasting).find_map(|op| Some((op, verify_step(op, links).err()?)))
+        let is_verified = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if is_created(name));
+        let find_mismatch = |ops: &'a [LinkOp]| {
+            ops.iter().filter(is_verified).find_map(|op| Some((op, verify_step(op, links).err()?)))
         };
-        let restored = || match unlike(&self.work.undo) {
+        let rollback_note = || match find_mismatch(&self.work.rollback_ops) {
             _ if !self.rolls_back() => String::new(),
             None => "; what was there before is in place again".to_owned(),
-            Some((_, why)) => format!("; and what was there before could not be restored: {why}"),
+            Some((_, mismatch)) => {
+                format!("; and what was there before could not be restored: {mismatch}")
+            }
         };
-        match (self.cause(), unlike(&self.work.ops)) {
+        match (self.cause(), find_mismatch(&self.work.ops)) {
             (None, None) => ApplyResult::Done(match &self.phase {
-                Phase::Tried { message } => message.clone(),
+                Phase::TrialSucceeded { message } => message.clone(),
                 _ => None,
             }),
-            (Some(Cause::InUse(why)), _) => ApplyResult::Blocked(format!("{why}{}", restored())),
-            (Some(Cause::Failed(why)), Some((LinkOp::AddVlans { port, vlans }, _)))
+            (Some(Cause::InUse(reason)), _) => {
+                ApplyResult::Blocked(format!("{reason}{}", rollback_note()))
+            }
+            (Some(Cause::Failed(error)), Some((LinkOp::AddVlans { port, vlans }, _)))
                 if !self.rolls_back() =>
             {
-                let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+                let now =
+                    links.by_name(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
                 let missing = vlans.difference(&now.all);
                 let carried = vlans.len() - missing.len();
                 if carried == 0 {
-                    return ApplyResult::Failed(why.to_string());
+                    return ApplyResult::Failed(error.to_string());
                 }
-                ApplyResult::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+                ApplyResult::Partial(format!(
+                    "{carried} of {}; not {missing}: {error}",
+                    vlans.len()
+                ))
             }
-            (Some(Cause::Failed(why)), _) => ApplyResult::Failed(format!("{why}{}", restored())),
-            (None, Some((_, why))) => ApplyResult::Failed(format!(
-                "done, and reads back otherwise: {why}; something else changes it"
+            (Some(Cause::Failed(error)), _) => {
+                ApplyResult::Failed(format!("{error}{}", rollback_note()))
+            }
+            (None, Some((_, mismatch))) => ApplyResult::Failed(format!(
+                "done, and reads back otherwise: {mismatch}; something else changes it"
             )),
         }
     }

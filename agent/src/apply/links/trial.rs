@@ -20,7 +20,7 @@ use super::error::{RollbackResult, TrialError, TrialFailure, TrialNotStarted};
 use super::guard;
 pub use super::guard::COMMAND as GUARD;
 use super::messages;
-use super::steps::step;
+use super::steps::apply_steps;
 use crate::apply::context::ApplyContext;
 use crate::apply::settings;
 use crate::host_write::HostWrite as _;
@@ -28,7 +28,7 @@ use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::LinkWork;
 use crate::state_folder::save_ledger;
 use berth_host_facts::ledger::Ledger;
-use berth_host_facts::links::{Gateway, default_gateways, indexes, live};
+use berth_host_facts::links::{Gateway, default_gateways, observe_live, read_link_indexes};
 use berth_host_facts::root::{ReadError, Root};
 
 /// Path of the note about the change that is on trial.
@@ -43,7 +43,7 @@ const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Additional time that the guard waits after the deadline of the agent's process.
 const GUARD_GRACE_PERIOD: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Note about a change that is on trial, with all that its rollback needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ pub(super) fn run(
     let servers = (context.api_servers)();
     let has_server = can_connect(context, &servers, PRECHECK_TIMEOUT);
     let uptime = settings::uptime(context.root).ok_or(TrialNotStarted::Uptime)?;
-    let numbers = indexes(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
+    let numbers = read_link_indexes(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
     let note = Note {
         boot_id: context.boot_id.to_owned(),
         network: work.network.clone(),
@@ -97,26 +97,26 @@ pub(super) fn run(
     // change.
     let guard = guard::start(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
-    let mut left = Ok(());
+    let mut result = Ok(());
     for op in &work.ops {
-        left = match step(context, netlink, &numbers, &[op]) {
+        result = match apply_steps(context, netlink, &numbers, &[op]) {
             Ok(mut done) => done.pop().unwrap_or(Ok(())).map_err(TrialFailure::Step),
             Err(error) => Err(TrialFailure::Netlink(error)),
         };
-        if left.is_err() {
+        if result.is_err() {
             break;
         }
     }
     let changed = Instant::now();
-    let left = left.and_then(|()| wait_until_reachable(context, netlink, &reachable_gateways));
-    let left = left.and_then(|()| {
+    let result = result.and_then(|()| wait_until_reachable(context, netlink, &reachable_gateways));
+    let result = result.and_then(|()| {
         let limit = DEADLINE.saturating_sub(changed.elapsed()).max(PRECHECK_TIMEOUT);
         if !has_server || can_connect(context, &servers, limit) {
             return Ok(());
         }
         Err(TrialFailure::ApiServer(servers.clone()))
     });
-    if let Err(cause) = left {
+    if let Err(cause) = result {
         let cause = Box::new(cause);
         if let Err(source) = undo_trial(netlink, &note) {
             return Err(RollbackResult::RollbackFailed { cause, source }.into());
@@ -145,9 +145,9 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         Err(error) if error.is_not_found() => return Ok(None),
         read => read?,
     };
-    let malformed = |why: String| ReadError {
+    let malformed = |message: String| ReadError {
         path: FILE.to_owned(),
-        problem: berth_host_facts::root::ReadProblem::Malformed(why),
+        problem: berth_host_facts::root::ReadProblem::Malformed(message),
     };
     let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     // Without both boot IDs it is unknown whether the change is still in place.
@@ -163,22 +163,22 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         )));
     }
     // A reboot undoes all changes of links.
-    let mut said = None;
+    let mut message = None;
     if note.boot_id == boot_id {
         let done = Netlink::open().and_then(|mut netlink| undo_trial(&mut netlink, &note));
         done.map_err(|error| {
             malformed(format!("{} is on trial and cannot be rolled back: {error}", note.port))
         })?;
-        let why =
+        let reason =
             format!("{} was on trial when berth-agent exited, and was rolled back", note.port);
         let mut ledger = Ledger::read(root, Some(boot_id))?;
-        let made = ledger.networks.entry(note.network).or_default();
-        made.trial = Some((note.settings, why.clone()));
+        let record = ledger.networks.entry(note.network).or_default();
+        record.trial = Some((note.settings, reason.clone()));
         save_ledger(&ledger, root, boot_id).map_err(|error| malformed(error.to_string()))?;
-        said = Some(why);
+        message = Some(reason);
     }
     root.remove(FILE).map_err(|error| malformed(error.to_string()))?;
-    Ok(said)
+    Ok(message)
 }
 
 /// Main function of the guard process: waits while the agent's process runs the trial, and rolls back the change if the
@@ -198,14 +198,15 @@ pub fn guard_main(root: &Root) {
 }
 
 fn undo_trial(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
-    let links = live()?;
-    let ours =
-        links.named(&note.port).is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
-    if !ours {
+    let links = observe_live()?;
+    let still_attached =
+        links.by_name(&note.port).is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
+    if !still_attached {
         return Ok(());
     }
-    let leave = messages::set_master_message(&note.port, None, &indexes(&mut netlink.reader)?)
-        .map_err(io::Error::other)?;
+    let leave =
+        messages::set_master_message(&note.port, None, &read_link_indexes(&mut netlink.reader)?)
+            .map_err(io::Error::other)?;
     netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
 }
 
@@ -215,14 +216,14 @@ fn wait_until_reachable(
     netlink: &mut Netlink,
     gateways: &[Gateway],
 ) -> Result<(), TrialFailure> {
-    let now =
+    let reachable =
         reachable_gateways(context, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
-    let lost: Vec<Gateway> =
-        gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
-    if lost.is_empty() {
+    let unreachable_gateways: Vec<Gateway> =
+        gateways.iter().filter(|gateway| !reachable.contains(gateway)).cloned().collect();
+    if unreachable_gateways.is_empty() {
         return Ok(());
     }
-    Err(TrialFailure::Gateways { gateways: lost, seconds: DEADLINE.as_secs() })
+    Err(TrialFailure::Gateways { gateways: unreachable_gateways, seconds: DEADLINE.as_secs() })
 }
 
 /// Returns true if the API server accepts a connection on one of its addresses within the time
@@ -231,8 +232,9 @@ fn can_connect(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) 
     let begin = Instant::now();
     while !servers.is_empty() {
         for server in servers {
-            let left = limit.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT_TIMEOUT);
-            if TcpStream::connect_timeout(server, left).is_ok() {
+            let remaining =
+                limit.saturating_sub(begin.elapsed()).clamp(POLL_INTERVAL, CONNECT_TIMEOUT);
+            if TcpStream::connect_timeout(server, remaining).is_ok() {
                 return true;
             }
             context.report_progress();
@@ -240,7 +242,7 @@ fn can_connect(context: &ApplyContext, servers: &[SocketAddr], limit: Duration) 
         if begin.elapsed() >= limit {
             break;
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     false
 }
@@ -255,7 +257,7 @@ fn reachable_gateways(
 ) -> io::Result<Vec<Gateway>> {
     let begin = Instant::now();
     let mut answered: Vec<Gateway> = Vec::new();
-    let mut asked: Vec<Gateway> = Vec::new();
+    let mut probed: Vec<Gateway> = Vec::new();
     while answered.len() < gateways.len() && begin.elapsed() < limit {
         for gateway in gateways
             .iter()
@@ -264,18 +266,18 @@ fn reachable_gateways(
             .collect::<Vec<_>>()
         {
             let (state, hardware) = neighbour(netlink, &gateway)?;
-            let fresh = asked.contains(&gateway);
+            let already_probed = probed.contains(&gateway);
             match state {
-                Some(NeighbourState::Reachable) if fresh => answered.push(gateway),
-                Some(NeighbourState::Probe | NeighbourState::Incomplete) if fresh => {}
+                Some(NeighbourState::Reachable) if already_probed => answered.push(gateway),
+                Some(NeighbourState::Probe | NeighbourState::Incomplete) if already_probed => {}
                 _ => {
                     send_neighbour_request(netlink, &gateway, hardware)?;
-                    asked.push(gateway);
+                    probed.push(gateway);
                 }
             }
         }
         context.report_progress();
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(answered)
 }
@@ -311,15 +313,16 @@ fn neighbour(
 ) -> io::Result<(Option<NeighbourState>, Option<Vec<u8>>)> {
     let mut request = NeighbourMessage::default();
     request.header.family = messages::family(gateway.address);
-    let desired = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
+    let destination = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
     let known = netlink.reader.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
-        let is_it = entry.header.ifindex == gateway.link && entry.attributes.contains(&desired);
+        let is_gateway_entry =
+            entry.header.ifindex == gateway.link && entry.attributes.contains(&destination);
         let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
             _ => None,
         });
-        is_it.then_some((entry.header.state, hardware))
+        is_gateway_entry.then_some((entry.header.state, hardware))
     })?;
     let first = known.into_iter().next();
     Ok(first.map_or((None, None), |(state, hardware)| (Some(state), hardware)))
@@ -338,8 +341,8 @@ mod tests {
         let [here, gone] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let closed = gone.local_addr().unwrap();
         drop(gone);
-        assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL));
-        assert!(!can_connect(&context, &[closed], POLL * 2));
+        assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL_INTERVAL));
+        assert!(!can_connect(&context, &[closed], POLL_INTERVAL * 2));
         assert!(!can_connect(&context, &[], DEADLINE), "at once");
     }
 }

@@ -3,11 +3,11 @@
 use berth_api::infra_node::KubeletMode;
 use serde::Serialize;
 
-use super::checkpoint::refused_by;
-use super::paths::checkpoint;
+use super::checkpoint::refused_checkpoints;
+use super::paths::checkpoint_path;
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
-use berth_host_facts::kubelet::fields::Difference;
+use berth_host_facts::kubelet::config_diff::Difference;
 
 /// Desired configuration of the kubelet, and the steps that lead to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -37,9 +37,9 @@ pub(super) fn steps(input: Input, mode: KubeletMode, desired: &KubeletConfig) ->
         let flags =
             if flags.is_empty() { flags } else { format!(", and remove its flags for {flags}") };
         steps.push(format!("put the fields below into {file}{flags}"));
-        let remove: Vec<String> = refused_by(input.facts, desired)
+        let remove: Vec<String> = refused_checkpoints(input.facts, desired)
             .into_iter()
-            .map(|(name, _)| checkpoint(kubelet, name))
+            .map(|(name, _)| checkpoint_path(kubelet, name))
             .collect();
         if !remove.is_empty() {
             let remove = remove.join(" ");

@@ -4,24 +4,27 @@
 use berth_api::PageSize;
 
 use super::action::KubeletAction;
-use super::paths::checkpoint;
+use super::paths::checkpoint_path;
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 use crate::plan::input::Input;
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
-use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
+use berth_host_facts::kubelet::{KubeletConfig, RunningConfig};
 
 /// Returns the checkpoints that a kubelet with this configuration would refuse, each with the
 /// reason.
-pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'static str, String)> {
+pub(super) fn refused_checkpoints(
+    facts: &HostFacts,
+    config: &KubeletConfig,
+) -> Vec<(&'static str, String)> {
     let kubelet = &facts.kubelet;
     let cpu = kubelet.cpu_state.as_ref();
     let cpu = cpu.and_then(|state| cpu_state_fault(state, config, &facts.topology.online));
     let memory = kubelet.memory_state.as_ref();
     let memory = memory.and_then(|state| memory_state_fault(state, config, &facts.zones));
     let all = [("cpu_manager_state", cpu), ("memory_manager_state", memory)];
-    all.into_iter().filter_map(|(name, why)| Some((name, why?))).collect()
+    all.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
 
 /// Claim of the kubelet's Memory Manager on a pool.
@@ -32,7 +35,7 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PoolClaim {
     /// No claim: the pool may have any number of pages.
-    Not,
+    Unclaimed,
     /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
     /// possible after this checkpoint is removed.
     Removable(Option<u64>, String),
@@ -48,28 +51,30 @@ pub(crate) fn memory_manager_claim(input: Input, zone: u32, size: PageSize) -> P
     let state =
         state.filter(|state| state.policy_name == "Static" && !state.machine_state.is_empty());
     let is_static = |config: &KubeletConfig| config.memory_manager_policy == "Static";
-    let runs_static = match &kubelet.started_with {
-        StartedWith::NotRunning => false,
-        StartedWith::Known(config) => is_static(config),
+    let runs_static = match &kubelet.running_config {
+        RunningConfig::NotRunning => false,
+        RunningConfig::Known(config) => is_static(config),
         // The checkpoint may be missing, but a running kubelet has the numbers in its memory.
-        StartedWith::Unknown(_) => kubelet.config.as_ref().is_some_and(is_static),
+        RunningConfig::Unknown(_) => kubelet.config.as_ref().is_some_and(is_static),
     };
     if state.is_none() && !runs_static {
-        return PoolClaim::Not;
+        return PoolClaim::Unclaimed;
     }
-    let file = checkpoint(kubelet, "memory_manager_state");
+    let file = checkpoint_path(kubelet, "memory_manager_state");
     let table = state.and_then(|state| state.machine_state.get(&zone));
-    let table = table.and_then(|zone| zone.memory_map.get(&size.resource()));
+    let table = table.and_then(|zone| zone.memory_map.get(&size.resource_name()));
     let pages = table.map(|table| table.total / size.bytes());
-    let Some(waits) = input.stop_precondition() else { return PoolClaim::Removable(pages, file) };
+    let Some(precondition) = input.stop_precondition() else {
+        return PoolClaim::Removable(pages, file);
+    };
     let number = pages.map_or_else(|| "the".to_owned(), |pages| pages.to_string());
     let (node, unit) = (input.facts.node_name().unwrap_or("NODE"), &kubelet.unit);
-    let why = format!(
-        "the kubelet's Memory Manager has counted {number} pages there ({file}), and would refuse to start with another \
-         number; {waits}. In this order: kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; systemctl \
-         stop {unit}; rm -f {file}; wait for the change of pages; systemctl start {unit}; kubectl uncordon {node}"
+    let reason = format!(
+        "the kubelet's Memory Manager has recorded {number} pages of this zone in {file}, and does not start if the \
+         number differs; {precondition}. Steps: kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; systemctl \
+         stop {unit}; rm -f {file}; wait until the number of pages has changed; systemctl start {unit}; kubectl uncordon {node}"
     );
-    PoolClaim::Fixed(pages, why)
+    PoolClaim::Fixed(pages, reason)
 }
 
 /// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired

@@ -36,15 +36,16 @@ pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -
     // If the required sum is unknown, the configuration of the Memory Manager is unchanged.
     if let Some(needed) = config.node_reserved_memory(facts.memory.total) {
         "Static".clone_into(&mut desired.memory_manager_policy);
-        let kept: u64 = memory_of(&config.reserved_memory).values().map(|bytes| bytes.0).sum();
-        if kept != needed.0 {
+        let reserved_sum: u64 =
+            memory_by_zone(&config.reserved_memory).values().map(|bytes| bytes.0).sum();
+        if reserved_sum != needed.0 {
             distribute_memory(needed, &with_cpus, &mut desired.reserved_memory);
         }
     }
     desired
 }
 
-fn memory_of(reserved: &BTreeMap<u32, BTreeMap<String, Bytes>>) -> BTreeMap<u32, Bytes> {
+fn memory_by_zone(reserved: &BTreeMap<u32, BTreeMap<String, Bytes>>) -> BTreeMap<u32, Bytes> {
     let memory =
         |(zone, limits): (&u32, &BTreeMap<String, Bytes>)| Some((*zone, *limits.get("memory")?));
     reserved.iter().filter_map(memory).collect()

@@ -21,10 +21,12 @@ impl Input<'_> {
     /// and the node is drained.
     pub(super) fn stop_precondition(self) -> Option<String> {
         let unit = &self.facts.kubelet.unit;
-        if let Some(why) = self.shape.pods.not_drained_reason() {
-            return Some(format!("waits until the node is drained and its kubelet stopped: {why}"));
+        if let Some(reason) = self.settings.pods.not_drained_reason() {
+            return Some(format!(
+                "waits until the node is drained and its kubelet stopped: {reason}"
+            ));
         }
-        self.facts.kubelet.runs.then(|| {
+        self.facts.kubelet.is_running.then(|| {
             format!(
                 "waits until the kubelet is stopped, which would write its checkpoints again: systemctl stop {unit}"
             )

@@ -6,14 +6,14 @@
 //! never finds the new drop-in with the old checkpoints.
 
 use super::action::KubeletAction;
-use super::checkpoint::refused_by;
-use super::paths::{checkpoint, checkpoint_paths};
+use super::checkpoint::refused_checkpoints;
+use super::paths::{checkpoint_path, checkpoint_paths};
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::{ChangeId, DropInState};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletFacts;
-use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
-use berth_host_facts::kubelet::fields::Difference;
+use berth_host_facts::kubelet::config_diff::Difference;
+use berth_host_facts::kubelet::drop_in::{ACTIVE_FILE_NAME, STAGED_FILE_NAME};
 
 /// First lines of the drop-in. A file that begins differently does not belong to Berth.
 pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
@@ -28,17 +28,18 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         if differences.is_empty() {
             return Vec::new();
         }
-        let why = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so there is no place for a \
+        let reason = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so there is no place for a \
                    drop-in; add the flag, or use mode Advise";
-        let change = change(
+        let change = drop_in_change(
             DropInState::Staged,
             DropInState::Absent,
             ChangeReason::Spec,
             KubeletAction::Remove(Vec::new()),
         );
-        return vec![change.blocked_by(Some(why.to_owned()))];
+        return vec![change.blocked_by(Some(reason.to_owned()))];
     };
-    let (active, staged) = (format!("{folder}/{ACTIVE}"), format!("{folder}/{STAGED}"));
+    let (active, staged) =
+        (format!("{folder}/{ACTIVE_FILE_NAME}"), format!("{folder}/{STAGED_FILE_NAME}"));
     let text = format!("{HEADER}Takes effect when the kubelet starts.\n{configuration}");
     let is_active = kubelet.drop_in.as_ref().is_some_and(|found| *found == text);
     let blocked = blocking_reason(kubelet, differences, &active, &staged);
@@ -58,14 +59,15 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         };
         let action = KubeletAction::Stage { staged: staged.clone(), text };
         changes.push(
-            change(was, DropInState::Staged, ChangeReason::Spec, action)
+            drop_in_change(was, DropInState::Staged, ChangeReason::Spec, action)
                 .blocked_by(blocked.clone()),
         );
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: checkpoint_paths(kubelet) };
     let blocked = blocked.or_else(|| input.stop_precondition());
-    let mut activate = change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
-        .blocked_by(blocked);
+    let mut activate =
+        drop_in_change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
+            .blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
@@ -108,27 +110,27 @@ fn blocking_reason(
 /// that differs after a reboot) would remain if the drop-in were deactivated.
 fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option<Change> {
     let kubelet = &input.facts.kubelet;
-    let without = kubelet.without_drop_in.as_ref()?;
-    let of_others = refused_by(input.facts, without);
-    let refused = refused_by(input.facts, kubelet.config.as_ref()?);
+    let config_without_drop_in = kubelet.config_without_drop_in.as_ref()?;
+    let refused_without_drop_in = refused_checkpoints(input.facts, config_without_drop_in);
+    let refused = refused_checkpoints(input.facts, kubelet.config.as_ref()?);
     let refused: Vec<String> = refused
         .into_iter()
-        .filter(|(name, _)| of_others.iter().all(|(other, _)| other != name))
-        .map(|(name, _)| checkpoint(kubelet, name))
+        .filter(|(name, _)| refused_without_drop_in.iter().all(|(other, _)| other != name))
+        .map(|(name, _)| checkpoint_path(kubelet, name))
         .collect();
     if refused.is_empty() {
         return None;
     }
     Some(if input.stop_precondition().is_none() {
         let action = KubeletAction::Remove(refused);
-        change(
+        drop_in_change(
             DropInState::Active,
             DropInState::ActiveWithoutCheckpoints,
             ChangeReason::Spec,
             action,
         )
     } else {
-        change(
+        drop_in_change(
             DropInState::Active,
             DropInState::Staged,
             ChangeReason::Spec,
@@ -143,9 +145,9 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();
     let files = &input.facts.ledger.files;
-    for file in files.iter().filter(|file| file.ends_with(STAGED)) {
+    for file in files.iter().filter(|file| file.ends_with(STAGED_FILE_NAME)) {
         if kubelet.staged_drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
-            changes.push(change(
+            changes.push(drop_in_change(
                 DropInState::Staged,
                 DropInState::Absent,
                 ChangeReason::Restore,
@@ -153,11 +155,11 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
             ));
         }
     }
-    for file in files.iter().filter(|file| file.ends_with(ACTIVE)) {
+    for file in files.iter().filter(|file| file.ends_with(ACTIVE_FILE_NAME)) {
         if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
             let mut remove = checkpoint_paths(kubelet);
             remove.push(file.clone());
-            let mut change = change(
+            let mut change = drop_in_change(
                 DropInState::Active,
                 DropInState::Absent,
                 ChangeReason::Restore,
@@ -170,12 +172,17 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
     changes
 }
 
-fn change(from: DropInState, to: DropInState, why: ChangeReason, action: KubeletAction) -> Change {
+fn drop_in_change(
+    from: DropInState,
+    to: DropInState,
+    reason: ChangeReason,
+    action: KubeletAction,
+) -> Change {
     Change {
         id: ChangeId::KubeletDropIn { from, to },
         was: from.to_string(),
         will_be: to.to_string(),
-        why,
+        why: reason,
         drift: false,
         disruption: Disruption::None,
         effect: "nothing until it is active".to_owned(),

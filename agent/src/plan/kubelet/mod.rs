@@ -27,15 +27,15 @@ use crate::manifest::{Fault, Part};
 pub use action::KubeletAction;
 pub use advice::Advice;
 use advice::steps;
-pub use berth_host_facts::kubelet::fields::Difference;
-use berth_host_facts::kubelet::fields::differences;
+pub use berth_host_facts::kubelet::config_diff::Difference;
+use berth_host_facts::kubelet::config_diff::differences;
 pub(super) use checkpoint::{PoolClaim, memory_manager_claim, remove_checkpoint};
 use desired::{desired, render};
 pub(crate) use drain::restart_procedure;
 pub use drop_in::HEADER;
 use drop_in::{remove_drop_in, stage};
 pub(crate) use next_start::restart_needed;
-pub use next_start::{Refused, next_start};
+pub use next_start::{NextStartFailure, next_start_failure};
 
 pub(super) fn plan(
     input: Input,
@@ -58,8 +58,10 @@ pub(super) fn plan(
         return (remove_drop_in(input), None);
     };
     let Some(config) = &kubelet.config else {
-        let why = kubelet.config_fault.as_ref().map_or("not found", |(_, why)| why.as_str());
-        targets.notes.push(format!("the kubelet's configuration is not known ({why}): no advice"));
+        let reason = kubelet.config_fault.as_ref().map_or("not found", |(_, why)| why.as_str());
+        targets
+            .notes
+            .push(format!("the kubelet's configuration is not known ({reason}): no advice"));
         return (Vec::new(), None);
     };
     let desired = desired(input, config, reserved);

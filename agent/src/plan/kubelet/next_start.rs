@@ -2,37 +2,39 @@
 
 use std::fmt;
 
-use super::checkpoint::refused_by;
+use super::checkpoint::refused_checkpoints;
 use super::drain::restart_procedure;
-use super::paths::checkpoint;
+use super::paths::checkpoint_path;
 use berth_host_facts::HostFacts;
 
 /// Checkpoints that the kubelet would refuse at its next start, so that a restart is not advisable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct NextStartFailure {
     /// The reasons, in the words of the kubelet.
-    pub why: Vec<String>,
+    pub reasons: Vec<String>,
     /// The remedy.
-    pub steps: String,
+    pub remedy: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for NextStartFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the kubelet would not start again: {}. {}", self.why.join("; "), self.steps)
+        write!(f, "the kubelet would not start again: {}. {}", self.reasons.join("; "), self.remedy)
     }
 }
 
 /// Returns the checkpoints that a kubelet would refuse if it started now; `None` if it would accept
 /// all of them.
 #[must_use]
-pub fn next_start(facts: &HostFacts) -> Option<Refused> {
+pub fn next_start_failure(facts: &HostFacts) -> Option<NextStartFailure> {
     let config = facts.kubelet.config.as_ref().filter(|config| config.invalid.is_empty())?;
-    let (names, why): (Vec<&str>, Vec<String>) = refused_by(facts, config).into_iter().unzip();
+    let (names, reasons): (Vec<&str>, Vec<String>) =
+        refused_checkpoints(facts, config).into_iter().unzip();
     if names.is_empty() {
         return None;
     }
-    let files: Vec<String> = names.iter().map(|name| checkpoint(&facts.kubelet, name)).collect();
-    Some(Refused { why, steps: restart_procedure(facts, &files) })
+    let files: Vec<String> =
+        names.iter().map(|name| checkpoint_path(&facts.kubelet, name)).collect();
+    Some(NextStartFailure { reasons, remedy: restart_procedure(facts, &files) })
 }
 
 /// Returns the reason and the steps if the kubelet must be restarted to read the huge pages or its
@@ -43,17 +45,20 @@ pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
     let changed = facts.ledger.hugepages_changed;
     let mut reasons = Vec::new();
     if started.zip(changed).is_some_and(|(started, changed)| started < changed) {
-        reasons.push("huge pages were changed after it had counted them".to_owned());
+        reasons.push("huge pages have changed since the kubelet counted them".to_owned());
     }
     let fields = kubelet.pending_restart();
     if !fields.is_empty() {
-        reasons.push(format!("{} were changed after it had read them", fields.join(", ")));
+        reasons.push(format!(
+            "{} changed since the kubelet read its configuration",
+            fields.join(", ")
+        ));
     }
     if reasons.is_empty() {
         return None;
     }
     let reasons = reasons.join("; ");
-    Some(match next_start(facts) {
+    Some(match next_start_failure(facts) {
         None => {
             format!("kubelet restart needed: {reasons} (systemctl restart {})", kubelet.unit)
         }

@@ -3,11 +3,11 @@
 use berth_host_facts::kubelet::KubeletFacts;
 
 /// Returns the path of a checkpoint.
-pub(super) fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
-    format!("{}/{name}", kubelet.folder)
+pub(super) fn checkpoint_path(kubelet: &KubeletFacts, name: &str) -> String {
+    format!("{}/{name}", kubelet.root_dir)
 }
 
 /// Returns the paths of the checkpoints of both managers.
 pub(super) fn checkpoint_paths(kubelet: &KubeletFacts) -> Vec<String> {
-    ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name)).into()
+    ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint_path(kubelet, name)).into()
 }

@@ -38,8 +38,8 @@ pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
     }
     let mut tenants = BTreeSet::new();
     for spec in &input.spec.tenant_networks {
-        let twice = !tenants.insert(&spec.name);
-        if let Err(fault) = desired.add_tenant(input, &names, spec, twice) {
+        let is_duplicate = !tenants.insert(&spec.name);
+        if let Err(fault) = desired.add_tenant(input, &names, spec, is_duplicate) {
             desired.refuse(&spec.network, fault);
         }
     }
@@ -68,7 +68,7 @@ impl<'a> DesiredNetworks<'a> {
         input: Input<'a>,
         names: &BTreeSet<&String>,
         spec: &'a TenantNetworkSpec,
-        twice: bool,
+        is_duplicate: bool,
     ) -> Result<(), Fault> {
         let path = FieldPath::spec("tenantNetworks").item(&spec.name);
         let network = self.networks.iter_mut().find(|network| network.name == spec.network);
@@ -81,14 +81,14 @@ impl<'a> DesiredNetworks<'a> {
             let message = "spec.networks has no network of this name";
             let fault = path.child("network").fault(&spec.network, message);
             // A misspelt network name must not remove the existing network of the tenant.
-            for (network, made) in &input.facts.ledger.networks {
-                if made.tenants.values().any(|tenant| *tenant == spec.name) {
+            for (network, record) in &input.facts.ledger.networks {
+                if record.tenants.values().any(|tenant| *tenant == spec.name) {
                     self.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
                 }
             }
             return Err(fault);
         };
-        if twice {
+        if is_duplicate {
             return Err(path.child("name").fault(&spec.name, "is there twice"));
         }
         let tenant = read_tenant::read(network, spec, &path)?;

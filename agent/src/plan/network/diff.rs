@@ -85,7 +85,7 @@ impl DesiredLink {
 /// Returns the reason why an existing link with the name of the desired link cannot be used.
 pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<UnusableLink> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
-    if !link.is_ours() && !unfinished {
+    if !link.is_created_by_berth() && !unfinished {
         return Some(UnusableLink::Foreign(link.name.clone()));
     }
     let is_bridge = matches!(desired.kind, DesiredKind::Bridge { .. });
@@ -95,51 +95,64 @@ pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<Unusab
 /// Returns the properties of an existing link that differ from the desired properties and can be changed.
 pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference> {
     let mut found = Vec::new();
-    let mut differ = |what, is: Option<String>, should_be: String| {
+    let mut compare = |property, observed: Option<String>, should_be: String| {
         // A property that the kernel does not report counts as equal.
-        if let Some(is) = is.filter(|is| *is != should_be) {
-            found.push(Difference { what, is, should_be });
+        if let Some(observed) = observed.filter(|is| *is != should_be) {
+            found.push(Difference { property, observed, desired: should_be });
         }
     };
     let alias = Some(link.alias.clone().unwrap_or_default());
-    differ("alias", alias, desired.alias.clone());
-    differ("MTU", link.mtu.map(|mtu| mtu.to_string()), desired.mtu.to_string());
-    differ("state", link.up.map(up_or_down), up_or_down(true));
-    differ("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
+    compare("alias", alias, desired.alias.clone());
+    compare("MTU", link.mtu.map(|mtu| mtu.to_string()), desired.mtu.to_string());
+    compare("state", link.up.map(up_or_down), up_or_down(true));
+    compare("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
     let none = || "none".to_owned();
     if let Some(master) = &desired.master {
         let is = link.master.as_ref().map_or_else(none, ToString::to_string);
-        differ("bridge", Some(is), master.to_string());
+        compare("bridge", Some(is), master.to_string());
     }
-    differ("IPv6", link.ip.ipv6_disabled.map(|disabled| on_or_off(!disabled)), on_or_off(false));
+    compare(
+        "IPv6",
+        link.ip_options.ipv6_disabled.map(|disabled| on_or_off(!disabled)),
+        on_or_off(false),
+    );
     // A kernel without IPv6 reports neither property.
-    if link.ip.ipv6_disabled != Some(true) {
-        differ("IPv6 addresses", link.ip.ipv6_generates.map(on_or_off), on_or_off(false));
+    if link.ip_options.ipv6_disabled != Some(true) {
+        compare(
+            "IPv6 addresses",
+            link.ip_options.generates_ipv6_addresses.map(on_or_off),
+            on_or_off(false),
+        );
     }
-    let addresses: Vec<&String> = link.addresses.iter().chain(&link.link_local).collect();
+    let addresses: Vec<&String> = link.addresses.iter().chain(&link.link_local_addresses).collect();
     if let Some(first) = addresses.first() {
-        differ("address", Some((*first).clone()), none());
+        compare("address", Some((*first).clone()), none());
     }
     if let DesiredKind::Bridge { mac, vlan_aware, stp } = &desired.kind {
         // Any locally administered unicast address is accepted, because the desired address changes
         // with the ports of a bond.
-        let own =
+        let is_locally_administered =
             |text: &String| text.parse().is_ok_and(|MacAddress([first, ..])| first & 0b11 == 0b10);
-        differ("MAC", link.mac.clone().filter(|text| !own(text)), mac.to_string());
-        differ("VLAN filtering", link.vlan_filtering.map(on_or_off), on_or_off(*vlan_aware));
-        let arp = link.ip.arp_ignore.map(|value| value.to_string());
-        differ("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
+        compare(
+            "MAC",
+            link.mac.clone().filter(|text| !is_locally_administered(text)),
+            mac.to_string(),
+        );
+        compare("VLAN filtering", link.vlan_filtering.map(on_or_off), on_or_off(*vlan_aware));
+        let arp = link.ip_options.arp_ignore.map(|value| value.to_string());
+        compare("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
         // On a link without addresses and routes, loose mode drops the same packets as strict mode.
-        let filter = link.ip.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
-        differ("rp_filter", filter, RP_FILTER_STRICT.to_string());
+        let filter =
+            link.ip_options.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
+        compare("rp_filter", filter, RP_FILTER_STRICT.to_string());
         let options = link.bridge.unwrap_or_default();
-        differ("STP", options.stp.map(on_or_off), on_or_off(*stp));
-        differ("snooping", options.mcast_snooping.map(on_or_off), on_or_off(false));
+        compare("STP", options.stp.map(on_or_off), on_or_off(*stp));
+        compare("snooping", options.mcast_snooping.map(on_or_off), on_or_off(false));
         let pvid = options.default_pvid.map(|id| id.to_string());
-        differ("default VLAN", pvid, "0".to_owned());
+        compare("default VLAN", pvid, "0".to_owned());
         if *vlan_aware {
             let itself = link.vlans.as_ref().map(|vlans| vlans.all.to_string());
-            differ("VLANs of the bridge itself", itself, String::new());
+            compare("VLANs of the bridge itself", itself, String::new());
         }
     }
     if let DesiredKind::Vxlan { peers, .. } = &desired.kind {
@@ -147,32 +160,33 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
             let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
             if peers.is_empty() { none() } else { peers.join(" ") }
         };
-        differ("peers", link.tunnel.as_ref().map(|tunnel| list(&tunnel.peers)), list(peers));
+        compare("peers", link.tunnel.as_ref().map(|tunnel| list(&tunnel.peers)), list(peers));
     }
     found
 }
 
 /// Returns the steps that create a link.
 pub(super) fn create_link_ops(desired: &DesiredLink) -> Vec<LinkOp> {
-    let mut ops = vec![LinkOp::Make(desired.clone())];
+    let mut ops = vec![LinkOp::Create(desired.clone())];
     if let DesiredKind::Vxlan { peers, .. } = &desired.kind
         && !peers.is_empty()
     {
         let (link, add) = (desired.name.clone(), (**peers).clone());
-        ops.push(LinkOp::Peers { link, add, remove: BTreeSet::new() });
+        ops.push(LinkOp::UpdatePeers { link, add, remove: BTreeSet::new() });
     }
     ops
 }
 
 /// Returns the steps that set the desired properties of an existing link of Berth, or create the link again.
-pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
+pub(super) fn repair_ops(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if desired.must_be_recreated(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
         ops.extend(create_link_ops(desired));
         return ops;
     }
     let mut ops = Vec::new();
-    let addresses: Vec<String> = link.addresses.iter().chain(&link.link_local).cloned().collect();
+    let addresses: Vec<String> =
+        link.addresses.iter().chain(&link.link_local_addresses).cloned().collect();
     if !addresses.is_empty() {
         ops.push(LinkOp::RemoveAddresses { link: link.name.clone(), addresses });
     }
@@ -188,12 +202,12 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
         && !vlans.all.is_empty()
     {
         let vlans = vlans.all.clone();
-        ops.push(LinkOp::RemoveVlans { port: link.name.clone(), vlans, itself: true });
+        ops.push(LinkOp::RemoveVlans { port: link.name.clone(), vlans, bridge_self: true });
     }
     if let (DesiredKind::Vxlan { peers, .. }, Some(tunnel)) = (&desired.kind, &link.tunnel)
         && **peers != tunnel.peers
     {
-        ops.push(LinkOp::Peers {
+        ops.push(LinkOp::UpdatePeers {
             link: link.name.clone(),
             add: peers.difference(&tunnel.peers).copied().collect(),
             remove: tunnel.peers.difference(peers).copied().collect(),
@@ -203,7 +217,7 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
 }
 
 /// Returns the steps that restore a link that was removed for another link of the same name.
-pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
+pub(super) fn restore_ops(link: &Link) -> Vec<LinkOp> {
     let Some(was) = DesiredLink::from_link(link) else { return Vec::new() };
     let mut ops = vec![LinkOp::Remove(link.name.clone())];
     ops.extend(create_link_ops(&was));
@@ -215,10 +229,11 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
 /// # Errors
 /// If the links differ from the result of the step.
 pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
-    let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
+    let existing_link =
+        |name: &LinkName| links.by_name(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
-        LinkOp::Make(desired) | LinkOp::SetProperties(desired) => {
-            let link = there(&desired.name)?;
+        LinkOp::Create(desired) | LinkOp::SetProperties(desired) => {
+            let link = existing_link(&desired.name)?;
             if desired.must_be_recreated(link) {
                 return Err(Mismatch::WrongKind(desired.name.clone()));
             }
@@ -229,15 +244,17 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
                 Err(Mismatch::Differs { link: desired.name.clone(), differences })
             }
         }
-        LinkOp::Up(name) if there(name)?.up == Some(false) => Err(Mismatch::Down(name.clone())),
-        LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {
+        LinkOp::Up(name) if existing_link(name)?.up == Some(false) => {
+            Err(Mismatch::Down(name.clone()))
+        }
+        LinkOp::Join { port, bridge } if existing_link(port)?.master.as_ref() != Some(bridge) => {
             Err(Mismatch::NotPort { port: port.clone(), bridge: bridge.clone() })
         }
-        LinkOp::Leave { port, bridge } if there(port)?.master.as_ref() == Some(bridge) => {
+        LinkOp::Leave { port, bridge } if existing_link(port)?.master.as_ref() == Some(bridge) => {
             Err(Mismatch::StillPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::AddVlans { port, vlans } => {
-            let now = there(port)?.vlans.clone().unwrap_or_default();
+            let now = existing_link(port)?.vlans.clone().unwrap_or_default();
             let missing = vlans.difference(&now.all);
             if missing.is_empty() {
                 Ok(())
@@ -246,23 +263,23 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
             }
         }
         LinkOp::RemoveVlans { port, vlans, .. } => {
-            let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
-            let left = vlans.intersection(&now.all);
-            if left.is_empty() {
+            let now = links.by_name(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+            let remaining = vlans.intersection(&now.all);
+            if remaining.is_empty() {
                 Ok(())
             } else {
-                Err(Mismatch::RemainingVlans { port: port.clone(), vlans: left })
+                Err(Mismatch::RemainingVlans { port: port.clone(), vlans: remaining })
             }
         }
-        LinkOp::Remove(name) if links.named(name).is_some_and(|link| owner(link).is_some()) => {
+        LinkOp::Remove(name) if links.by_name(name).is_some_and(|link| owner(link).is_some()) => {
             Err(Mismatch::StillExists(name.clone()))
         }
         _ => Ok(()),
     }
 }
 
-fn up_or_down(is: bool) -> String {
-    (if is { "up" } else { "down" }).to_owned()
+fn up_or_down(up: bool) -> String {
+    (if up { "up" } else { "down" }).to_owned()
 }
 
 fn on_or_off(on: bool) -> String {

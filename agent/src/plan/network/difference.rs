@@ -6,24 +6,24 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
     /// The property.
-    pub what: &'static str,
+    pub property: &'static str,
     /// Its observed value.
-    pub is: String,
+    pub observed: String,
     /// Its desired value.
-    pub should_be: String,
+    pub desired: String,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
-        write!(f, "{} {} -> {}", self.what, word(&self.is), word(&self.should_be))
+        write!(f, "{} {} -> {}", self.property, word(&self.observed), word(&self.desired))
     }
 }
 
 /// Several differences, with a `Display` like `MTU 1500 -> 9000, state down -> up`.
-pub(crate) struct Listed<'a>(pub(crate) &'a [Difference]);
+pub(crate) struct DifferenceList<'a>(pub(crate) &'a [Difference]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for DifferenceList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, difference) in self.0.iter().enumerate() {
             if index > 0 {

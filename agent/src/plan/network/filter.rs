@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::id::LinkChangeId;
-use super::link_change::{NOT_ENFORCED, change};
+use super::link_change::{NOT_ENFORCED, new_link_change};
 use super::work::{FilterWork, LinkWork, Stage};
 
 use crate::plan::change::{Change, ChangeReason};
@@ -56,29 +56,29 @@ pub(crate) enum Rule {
     /// Jumps to the chain [`RESERVED_CHAIN`] for frames to reserved addresses.
     Reserved,
     /// Drops frames that leave by a link that Berth created.
-    OfGroup,
+    DropToGroup,
     /// Drops frames that leave by an uplink.
-    OfUplinks,
+    DropToUplinks,
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 3] = [Self::Reserved, Self::OfGroup, Self::OfUplinks];
+    pub(crate) const ALL: [Self; 3] = [Self::Reserved, Self::DropToGroup, Self::DropToUplinks];
 
     pub(crate) const fn chain(self) -> &'static str {
         match self {
             Self::Reserved => FORWARD,
-            Self::OfGroup | Self::OfUplinks => RESERVED_CHAIN,
+            Self::DropToGroup | Self::DropToUplinks => RESERVED_CHAIN,
         }
     }
 
     /// Returns the comment of the rule, by which the rules of the kernel are compared with the desired rules.
     pub(crate) fn comment(self) -> String {
-        let what = match self {
+        let description = match self {
             Self::Reserved => "frames that only switches may send",
-            Self::OfGroup => "no guest sends them by a link of berth-agent",
-            Self::OfUplinks => "no guest sends them by an uplink",
+            Self::DropToGroup => "no guest sends them by a link of berth-agent",
+            Self::DropToUplinks => "no guest sends them by an uplink",
         };
-        format!("berth {VERSION}: {what}")
+        format!("berth {VERSION}: {description}")
     }
 }
 
@@ -138,21 +138,22 @@ pub fn table(filter: &FilterRecord) -> Table {
 #[must_use]
 pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     let known: BTreeSet<&LinkName> =
-        ledger.networks.values().filter_map(|made| made.uplink.as_ref()).collect();
-    let leads_out = |port: &&Link| port.is_uplink() || known.contains(&port.name);
-    let bridges = links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_ours());
-    let ports = bridges.flat_map(|bridge| links.ports(&bridge.name)).filter(leads_out);
+        ledger.networks.values().filter_map(|record| record.uplink.as_ref()).collect();
+    let leaves_host = |port: &&Link| port.is_uplink() || known.contains(&port.name);
+    let bridges =
+        links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_created_by_berth());
+    let ports = bridges.flat_map(|bridge| links.ports(&bridge.name)).filter(leaves_host);
     ports.map(|port| port.name.clone()).collect()
 }
 
 /// Returns the record of the table that is needed during and after these changes; `None` if no link needs the table.
-fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
+fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {
         let works = changes.iter().filter(|change| change.blocked.is_none());
-        works.filter_map(Change::links)
+        works.filter_map(Change::link_work)
     };
-    if !links.all.iter().any(Link::is_ours) && !possible().any(LinkWork::needs_filter) {
+    if !links.all.iter().any(Link::is_created_by_berth) && !possible().any(LinkWork::needs_filter) {
         return None;
     }
     let mut uplinks = uplinks(links, &input.facts.ledger);
@@ -161,20 +162,20 @@ fn desired(input: Input, changes: &[Change]) -> Option<FilterRecord> {
 }
 
 /// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
-/// table. The table is deleted only after all links of Berth are removed, and only if `all_clear` is true: the spec of
+/// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true: the spec of
 /// no network has a fault.
-pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<Change> {
-    let made = input.facts.ledger.filter.as_ref();
-    let now = match &input.facts.links.filter {
+pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Option<Change> {
+    let recorded = input.facts.ledger.filter.as_ref();
+    let current = match &input.facts.links.filter {
         BridgeFilter::Unknown => return None,
         BridgeFilter::Absent => None,
-        BridgeFilter::There(table) => Some(table),
+        BridgeFilter::Present(table) => Some(table),
     };
     let mut work = LinkWork::new("", Stage::Filter, Vec::new());
-    let Some(desired) = desired(input, changes) else {
-        now.filter(|_| all_clear)?;
+    let Some(desired) = desired_record(input, changes) else {
+        current.filter(|_| allow_removal)?;
         work.filter = Some(FilterWork::Delete);
-        return Some(change(
+        return Some(new_link_change(
             LinkChangeId::DeleteFilter,
             "there",
             "absent",
@@ -183,16 +184,16 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
         ));
     };
     let should_be = table(&desired);
-    let difference = match now {
+    let difference = match current {
         None => "absent",
         Some(now) if *now == should_be => return None,
         Some(now) if now.sets.get(UPLINKS) == should_be.sets.get(UPLINKS) => "other rules",
         Some(_) => "other uplinks",
     };
     let id = LinkChangeId::InstallFilter { uplinks: desired.uplinks.clone() };
-    let drift = made == Some(&desired);
+    let drift = recorded == Some(&desired);
     work.filter = Some(FilterWork::Replace(desired));
-    let mut change = change(id, difference, "in place", ChangeReason::Spec, work);
+    let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
         change.blocked = Some(NOT_ENFORCED.to_owned());

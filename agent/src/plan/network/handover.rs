@@ -25,29 +25,31 @@ pub(super) struct Handover {
     /// Names of the links that are disconnected during the handover.
     pub(super) users: BTreeSet<String>,
     /// Text that describes the operation that disconnects `users`.
-    pub(super) loses: String,
+    pub(super) operation: String,
 }
 
 impl Planner<'_> {
     /// Returns the handover of the bridge from its current uplinks to the uplink of the spec; `None` if the bridge has
     /// no other uplink.
-    pub(super) fn handover(&self, bridge: &LinkName) -> Option<Handover> {
+    pub(super) fn find_handover(&self, bridge: &LinkName) -> Option<Handover> {
         let to = &self.network.uplink.name;
         let ports = self.links.ports(bridge).filter(|port| port.name != *to);
-        let before: Vec<&Link> =
+        let previous_uplinks: Vec<&Link> =
             ports.filter(|port| removal::is_uplink(self.ledger_record(), port)).collect();
-        if before.is_empty() {
+        if previous_uplinks.is_empty() {
             return None;
         }
         let carried = |port: &Link| port.vlans.as_ref().map(|vlans| vlans.all.clone());
         let carried = |port: &Link| carried(port).unwrap_or_default();
-        let vlans: VlanSet =
-            before.iter().flat_map(|port| carried(port).iter().collect::<Vec<_>>()).collect();
+        let vlans: VlanSet = previous_uplinks
+            .iter()
+            .flat_map(|port| carried(port).iter().collect::<Vec<_>>())
+            .collect();
         let remove = |port: &LinkName, vlans: &VlanSet| {
             (!vlans.is_empty()).then(|| LinkOp::RemoveVlans {
                 port: port.clone(),
                 vlans: vlans.clone(),
-                itself: false,
+                bridge_self: false,
             })
         };
         let add = |port: &LinkName, vlans: &VlanSet| {
@@ -57,21 +59,21 @@ impl Planner<'_> {
         let leave =
             |port: &&Link| LinkOp::Leave { port: port.name.clone(), bridge: bridge.clone() };
         let mut ops: Vec<LinkOp> =
-            before.iter().filter_map(|port| remove(&port.name, &carried(port))).collect();
+            previous_uplinks.iter().filter_map(|port| remove(&port.name, &carried(port))).collect();
         ops.extend(add(to, &vlans));
-        ops.extend(before.iter().map(leave));
+        ops.extend(previous_uplinks.iter().map(leave));
         let mut undo: Vec<LinkOp> = remove(to, &vlans).into_iter().collect();
-        undo.extend(before.iter().filter_map(|port| add(&port.name, &carried(port))));
+        undo.extend(previous_uplinks.iter().filter_map(|port| add(&port.name, &carried(port))));
         let users = ops.iter().flat_map(|op| links_losing_frames(op, self.links, &ops)).collect();
-        let names: Vec<&str> = before.iter().map(|port| port.name.as_str()).collect();
+        let names: Vec<&str> = previous_uplinks.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
             id: LinkChangeId::MoveUplink {
                 uplink: to.clone(),
                 bridge: bridge.clone(),
-                from: before.iter().map(|port| port.name.clone()).collect(),
+                from: previous_uplinks.iter().map(|port| port.name.clone()).collect(),
             },
-            loses: format!("{to} takes over {bridge} from {from}"),
+            operation: format!("{to} takes over {bridge} from {from}"),
             from,
             ops,
             undo,
@@ -81,22 +83,23 @@ impl Planner<'_> {
     }
 
     /// Plans the handover, and returns the VLANs that the new uplink carries after it.
-    pub(super) fn hand_over(&mut self, handover: Handover) -> VlanSet {
+    pub(super) fn plan_handover(&mut self, handover: Handover) -> VlanSet {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
         self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
-        self.record_disruption(&handover.users, &handover.loses);
+        self.record_disruption(&handover.users, &handover.operation);
         // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
         // another tenant.
-        let mut owners = self.ledger_record().map(|made| made.tenants.clone()).unwrap_or_default();
+        let mut owners =
+            self.ledger_record().map(|record| record.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {
             owners.entry(tenant.id()).or_insert_with(|| tenant.name.to_owned());
         }
         owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
         if let Some(work) = self.last_work() {
-            work.undo = handover.undo;
+            work.rollback_ops = handover.undo;
             work.uplink = Some(uplink.clone());
-            work.made = owners;
+            work.added_tenants = owners;
         }
         handover.vlans
     }

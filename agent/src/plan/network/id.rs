@@ -5,7 +5,7 @@ use std::fmt;
 
 use berth_api::{LinkName, VlanSet};
 
-use super::difference::{Difference, Listed};
+use super::difference::{Difference, DifferenceList};
 use berth_host_facts::nftables::TABLE;
 
 /// Identity of a change of links: the operation, its objects, and the properties that it changes.
@@ -165,7 +165,9 @@ impl fmt::Display for LinkChangeId {
             Self::CreateBridge { bridge, network } => {
                 write!(f, "make bridge {bridge} for network {network}")
             }
-            Self::SetLink { link, differences } => write!(f, "set {link}: {}", Listed(differences)),
+            Self::SetLink { link, differences } => {
+                write!(f, "set {link}: {}", DifferenceList(differences))
+            }
             Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
             Self::MoveUplink { uplink, bridge, from } => {
                 write!(
@@ -194,7 +196,7 @@ impl fmt::Display for LinkChangeId {
                     if differences.is_empty() {
                         write!(f, "{link}: recreated")?;
                     } else {
-                        write!(f, "{link}: {}", Listed(differences))?;
+                        write!(f, "{link}: {}", DifferenceList(differences))?;
                     }
                 }
                 write!(f, " for {tenant}")

@@ -9,18 +9,18 @@ use crate::plan::id::ChangeId;
 pub(super) const NOT_ENFORCED: &str =
     "another program changed it after Berth had set it, and spec.enforce is false";
 
-pub(super) fn change(
+pub(super) fn new_link_change(
     id: LinkChangeId,
     was: &str,
     will_be: &str,
-    why: ChangeReason,
+    reason: ChangeReason,
     work: LinkWork,
 ) -> Change {
     Change {
         id: ChangeId::Links(id),
         was: was.to_owned(),
         will_be: will_be.to_owned(),
-        why,
+        why: reason,
         drift: false,
         disruption: Disruption::None,
         effect: String::new(),

@@ -2,7 +2,7 @@
 
 use berth_api::{LinkName, VlanSet};
 
-use super::difference::{Difference, Listed};
+use super::difference::{Difference, DifferenceList};
 
 /// A step that is not in effect, according to the observed links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Mismatch {
     #[error("{0} is another link")]
     WrongKind(LinkName),
     /// Properties of the link differ from the desired ones.
-    #[error("{link}: {}", Listed(.differences))]
+    #[error("{link}: {}", DifferenceList(.differences))]
     Differs {
         /// The link.
         link: LinkName,

@@ -9,6 +9,7 @@ mod desired_network;
 mod diff;
 pub mod difference;
 pub mod filter;
+mod frame_path;
 mod handover;
 pub mod id;
 mod link_change;
@@ -26,7 +27,6 @@ mod tenants;
 mod tunnels;
 mod uplink;
 mod users;
-mod wire;
 pub(super) mod work;
 
 use std::collections::BTreeMap;
@@ -52,8 +52,8 @@ pub(super) struct NetworkPlan {
     pub(super) changes: Vec<Change>,
     pub(super) faults: Vec<Fault>,
     pub(super) states: Vec<NetworkState>,
-    pub(super) forget: StaleRecords,
-    pub(super) adopt: BTreeMap<String, NetworkRecord>,
+    pub(super) stale_records: StaleRecords,
+    pub(super) records_to_adopt: BTreeMap<String, NetworkRecord>,
 }
 
 /// Plans all networks.
@@ -76,27 +76,27 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         let mut planner = Planner::new(input, network);
         planner.plan();
         plan.states.push(state::from_planner(network, &planner));
-        if let Some(made) = planner.record_to_adopt() {
-            plan.adopt.insert(network.name.to_owned(), made);
+        if let Some(record) = planner.record_to_adopt() {
+            plan.records_to_adopt.insert(network.name.to_owned(), record);
         }
         plan.changes.extend(planner.changes);
     }
-    for (network, why) in &desired.frozen {
-        plan.states.push(state::frozen_state(input, network, why));
+    for (network, reason) in &desired.frozen {
+        plan.states.push(state::frozen_state(input, network, reason));
     }
     for network in &input.unparsed.networks {
         if !desired.frozen.contains_key(network) {
             plan.states.push(state::frozen_state(input, network, "its spec has a fault"));
         }
     }
-    let (changes, forget) = removal::plan(input, &desired);
+    let (changes, stale_records) = removal::plan(input, &desired);
     plan.changes.extend(changes);
-    plan.forget = forget;
-    let all_clear = desired.frozen.is_empty() && input.unparsed.networks.is_empty();
-    let filter = filter::plan(input, &plan.changes, all_clear);
-    plan.forget.filter = filter.is_none() && filter::is_recorded_but_absent(input);
+    plan.stale_records = stale_records;
+    let allow_removal = desired.frozen.is_empty() && input.unparsed.networks.is_empty();
+    let filter = filter::plan(input, &plan.changes, allow_removal);
+    plan.stale_records.filter = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;
-    plan.changes.sort_by_key(|change| change.links().map(|work| work.stage));
+    plan.changes.sort_by_key(|change| change.link_work().map(|work| work.stage));
     plan
 }

@@ -11,7 +11,7 @@ use super::desired_link::DesiredLink;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkOp {
     /// Creates the link. The link is set up after all steps of its change.
-    Make(DesiredLink),
+    Create(DesiredLink),
     /// Sets the desired properties of an existing link.
     SetProperties(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
@@ -55,10 +55,10 @@ pub enum LinkOp {
         /// VLAN ids.
         vlans: VlanSet,
         /// True if `port` is a bridge, and its own VLANs are removed.
-        itself: bool,
+        bridge_self: bool,
     },
     /// Changes the flood list of a tunnel, which contains the peers to which BUM traffic is sent.
-    Peers {
+    UpdatePeers {
         /// The VXLAN link.
         link: LinkName,
         /// Addresses of new peers.
@@ -80,7 +80,7 @@ impl LinkOp {
                 | Self::Down(_)
                 | Self::Leave { .. }
                 | Self::Join { .. }
-                | Self::RemoveVlans { itself: false, .. }
+                | Self::RemoveVlans { bridge_self: false, .. }
         )
     }
 
@@ -88,8 +88,8 @@ impl LinkOp {
     #[must_use]
     pub const fn link(&self) -> &LinkName {
         match self {
-            Self::Make(desired) | Self::SetProperties(desired) => &desired.name,
-            Self::RemoveAddresses { link, .. } | Self::Peers { link, .. } => link,
+            Self::Create(desired) | Self::SetProperties(desired) => &desired.name,
+            Self::RemoveAddresses { link, .. } | Self::UpdatePeers { link, .. } => link,
             Self::Up(link)
             | Self::Down(link)
             | Self::Remove(link)

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::desired_link::DesiredLink;
 use super::desired_network::Network;
-use super::difference::Listed;
+use super::difference::DifferenceList;
 use super::id::LinkChangeId;
-use super::link_change::{NOT_ENFORCED, change};
+use super::link_change::{NOT_ENFORCED, new_link_change};
 use super::op::LinkOp;
-use super::refusal::Disrupts;
+use super::refusal::DisruptionRefused;
 use super::scenario::{Scenario, SharedBridge};
 use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
@@ -24,13 +24,13 @@ pub(super) struct Planner<'a> {
     pub(super) network: &'a Network<'a>,
     pub(super) changes: Vec<Change>,
     /// Reason why no tenant of the network can have a connection.
-    pub(super) down: Option<String>,
+    pub(super) down_reason: Option<String>,
     /// Tenants whose links cannot be created, by id, with the reason.
     pub(super) failed: BTreeMap<u32, String>,
     /// Tenants that are not in place yet, by id.
     pub(super) pending: BTreeSet<u32>,
     /// Tenants whose changes must wait, by id, with the reason.
-    pub(super) waits: BTreeMap<u32, String>,
+    pub(super) waiting: BTreeMap<u32, String>,
     /// VLAN links on the uplink, by VLAN id. Such a link receives the frames of its VLAN before any bridge does.
     pub(super) competing_links: BTreeMap<u16, &'a Link>,
 }
@@ -42,10 +42,10 @@ impl<'a> Planner<'a> {
             links: &input.facts.links,
             network,
             changes: Vec::new(),
-            down: None,
+            down_reason: None,
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
-            waits: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             competing_links: input
                 .facts
                 .links
@@ -56,38 +56,38 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn plan(&mut self) {
-        if let Some(why) = self.uplink_in_use() {
+        if let Some(reason) = self.uplink_in_use() {
             let uplink = &self.network.uplink.name;
             let network = self.network.name.to_owned();
             let id = LinkChangeId::DetachUplink { uplink: uplink.clone(), network };
             self.push(Stage::Uplinks, id, "in use", "free", Vec::new());
-            self.block(why);
+            self.block(reason);
             return;
         }
         match &self.network.scenario {
-            Scenario::VlanAwareBridge(bridge) => self.shared_bridge(bridge),
+            Scenario::VlanAwareBridge(bridge) => self.plan_shared_bridge(bridge),
             Scenario::BridgePerTenant(_) => {
-                self.raise_uplink();
-                self.tenants();
+                self.set_uplink_up();
+                self.plan_tenants();
             }
-            Scenario::Vxlan { .. } => self.tenants(),
-            Scenario::SriovVf => self.raise_uplink(),
+            Scenario::Vxlan { .. } => self.plan_tenants(),
+            Scenario::SriovVf => self.set_uplink_up(),
         }
-        if self.down.is_none() {
-            self.down = uplink::carrier_fault(self.network.uplink);
+        if self.down_reason.is_none() {
+            self.down_reason = uplink::carrier_fault(self.network.uplink);
         }
     }
 
     /// Plans the shared bridge, its uplink, and a VLAN on the uplink for every tenant.
-    fn shared_bridge(&mut self, shared: &SharedBridge) {
+    fn plan_shared_bridge(&mut self, shared: &SharedBridge) {
         let bridge = &shared.link;
-        if !self.link_change(bridge) {
+        if !self.plan_bridge_link(bridge) {
             return;
         }
         let uplink = self.network.uplink;
-        let handover = self.handover(&bridge.name);
+        let handover = self.find_handover(&bridge.name);
         if let Some(handover) = &handover
-            && let Some(why) = self.disruption_refusal(&handover.users, &handover.loses)
+            && let Some(refusal) = self.disruption_refusal(&handover.users, &handover.operation)
         {
             self.push(
                 Stage::Handovers,
@@ -96,37 +96,37 @@ impl<'a> Planner<'a> {
                 uplink.name.as_str(),
                 Vec::new(),
             );
-            self.block(why.to_string());
+            self.block(refusal.to_string());
             return;
         }
         let joined = uplink.master.as_ref() == Some(&bridge.name);
-        if !joined && !self.join(shared, handover.is_some()) {
+        if !joined && !self.plan_join(shared, handover.is_some()) {
             return;
         }
-        let taken_over = handover.map(|handover| self.hand_over(handover)).unwrap_or_default();
-        self.vlans(&bridge.name, &taken_over);
+        let taken_over = handover.map(|handover| self.plan_handover(handover)).unwrap_or_default();
+        self.plan_vlans(&bridge.name, &taken_over);
     }
 
     /// Plans the shared bridge itself. Returns `false` if a link of that name exists and cannot be used.
-    fn link_change(&mut self, desired: &DesiredLink) -> bool {
-        let make = || LinkChangeId::CreateBridge {
+    fn plan_bridge_link(&mut self, desired: &DesiredLink) -> bool {
+        let create_id = || LinkChangeId::CreateBridge {
             bridge: desired.name.clone(),
             network: self.network.name.to_owned(),
         };
-        let Some(link) = self.links.named(&desired.name) else {
-            let ops = vec![LinkOp::Make(desired.clone())];
-            self.push(Stage::Bridges, make(), "absent", &desired.describe(), ops);
+        let Some(link) = self.links.by_name(&desired.name) else {
+            let ops = vec![LinkOp::Create(desired.clone())];
+            self.push(Stage::Bridges, create_id(), "absent", &desired.describe(), ops);
             return true;
         };
-        if let Some(why) = diff::unusable_link(link, desired) {
-            self.push(Stage::Bridges, make(), "another's", &desired.describe(), Vec::new());
-            self.block(why.to_string());
+        if let Some(error) = diff::unusable_link(link, desired) {
+            self.push(Stage::Bridges, create_id(), "another's", &desired.describe(), Vec::new());
+            self.block(error.to_string());
             return false;
         }
         let differences = diff::differences(desired, link);
         if !differences.is_empty() {
-            let ops = diff::repair(desired, link);
-            let words = Listed(&differences).to_string();
+            let ops = diff::repair_ops(desired, link);
+            let words = DifferenceList(&differences).to_string();
             let id = LinkChangeId::SetLink { link: desired.name.clone(), differences };
             self.push(Stage::Bridges, id, "otherwise", &words, ops);
         }
@@ -136,7 +136,7 @@ impl<'a> Planner<'a> {
     /// Makes the uplink a port of the bridge. Returns `false` if the uplink must not become a port. If the bridge
     /// has another uplink, the handover from that uplink follows. Until then the new port carries no VLAN, so that
     /// there is never a loop, and no traffic is lost if the new uplink cannot become a port.
-    fn join(&mut self, shared: &SharedBridge, handed_over: bool) -> bool {
+    fn plan_join(&mut self, shared: &SharedBridge, handed_over: bool) -> bool {
         let bridge = &shared.link.name;
         let uplink = self.network.uplink;
         let id = LinkChangeId::JoinBridge { port: uplink.name.clone(), bridge: bridge.clone() };
@@ -147,35 +147,35 @@ impl<'a> Planner<'a> {
         ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
-        let carries = uplink::host_traffic(self.links, uplink);
+        let host_traffic = uplink::host_traffic(self.links, uplink);
         self.push(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
         if let Some(work) = self.last_work() {
             work.interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
         }
         // The change corrects drift, and is blocked because `spec.enforce` is false.
-        if let Some(why) = self.changes.last().and_then(|change| change.blocked.clone()) {
-            self.down = Some(why);
+        if let Some(reason) = self.changes.last().and_then(|change| change.blocked.clone()) {
+            self.down_reason = Some(reason);
             return false;
         }
-        let Some(carries) = carries else { return true };
-        let trial = self.ledger_record().and_then(|made| made.trial.as_ref());
-        let why = if !shared.allow_management {
+        let Some(host_traffic) = host_traffic else { return true };
+        let trial = self.ledger_record().and_then(|record| record.trial.as_ref());
+        let reason = if !shared.allow_management {
             format!(
-                "{carries}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
+                "{host_traffic}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
                  scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then tried, and rolled back if the \
                  gateway is lost",
                 uplink.name
             )
-        } else if let Some((_, why)) =
+        } else if let Some((_, message)) =
             trial.filter(|(settings, _)| *settings == self.network.settings)
         {
-            format!("{why}. `berth-agent apply` tries it again")
+            format!("{message}. `berth-agent apply` tries it again")
         } else {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
                 change.effect = format!(
-                    "on trial, because {carries}: rolled back if the gateway or the API server is lost"
+                    "on trial, because {host_traffic}: rolled back if the gateway or the API server is lost"
                 );
             }
             if let Some(work) = self.last_work() {
@@ -186,33 +186,33 @@ impl<'a> Planner<'a> {
         // Without an uplink the bridge is useless, so its changes are dropped.
         self.changes.clear();
         self.push(Stage::Uplinks, id, &was, "port", Vec::new());
-        self.block(why);
+        self.block(reason);
         false
     }
 
     /// Returns a refusal if `users`, the attached links, would be disconnected, and the spec does not allow that;
-    /// `None` if no link is attached, or if the spec allows it. `loses` describes the operation.
+    /// `None` if no link is attached, or if the spec allows it. `operation` describes the operation.
     pub(super) fn disruption_refusal(
         &self,
         users: &BTreeSet<String>,
-        loses: &str,
-    ) -> Option<Disrupts> {
+        operation: &str,
+    ) -> Option<DisruptionRefused> {
         if users.is_empty() || self.network.allow_disruption {
             return None;
         }
-        let (users, loses) = (users.clone(), loses.to_owned());
-        Some(Disrupts { users, loses, network: self.network.name.to_owned() })
+        let (users, loses) = (users.clone(), operation.to_owned());
+        Some(DisruptionRefused { users, operation: loses, network: self.network.name.to_owned() })
     }
 
     /// Records in the last change that it disconnects `users`, the attached links.
-    pub(super) fn record_disruption(&mut self, users: &BTreeSet<String>, loses: &str) {
+    pub(super) fn record_disruption(&mut self, users: &BTreeSet<String>, operation: &str) {
         if users.is_empty() {
             return;
         }
         if let Some(change) = self.changes.last_mut() {
             change.disruption = Disruption::High;
             change.effect =
-                format!("{} will lose the network while {loses}", removal::format_users(users));
+                format!("{} will lose the network while {operation}", removal::format_users(users));
         }
         if let Some(work) = self.last_work() {
             work.may_disrupt = true;
@@ -225,16 +225,16 @@ impl<'a> Planner<'a> {
         let uplink = self.network.uplink;
         let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
         let master = uplink.master.as_ref().filter(|master| Some(*master) != desired)?;
-        let master = self.links.named(master)?;
-        let mut users = users::attached(self.links, master);
+        let master = self.links.by_name(master)?;
+        let mut users = users::attached_links(self.links, master);
         users.remove(uplink.name.as_str());
         (!users.is_empty()).then(|| {
             format!("{} is the uplink of {}, {}", uplink.name, master.name, removal::in_use(&users))
         })
     }
 
-    /// Sets up an uplink that never becomes a port, because its VLAN links need it.
-    fn raise_uplink(&mut self) {
+    /// Brings up an uplink that never becomes a bridge port: its VLAN links work only while it is up.
+    fn set_uplink_up(&mut self) {
         let uplink = &self.network.uplink;
         if uplink.up == Some(false) {
             let ops = vec![LinkOp::Up(uplink.name.clone())];
@@ -251,41 +251,41 @@ impl<'a> Planner<'a> {
     /// Returns the record of a network that is in place but not recorded: a process was killed before it could
     /// record the network, or the spec changed to the links that were already in place.
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
-        let not_yet =
-            |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
-        if self.down.is_some() || self.changes.iter().any(not_yet) {
+        let is_uncommitted =
+            |change: &Change| change.link_work().is_some_and(|work| work.stage < Stage::Tenants);
+        if self.down_reason.is_some() || self.changes.iter().any(is_uncommitted) {
             return None;
         }
-        let mut now = self.ledger_record().cloned().unwrap_or_default();
-        if now.settings != self.network.settings {
-            now = NetworkRecord {
+        let mut record = self.ledger_record().cloned().unwrap_or_default();
+        if record.settings != self.network.settings {
+            record = NetworkRecord {
                 settings: self.network.settings.clone(),
                 ..NetworkRecord::default()
             };
         }
         if self.network.scenario.shared_bridge().is_some() {
-            now.uplink = Some(self.network.uplink.name.clone());
-            now.joining.clear();
+            record.uplink = Some(self.network.uplink.name.clone());
+            record.joining.clear();
         }
         for tenant in &self.network.tenants {
-            let not = self.pending.contains(&tenant.id())
+            let not_ready = self.pending.contains(&tenant.id())
                 || self.failed.contains_key(&tenant.id())
-                || self.waits.contains_key(&tenant.id());
-            if !not {
-                now.tenants.insert(tenant.id(), tenant.name.to_owned());
+                || self.waiting.contains_key(&tenant.id());
+            if !not_ready {
+                record.tenants.insert(tenant.id(), tenant.name.to_owned());
             }
         }
-        (self.ledger_record() != Some(&now)).then_some(now)
+        (self.ledger_record() != Some(&record)).then_some(record)
     }
 
     /// Returns true if the network was created from the current settings of the spec, so that any difference is drift.
     pub(super) fn matches_spec(&self) -> bool {
-        self.ledger_record().is_some_and(|made| made.settings == self.network.settings)
+        self.ledger_record().is_some_and(|record| record.settings == self.network.settings)
     }
 
     /// Returns true if the rollback ledger records this tenant with this id, for the current settings of the network.
-    pub(super) fn had_tenant(&self, id: u32, tenant: &str) -> bool {
-        let known = self.ledger_record().and_then(|made| made.tenants.get(&id));
+    pub(super) fn is_recorded_tenant(&self, id: u32, tenant: &str) -> bool {
+        let known = self.ledger_record().and_then(|record| record.tenants.get(&id));
         self.matches_spec() && known.is_some_and(|known| known == tenant)
     }
 
@@ -301,9 +301,9 @@ impl<'a> Planner<'a> {
         let drift = self.matches_spec() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
-        self.changes.push(change(id, was, will_be, ChangeReason::Spec, work));
+        self.changes.push(new_link_change(id, was, will_be, ChangeReason::Spec, work));
         if drift {
-            self.is_drift();
+            self.mark_as_drift();
         }
     }
 
@@ -313,11 +313,11 @@ impl<'a> Planner<'a> {
         id: LinkChangeId,
         was: &str,
         will_be: &str,
-        why: String,
+        reason: String,
     ) {
         self.push(Stage::Tenants, id, was, will_be, Vec::new());
         if let Some(change) = self.changes.last_mut() {
-            change.blocked = Some(why);
+            change.blocked = Some(reason);
         }
     }
 
@@ -330,21 +330,21 @@ impl<'a> Planner<'a> {
     }
 
     /// Marks the last change as a correction of drift. With `enforce: false` the change is blocked.
-    pub(super) fn is_drift(&mut self) {
-        let left = self.input.spec.enforce == Some(false);
+    pub(super) fn mark_as_drift(&mut self) {
+        let enforcement_off = self.input.spec.enforce == Some(false);
         if let Some(change) = self.changes.last_mut() {
             change.drift = true;
-            if left {
+            if enforcement_off {
                 change.blocked.get_or_insert_with(|| NOT_ENFORCED.to_owned());
             }
         }
     }
 
     /// Blocks the last change, and records the reason as the reason why no tenant of the network can have a connection.
-    fn block(&mut self, why: String) {
-        self.down = Some(why.clone());
+    fn block(&mut self, reason: String) {
+        self.down_reason = Some(reason.clone());
         if let Some(change) = self.changes.last_mut() {
-            change.blocked = Some(why);
+            change.blocked = Some(reason);
         }
     }
 }

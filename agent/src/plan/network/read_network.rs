@@ -40,12 +40,12 @@ pub(super) fn read<'a>(
         }
         NetworkScenario::BridgePerTenant => Scenario::BridgePerTenant(bridges),
         NetworkScenario::Vxlan => {
-            let tunnels = Tunnels::new(tunnels::required(spec, path)?);
+            let tunnels = Tunnels::new(tunnels::vxlan_spec(spec, path)?);
             Scenario::Vxlan { bridges, tunnels }
         }
         NetworkScenario::SriovVf => Scenario::SriovVf,
     };
-    let end = match &scenario {
+    let suffix = match &scenario {
         Scenario::Vxlan { tunnels, .. } => format!(" {} {}", tunnels.port, tunnels.local),
         _ => String::new(),
     };
@@ -54,7 +54,7 @@ pub(super) fn read<'a>(
         name: &spec.name,
         scenario,
         uplink,
-        settings: format!("{:?} {} {prefix} {mtu} {stp}{end}", spec.scenario, uplink.name),
+        settings: format!("{:?} {} {prefix} {mtu} {stp}{suffix}", spec.scenario, uplink.name),
         mtu,
         seed,
         tenants: Vec::new(),
@@ -70,7 +70,7 @@ fn find_uplink<'a>(
     path: &FieldPath,
 ) -> Result<&'a Link, Fault> {
     if spec.scenario == NetworkScenario::Vxlan {
-        let vxlan = tunnels::required(spec, path)?;
+        let vxlan = tunnels::vxlan_spec(spec, path)?;
         return tunnels::local_link(links, vxlan, &path.child("vxlan"));
     }
     let path = path.child("uplink");
@@ -90,16 +90,16 @@ fn find_uplink<'a>(
 /// Returns the MTU of the spec, or the largest MTU that the uplink allows.
 fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Result<u32, Fault> {
     let path = path.child("mtu");
-    let (most, takes) = match spec.tunnels() {
+    let (max_mtu, verb) = match spec.tunnels() {
         Some(vxlan) => {
             (tunnels::largest_mtu(links, uplink, vxlan.local_address), "leaves its tunnels")
         }
         None => (uplink.mtu, "takes"),
     };
-    let mtu = spec.mtu.or(most).unwrap_or(1500);
-    if let Some(most) = most.filter(|most| mtu > *most) {
+    let mtu = spec.mtu.or(max_mtu).unwrap_or(1500);
+    if let Some(max_mtu) = max_mtu.filter(|most| mtu > *most) {
         let message = format!(
-            "{} {takes} {most} bytes at most; raise its MTU and the switch's first",
+            "{} {verb} {max_mtu} bytes at most; raise its MTU and the switch's first",
             uplink.name
         );
         return Err(path.fault(mtu, message));

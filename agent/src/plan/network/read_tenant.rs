@@ -56,7 +56,7 @@ fn segment(
     };
     let fault = |message: &str| Err(path.child(segment.field()).fault(segment.number(), message));
     match segment {
-        SegmentId::Vlan(vlan) if !vlan.for_tenants() => {
+        SegmentId::Vlan(vlan) if !vlan.is_allowed_for_tenants() => {
             fault("is every switch's and bridge's default VLAN; no tenant may have it")
         }
         SegmentId::Vni(vni) if !(1..1 << 24).contains(&vni) => fault("must be from 1 to 16777215"),
@@ -71,7 +71,7 @@ fn links(
     tenant: &TenantNetworkSpec,
     segment: SegmentId,
 ) -> Result<Vec<DesiredLink>, Fault> {
-    let (bridges, end, kind) = match (&network.scenario, segment) {
+    let (bridges, suffix, kind) = match (&network.scenario, segment) {
         (Scenario::BridgePerTenant(bridges), SegmentId::Vlan(id)) => {
             let parent = network.uplink.name.clone();
             (bridges, "-v", DesiredKind::Vlan { parent, id })
@@ -91,7 +91,7 @@ fn links(
     let bridge = name("")?;
     let alias = alias(network.name, Some(&tenant.name));
     let lower = DesiredLink {
-        name: name(end)?,
+        name: name(suffix)?,
         alias: alias.clone(),
         mtu: network.mtu,
         master: Some(bridge.clone()),
@@ -107,9 +107,9 @@ fn link_name(
     network: &Network,
     bridges: TenantBridges,
     segment: SegmentId,
-    end: &str,
+    suffix: &str,
 ) -> Result<LinkName, Fault> {
-    let name = format!("{}{}{end}", bridges.prefix, segment.number());
+    let name = format!("{}{}{suffix}", bridges.prefix, segment.number());
     name.parse().map_err(|_| {
         let message = format!(
             "a link's name has at most 15 bytes, and `{name}` has {}; take a shorter one",

@@ -49,21 +49,21 @@ pub(super) enum TenantError {
     },
     /// Attached links would lose the network.
     #[error(transparent)]
-    Disrupts(#[from] Disrupts),
+    DisruptionRefused(#[from] DisruptionRefused),
 }
 
 /// A change that would disconnect attached links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} would lose the network while {loses}; move these VMs away first, or set \
+    "{} would lose the network while {operation}; move these VMs away first, or set \
      spec.networks[{network}].allowDisruption: true",
     removal::format_users(.users)
 )]
-pub(super) struct Disrupts {
+pub(super) struct DisruptionRefused {
     /// The attached links.
     pub(super) users: BTreeSet<String>,
     /// Text that describes the operation that disconnects the links.
-    pub(super) loses: String,
+    pub(super) operation: String,
     /// The host network.
     pub(super) network: String,
 }

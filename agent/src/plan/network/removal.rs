@@ -7,7 +7,7 @@ use berth_api::LinkName;
 
 use super::desired::DesiredNetworks;
 use super::id::LinkChangeId;
-use super::link_change::change;
+use super::link_change::new_link_change;
 use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
 use super::users::links_losing_frames;
@@ -42,32 +42,39 @@ impl StaleRecords {
 /// Plans the removals.
 pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, StaleRecords) {
     let links = &input.facts.links;
-    let kept: BTreeSet<&LinkName> = desired
+    let desired_links: BTreeSet<&LinkName> = desired
         .networks
         .iter()
         .flat_map(|network| network.links().map(|link| &link.name))
         .collect();
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
-    for link in links.all.iter().filter(|link| !kept.contains(&link.name)) {
-        if let Some(whose) = owner(link).filter(|(network, _)| !desired.is_frozen(input, network)) {
-            groups.entry(whose).or_default().push(link);
+    for link in links.all.iter().filter(|link| !desired_links.contains(&link.name)) {
+        if let Some(owner_key) =
+            owner(link).filter(|(network, _)| !desired.is_frozen(input, network))
+        {
+            groups.entry(owner_key).or_default().push(link);
         }
     }
-    let made = &input.facts.ledger.networks;
+    let records = &input.facts.ledger.networks;
     let mut changes: Vec<Change> = groups
         .iter()
         .map(|((network, tenant), group)| {
-            let still = desired.networks.iter().find(|desired| desired.name == *network);
-            let mut change = removal(links, network, *tenant, group, made.get(*network));
-            if let (Action::Links(work), Some(still)) = (&mut change.action, still) {
+            let desired_network = desired.networks.iter().find(|desired| desired.name == *network);
+            let mut change = removal(links, network, *tenant, group, records.get(*network));
+            if let (Action::Links(work), Some(desired_network)) =
+                (&mut change.action, desired_network)
+            {
                 // If the spec has another id for the tenant now, the record of the new id stays.
-                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id() != *id));
+                work.removed_tenants
+                    .retain(|id| desired_network.tenants.iter().all(|tenant| tenant.id() != *id));
             }
             change
         })
         .collect();
     let unfinished = links.all.iter().filter(|link| {
-        link.group == Some(LINK_GROUP) && link.alias.is_none() && !kept.contains(&link.name)
+        link.group == Some(LINK_GROUP)
+            && link.alias.is_none()
+            && !desired_links.contains(&link.name)
     });
     for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
         let id = LinkChangeId::RemoveUnfinished(link.name.clone());
@@ -77,36 +84,37 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
             LinkOp::Remove(link.name.clone()),
         ));
     }
-    let mut forget = StaleRecords::default();
+    let mut stale_records = StaleRecords::default();
     let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
-    for name in made.keys() {
-        let still = desired.networks.iter().any(|network| network.name == name);
-        if !still && !leftover.contains(name.as_str()) && !desired.is_frozen(input, name) {
-            forget.networks.push(name.clone());
+    for name in records.keys() {
+        let is_desired = desired.networks.iter().any(|network| network.name == name);
+        if !is_desired && !leftover.contains(name.as_str()) && !desired.is_frozen(input, name) {
+            stale_records.networks.push(name.clone());
         }
     }
-    for name in &input.facts.ledger.raised {
+    for name in &input.facts.ledger.uplinks_set_up {
         let used = desired.networks.iter().any(|network| network.uplink.name == *name);
-        let held = made.iter().any(|(network, made)| {
-            made.uplink.as_ref() == Some(name)
+        let referenced = records.iter().any(|(network, record)| {
+            record.uplink.as_ref() == Some(name)
                 && (desired.is_frozen(input, network) || leftover.contains(network.as_str()))
         });
-        if used || held || !desired.frozen.is_empty() || !input.unparsed.networks.is_empty() {
+        if used || referenced || !desired.frozen.is_empty() || !input.unparsed.networks.is_empty() {
             continue;
         }
-        let ours =
-            |link: &Link| links.stacked_on(&link.name).any(Link::is_ours) || link.master.is_some();
-        match links.named(name) {
+        let used_by_berth = |link: &Link| {
+            links.stacked_on(&link.name).any(Link::is_created_by_berth) || link.master.is_some()
+        };
+        match links.by_name(name) {
             // Links of Berth that are stacked on the uplink, or the bridge that has it as a port, must be removed
             // first.
-            Some(link) if ours(link) => {}
+            Some(link) if used_by_berth(link) => {}
             Some(link) if link.up == Some(true) => {
                 changes.push(set_down_change(links, link));
             }
-            _ => forget.uplinks.push(name.clone()),
+            _ => stale_records.uplinks.push(name.clone()),
         }
     }
-    (changes, forget)
+    (changes, stale_records)
 }
 
 /// Returns the removal of the links of one owner: first the links on its bridge, then the bridge.
@@ -115,7 +123,7 @@ fn removal(
     network: &str,
     tenant: Option<&str>,
     group: &[&Link],
-    made: Option<&NetworkRecord>,
+    record: Option<&NetworkRecord>,
 ) -> Change {
     let mut ordered: Vec<&Link> = group.to_vec();
     ordered.sort_by_key(|link| link.kind == LinkKind::Bridge);
@@ -126,7 +134,7 @@ fn removal(
     };
     let (mut ops, mut undo) = (Vec::new(), Vec::new());
     for link in &ordered {
-        for port in links.ports(&link.name).filter(|port| is_uplink(made, port)) {
+        for port in links.ports(&link.name).filter(|port| is_uplink(record, port)) {
             let (port_name, bridge) = (port.name.clone(), link.name.clone());
             ops.push(LinkOp::Leave { port: port_name.clone(), bridge: bridge.clone() });
             undo.push(LinkOp::Join { port: port_name.clone(), bridge });
@@ -138,16 +146,17 @@ fn removal(
     }
     let users: BTreeSet<String> =
         ops.iter().flat_map(|op| links_losing_frames(op, links, &ops)).collect();
-    let gone = made.iter().flat_map(|made| {
-        made.tenants
+    let removed_tenants = record.iter().flat_map(|record| {
+        record
+            .tenants
             .iter()
             .filter(|(_, name)| tenant.is_none_or(|tenant| *name == tenant))
             .map(|(id, _)| *id)
     });
     let mut work = LinkWork::new(network, Stage::Removals, ops);
-    work.gone = gone.collect();
-    work.undo = undo;
-    let mut change = change(id, "there", "absent", ChangeReason::Restore, work);
+    work.removed_tenants = removed_tenants.collect();
+    work.rollback_ops = undo;
+    let mut change = new_link_change(id, "there", "absent", ChangeReason::Restore, work);
     if !users.is_empty() {
         change.blocked = Some(in_use(&users));
     }
@@ -160,9 +169,9 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
     let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
         .stacked_on(&link.name)
-        .filter(|other| !other.is_ours())
+        .filter(|other| !other.is_created_by_berth())
         .map(|other| other.name.as_str())
-        .chain(link.users_elsewhere.iter().map(String::as_str))
+        .chain(link.users_in_other_namespaces.iter().map(String::as_str))
         .collect();
     if !others.is_empty() || !link.addresses.is_empty() {
         change.blocked = Some(format!(
@@ -177,7 +186,7 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
 /// Returns a change with one step, which belongs to no network.
 fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
-    change(id, was, will_be, ChangeReason::Restore, work)
+    new_link_change(id, was, will_be, ChangeReason::Restore, work)
 }
 
 /// Returns the reason why a link that is in use is not removed.
@@ -196,10 +205,10 @@ pub(super) fn format_users(users: &BTreeSet<String>) -> String {
 
 /// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
 /// that leaves the host counts as an uplink, because it does not belong to a VM.
-pub(super) fn is_uplink(made: Option<&NetworkRecord>, port: &Link) -> bool {
-    let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
+pub(super) fn is_uplink(record: Option<&NetworkRecord>, port: &Link) -> bool {
+    let known = record.filter(|record| record.uplink.is_some() || !record.joining.is_empty());
     known.map_or_else(
         || port.is_uplink(),
-        |made| made.uplink.as_ref() == Some(&port.name) || made.joining.contains(&port.name),
+        |record| record.uplink.as_ref() == Some(&port.name) || record.joining.contains(&port.name),
     )
 }

@@ -47,8 +47,8 @@ impl NetworkState {
     #[must_use]
     pub fn status(&self) -> NetworkStatus {
         let count = |state| {
-            let of = self.not_ready.values().filter(|tenant| tenant.state == state);
-            berth_host_facts::kernel_files::count(of.count())
+            let matching = self.not_ready.values().filter(|tenant| tenant.state == state);
+            berth_host_facts::kernel_files::saturating_u32(matching.count())
         };
         let one = |(id, tenant): (&u32, &NotReady)| {
             let vlan = u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());
@@ -78,20 +78,23 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
         ..NetworkState::default()
     };
     // The tenants depend on changes of the bridge and of the uplink.
-    let waits = planner.changes.iter().find(|change| {
-        change.blocked.is_none() && change.links().is_some_and(|work| work.stage < Stage::Tenants)
+    let prerequisite = planner.changes.iter().find(|change| {
+        change.blocked.is_none()
+            && change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
     });
     for tenant in &network.tenants {
-        let not =
+        let not_ready =
             |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
-        let found = if let Some(why) = planner.failed.get(&tenant.id()).or(planner.down.as_ref()) {
-            not(TenantNetworkState::Failed, why.clone())
-        } else if let Some(why) = planner.waits.get(&tenant.id()) {
-            not(TenantNetworkState::Pending, why.clone())
+        let found = if let Some(reason) =
+            planner.failed.get(&tenant.id()).or(planner.down_reason.as_ref())
+        {
+            not_ready(TenantNetworkState::Failed, reason.clone())
+        } else if let Some(reason) = planner.waiting.get(&tenant.id()) {
+            not_ready(TenantNetworkState::Pending, reason.clone())
         } else if planner.pending.contains(&tenant.id()) {
-            not(TenantNetworkState::Pending, "is being created".to_owned())
-        } else if let Some(change) = waits {
-            not(TenantNetworkState::Pending, format!("waits for: {}", change.id))
+            not_ready(TenantNetworkState::Pending, "is being created".to_owned())
+        } else if let Some(change) = prerequisite {
+            not_ready(TenantNetworkState::Pending, format!("waits for: {}", change.id))
         } else {
             state.ready += 1;
             continue;
@@ -102,14 +105,14 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
 }
 
 /// Returns the state of a network that is not changed.
-pub(super) fn frozen_state(input: Input, name: &str, why: &str) -> NetworkState {
+pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
     for tenant in tenants {
         let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
         state.by_vni |= vlan.is_none();
         let Some(id) = vlan.or(tenant.vni) else { continue };
-        let message = format!("nothing is changed on this network: {why}");
+        let message = format!("nothing is changed on this network: {reason}");
         let failed = TenantNetworkState::Failed;
         let tenant = NotReady { tenant: tenant.name.clone(), state: failed, message };
         state.not_ready.insert(id, tenant);

@@ -18,30 +18,30 @@ use berth_host_facts::links::{Link, PortVlans};
 impl Planner<'_> {
     /// Plans the VLANs of the uplink on the shared bridge. `taken_over` are the VLANs that a handover adds to the
     /// uplink.
-    pub(super) fn vlans(&mut self, bridge: &LinkName, taken_over: &VlanSet) {
+    pub(super) fn plan_vlans(&mut self, bridge: &LinkName, taken_over: &VlanSet) {
         let uplink = self.network.uplink;
         let joined = uplink.master.as_ref() == Some(bridge);
-        let mut now = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
-        now.all.extend(taken_over.iter());
+        let mut port_vlans = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
+        port_vlans.all.extend(taken_over.iter());
         // The VLAN must be tagged, and must not be the port's own VLAN (PVID): otherwise tenants'
         // frames would leave untagged.
-        let sound = |now: &PortVlans, id| {
+        let is_correctly_tagged = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
         let mut desired = VlanSet::default();
-        let (mut new, mut again) = (Vec::new(), Vec::new());
+        let (mut new, mut drifted) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
             let Some(id) = tenant.segment.vlan() else { continue };
             if let Some(competitor) = self.competing_links.get(&id.into()).copied() {
                 // A VLAN that the uplink carries stays, so that it works again when the competing_links
                 // link is removed.
-                if now.all.contains(id) {
+                if port_vlans.all.contains(id) {
                     desired.insert(id);
                 }
                 // A link that Berth made for another scenario or tenant is removed when it is no longer
                 // in use.
-                if competitor.is_ours() {
-                    self.waits
+                if competitor.is_created_by_berth() {
+                    self.waiting
                         .insert(tenant.id(), format!("waits until {} is removed", competitor.name));
                 } else {
                     let refused = TenantError::ConflictingVlanLink {
@@ -53,27 +53,31 @@ impl Planner<'_> {
                 continue;
             }
             desired.insert(id);
-            let had = self.ledger_record().and_then(|made| made.tenants.get(&tenant.id()));
-            if let Some(other) = had.filter(|other| *other != tenant.name) {
+            let recorded_tenant =
+                self.ledger_record().and_then(|record| record.tenants.get(&tenant.id()));
+            if let Some(other) = recorded_tenant.filter(|other| *other != tenant.name) {
                 let only = VlanSet::from_iter([id]);
                 let users = self.users_of_vlans(bridge, &only).into_iter();
                 let users: BTreeSet<String> = users.map(|(name, _)| name).collect();
                 if !users.is_empty() {
-                    let why =
+                    let reason =
                         format!("VLAN {id} still belongs to {other}: {}", removal::in_use(&users));
-                    self.failed.insert(tenant.id(), why);
+                    self.failed.insert(tenant.id(), reason);
                     continue;
                 }
             }
-            if !sound(&now, id) {
-                let list =
-                    if self.had_tenant(tenant.id(), tenant.name) { &mut again } else { &mut new };
+            if !is_correctly_tagged(&port_vlans, id) {
+                let list = if self.is_recorded_tenant(tenant.id(), tenant.name) {
+                    &mut drifted
+                } else {
+                    &mut new
+                };
                 list.push(tenant);
                 self.pending.insert(tenant.id());
             }
         }
         let failed = self.failed.clone();
-        for (id, why) in failed {
+        for (id, reason) in failed {
             let Some(vlan) = u16::try_from(id).ok().and_then(|id| VlanId::try_from(id).ok()) else {
                 continue;
             };
@@ -83,12 +87,12 @@ impl Planner<'_> {
                 bridge: bridge.clone(),
                 tenants: Vec::new(),
             };
-            self.add_blocked_change(id, "absent", "carried", why);
+            self.add_blocked_change(id, "absent", "carried", reason);
         }
-        for (tenants, drift) in [(new, false), (again, true)] {
+        for (tenants, drift) in [(new, false), (drifted, true)] {
             self.add_vlans(bridge, &tenants, drift);
         }
-        let extra = now.all.difference(&desired);
+        let extra = port_vlans.all.difference(&desired);
         if !extra.is_empty() {
             self.remove_vlans(bridge, &extra);
         }
@@ -110,14 +114,14 @@ impl Planner<'_> {
         self.push(Stage::Tenants, id, "absent", "carried", ops);
         self.record_added_tenants(tenants);
         if drift {
-            self.is_drift();
+            self.mark_as_drift();
         }
     }
 
     /// Returns the links of the bridge, except its uplinks, that are in some of these VLANs, each
     /// with its VLANs.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
-        let Some(bridge) = self.links.named(bridge) else { return Vec::new() };
+        let Some(bridge) = self.links.by_name(bridge) else { return Vec::new() };
         let mut users = users::links_on_vlans(self.links, bridge, vlans);
         let ports = self.links.ports(&bridge.name);
         let uplinks: Vec<&str> = ports
@@ -141,26 +145,28 @@ impl Planner<'_> {
             }
         }
         let used: VlanSet = extra.iter().filter(|id| users.contains_key(id)).collect();
-        let free = extra.difference(&used);
-        let made = self.ledger_record().map(|made| made.tenants.clone()).unwrap_or_default();
-        if !free.is_empty() {
+        let unused = extra.difference(&used);
+        let recorded_tenants =
+            self.ledger_record().map(|record| record.tenants.clone()).unwrap_or_default();
+        if !unused.is_empty() {
             let id = LinkChangeId::RemoveVlans {
-                vlans: free.clone(),
+                vlans: unused.clone(),
                 port: uplink.clone(),
                 bridge: bridge.clone(),
             };
             let ops = vec![LinkOp::RemoveVlans {
                 port: uplink.clone(),
-                vlans: free.clone(),
-                itself: false,
+                vlans: unused.clone(),
+                bridge_self: false,
             }];
             self.push(Stage::Tenants, id, "carried", "absent", ops);
-            let stranger = free.iter().all(|id| !made.contains_key(&u32::from(u16::from(id))));
+            let unrecorded =
+                unused.iter().all(|id| !recorded_tenants.contains_key(&u32::from(u16::from(id))));
             if let Some(work) = self.last_work() {
-                work.gone = free.iter().map(|id| u32::from(u16::from(id))).collect();
+                work.removed_tenants = unused.iter().map(|id| u32::from(u16::from(id))).collect();
             }
-            if stranger && self.matches_spec() {
-                self.is_drift();
+            if unrecorded && self.matches_spec() {
+                self.mark_as_drift();
             }
         }
         for (id, ports) in users {
@@ -174,12 +180,12 @@ impl Planner<'_> {
     }
 
     /// Plans the separate links of every tenant.
-    pub(super) fn tenants(&mut self) {
+    pub(super) fn plan_tenants(&mut self) {
         for tenant in &self.network.tenants {
-            if let Err(why) = self.tenant(tenant) {
-                let id = self.add_tenant(tenant, false);
-                self.add_blocked_change(id, "absent", "in place", why.to_string());
-                self.failed.insert(tenant.id(), why.to_string());
+            if let Err(error) = self.plan_tenant(tenant) {
+                let id = self.add_tenant_id(tenant, false);
+                self.add_blocked_change(id, "absent", "in place", error.to_string());
+                self.failed.insert(tenant.id(), error.to_string());
             }
         }
     }
@@ -188,27 +194,28 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// If the links cannot be created.
-    fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantError> {
+    fn plan_tenant(&mut self, tenant: &Tenant) -> Result<(), TenantError> {
         // A VLAN link or tunnel of another scenario that is still a port of the bridge is removed first, because a
         // second uplink would connect two networks.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
-        let kept = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
-        if let Some(port) = ports.find(|port| port.is_ours() && !kept(port)) {
-            self.waits.insert(tenant.id(), format!("waits until {} is removed", port.name));
+        let is_desired_port = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
+        if let Some(port) = ports.find(|port| port.is_created_by_berth() && !is_desired_port(port))
+        {
+            self.waiting.insert(tenant.id(), format!("waits until {} is removed", port.name));
             return Ok(());
         }
         let (mut ops, mut undo) = (Vec::new(), Vec::new());
-        let mut otherwise = Vec::new();
+        let mut changed_links = Vec::new();
         let mut absent = 0;
         for desired in &tenant.links {
-            let link = self.links.named(&desired.name);
-            let another = link.is_some_and(|link| desired.must_be_recreated(link));
-            if (link.is_none() || another)
+            let link = self.links.by_name(&desired.name);
+            let needs_recreation = link.is_some_and(|link| desired.must_be_recreated(link));
+            if (link.is_none() || needs_recreation)
                 && let Some(conflicting_link) = self.conflicting_link(desired)
             {
-                if conflicting_link.is_ours() {
-                    self.waits.insert(
+                if conflicting_link.is_created_by_berth() {
+                    self.waiting.insert(
                         tenant.id(),
                         format!("waits until {} is removed", conflicting_link.name),
                     );
@@ -224,53 +231,53 @@ impl Planner<'_> {
                 absent += 1;
                 continue;
             };
-            if let Some(why) = diff::unusable_link(link, desired) {
-                return Err(why.into());
+            if let Some(error) = diff::unusable_link(link, desired) {
+                return Err(error.into());
             }
             let differences = diff::differences(desired, link);
-            if differences.is_empty() && !another {
+            if differences.is_empty() && !needs_recreation {
                 continue;
             }
-            self.is_free_for(tenant, link)?;
-            ops.extend(diff::repair(desired, link));
-            if another {
-                undo.extend(diff::restore(link));
+            self.check_free_for(tenant, link)?;
+            ops.extend(diff::repair_ops(desired, link));
+            if needs_recreation {
+                undo.extend(diff::restore_ops(link));
             }
-            otherwise.push((desired.name.clone(), differences));
+            changed_links.push((desired.name.clone(), differences));
         }
         if ops.is_empty() {
             return Ok(());
         }
-        let had = self.had_tenant(tenant.id(), tenant.name);
+        let was_recorded = self.is_recorded_tenant(tenant.id(), tenant.name);
         let users: BTreeSet<String> =
             ops.iter().flat_map(|op| users::links_losing_frames(op, self.links, &ops)).collect();
-        let again = ops.iter().filter_map(|op| match op {
+        let recreated = ops.iter().filter_map(|op| match op {
             LinkOp::Remove(name) => Some(name.as_str()),
             _ => None,
         });
-        let loses = format!("{} is recreated", again.collect::<Vec<_>>().join(" and "));
+        let operation = format!("{} is recreated", recreated.collect::<Vec<_>>().join(" and "));
         // A tenant that was in place with the same spec is repaired although its VMs lose the network meanwhile,
         // because they are on the wrong network.
-        if !had && let Some(why) = self.disruption_refusal(&users, &loses) {
-            return Err(why.into());
+        if !was_recorded && let Some(refusal) = self.disruption_refusal(&users, &operation) {
+            return Err(refusal.into());
         }
         let id = if absent == tenant.links.len() {
-            self.add_tenant(tenant, false)
-        } else if otherwise.is_empty() {
-            self.add_tenant(tenant, true)
+            self.add_tenant_id(tenant, false)
+        } else if changed_links.is_empty() {
+            self.add_tenant_id(tenant, true)
         } else {
-            LinkChangeId::SetTenant { tenant: tenant.name.to_owned(), links: otherwise }
+            LinkChangeId::SetTenant { tenant: tenant.name.to_owned(), links: changed_links }
         };
         let was = if absent > 0 { "absent" } else { "otherwise" };
         self.push(Stage::Tenants, id, was, "in place", ops);
         self.record_added_tenants(&[tenant]);
-        self.record_disruption(&users, &loses);
+        self.record_disruption(&users, &operation);
         if let Some(work) = self.last_work() {
-            work.undo = undo;
+            work.rollback_ops = undo;
         }
         self.pending.insert(tenant.id());
-        if had {
-            self.is_drift();
+        if was_recorded {
+            self.mark_as_drift();
         }
         Ok(())
     }
@@ -293,12 +300,13 @@ impl Planner<'_> {
 
     /// Checks that the link is free for the tenant: a bridge of another tenant is not used while
     /// VMs are attached to it.
-    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantError> {
-        let Some((_, Some(other))) = owner(link).filter(|(_, whose)| *whose != Some(tenant.name))
+    fn check_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantError> {
+        let Some((_, Some(other))) =
+            owner(link).filter(|(_, owner_tenant)| *owner_tenant != Some(tenant.name))
         else {
             return Ok(());
         };
-        let mut users = users::attached(self.links, link);
+        let mut users = users::attached_links(self.links, link);
         users.retain(|user| tenant.links.iter().all(|own| own.name.as_str() != user));
         if users.is_empty() {
             return Ok(());
@@ -307,7 +315,7 @@ impl Planner<'_> {
         Err(TenantError::OwnedByOtherTenant { link, tenant, users })
     }
 
-    fn add_tenant(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
+    fn add_tenant_id(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
         let segment = match tenant.segment {
             SegmentId::Vni(vni) => Segment::Vni(vni),
             SegmentId::Vlan(_) => {
@@ -325,7 +333,7 @@ impl Planner<'_> {
     /// Records that these tenants are in place after the last change.
     fn record_added_tenants(&mut self, tenants: &[&Tenant]) {
         if let Some(work) = self.last_work() {
-            work.made =
+            work.added_tenants =
                 tenants.iter().map(|tenant| (tenant.id(), tenant.name.to_owned())).collect();
         }
     }

@@ -35,7 +35,7 @@ impl Tunnels {
 ///
 /// # Errors
 /// If the network has no field `vxlan`.
-pub(super) fn required<'a>(
+pub(super) fn vxlan_spec<'a>(
     spec: &'a NetworkSpec,
     path: &FieldPath,
 ) -> Result<&'a VxlanSpec, Fault> {
@@ -55,12 +55,12 @@ pub(super) fn local_link<'a>(
     path: &FieldPath,
 ) -> Result<&'a Link, Fault> {
     let local = vxlan.local_address;
-    let Some(end) = links.all.iter().find(|link| has_address(link, local)) else {
+    let Some(endpoint) = links.all.iter().find(|link| has_address(link, local)) else {
         return Err(path.child("localAddress").fault(local, "no link of this host has it"));
     };
     check_peers(links, vxlan, path)?;
     check_port(links, vxlan, &path.child("port"))?;
-    Ok(end)
+    Ok(endpoint)
 }
 
 fn has_address(link: &Link, address: IpAddr) -> bool {
@@ -85,10 +85,10 @@ fn check_peers(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(),
 
 /// Checks that the UDP port is free for the tunnels.
 fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), Fault> {
-    let of_port =
+    let uses_port =
         |link: &&Link| link.tunnel.as_ref().is_some_and(|tunnel| tunnel.port == Some(vxlan.port));
-    let tunnels: Vec<&Link> = links.all.iter().filter(of_port).collect();
-    if let Some(foreign) = tunnels.iter().find(|link| !link.is_ours()) {
+    let tunnels: Vec<&Link> = links.all.iter().filter(uses_port).collect();
+    if let Some(foreign) = tunnels.iter().find(|link| !link.is_created_by_berth()) {
         let message = format!(
             "is the port of VXLAN link {}, which Berth did not make; take another",
             foreign.name
@@ -104,14 +104,14 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
 }
 
 /// Returns the largest MTU of frames in the tunnels; `None` if the MTU of the link below is unknown.
-pub(super) fn largest_mtu(links: &Links, end: &Link, local: IpAddr) -> Option<u32> {
-    let mtu = if end.kind == LinkKind::Loopback {
+pub(super) fn largest_mtu(links: &Links, endpoint: &Link, local: IpAddr) -> Option<u32> {
+    let mtu = if endpoint.kind == LinkKind::Loopback {
         // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all
         // uplinks counts.
         let up = links.uplinks().filter(|link| link.up == Some(true));
         up.filter_map(|link| link.mtu).min().or(Some(1500))
     } else {
-        end.mtu
+        endpoint.mtu
     };
     mtu.map(|mtu| mtu.saturating_sub(overhead(local)))
 }

@@ -15,7 +15,7 @@ pub(super) fn find<'a>(
 ) -> Result<&'a Link, Fault> {
     let mut physical = links.all.iter().filter(|link| link.kind == LinkKind::Physical);
     let (field, value, found) = match (&selector.name, selector.mac, selector.pci_address) {
-        (Some(name), None, None) => ("name", name.to_string(), links.named(name)),
+        (Some(name), None, None) => ("name", name.to_string(), links.by_name(name)),
         (None, Some(mac), None) => {
             let text = mac.to_string();
             let found = physical
@@ -33,21 +33,21 @@ pub(super) fn find<'a>(
     let fault = |message: String| path.child(field).fault(&value, message);
     let Some(link) = found else {
         let uplinks: Vec<&str> = links.uplinks().map(|link| link.name.as_str()).collect();
-        let there = if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") };
-        return Err(fault(format!("does not exist; uplinks of this host: {there}")));
+        let available = if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") };
+        return Err(fault(format!("does not exist; uplinks of this host: {available}")));
     };
-    if link.kind == LinkKind::Loopback || link.is_ours() {
+    if link.kind == LinkKind::Loopback || link.is_created_by_berth() {
         return Err(fault("is not a link that leaves the host".to_owned()));
     }
     if link.kind == LinkKind::Bridge {
         let message = "is a bridge; specify its uplink".to_owned();
         return Err(fault(message));
     }
-    if let Some(master) = link.master.as_ref().and_then(|master| links.named(master)) {
+    if let Some(master) = link.master.as_ref().and_then(|master| links.by_name(master)) {
         if master.kind == LinkKind::Bond {
             return Err(fault(format!("is a port of {}; specify that link", master.name)));
         }
-        if !master.is_ours() {
+        if !master.is_created_by_berth() {
             return Err(fault(format!("is a port of {}, which Berth did not make", master.name)));
         }
     }
@@ -58,25 +58,28 @@ pub(super) fn find<'a>(
 /// it; `None` if there is none. A host without a default route has other routes, and the link of a route may have
 /// no address (unnumbered, RFC 5549).
 pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
-    let mut above: Vec<&Link> = vec![uplink];
+    let mut upper_links: Vec<&Link> = vec![uplink];
     let mut seen = 0;
-    while let Some(link) = above.get(seen).copied() {
+    while let Some(link) = upper_links.get(seen).copied() {
         seen += 1;
         let upper = links.stacked_on(&link.name);
-        let master = link.master.as_ref().and_then(|master| links.named(master));
+        let master = link.master.as_ref().and_then(|master| links.by_name(master));
         for next in upper.chain(master) {
             // Berth's links have no address, so they are skipped. The other ports of a bridge are not above this link.
-            if !next.is_ours() && !above.iter().any(|known| known.name == next.name) {
-                above.push(next);
+            if !next.is_created_by_berth()
+                && !upper_links.iter().any(|known| known.name == next.name)
+            {
+                upper_links.push(next);
             }
         }
     }
-    let addresses: Vec<String> = above
+    let addresses: Vec<String> = upper_links
         .iter()
         .flat_map(|link| link.addresses.iter().map(|address| format!("{address} on {}", link.name)))
         .collect();
-    let destination =
-        above.iter().find_map(|link| Some((link.destination.as_ref()?, link.name.as_str())));
+    let destination = upper_links
+        .iter()
+        .find_map(|link| Some((link.route_destination.as_ref()?, link.name.as_str())));
     let route = if !links.routes_known {
         Some("it is unknown whether the host's routes leave through it".to_owned())
     } else if uplink.default_route {

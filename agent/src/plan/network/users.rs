@@ -15,27 +15,27 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 pub fn links_losing_frames(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
         LinkOp::Remove(name) | LinkOp::Down(name) => {
-            links.named(name).map_or_else(BTreeSet::new, |link| {
-                let mut users = attached(links, link);
+            links.by_name(name).map_or_else(BTreeSet::new, |link| {
+                let mut users = attached_links(links, link);
                 // The VLAN link or tunnel of a tenant is a port of the tenant's bridge; without it all
                 // other ports are cut off.
                 if let Some(bridge) = bridge_of(links, link) {
-                    users.extend(attached(links, bridge));
+                    users.extend(attached_links(links, bridge));
                 }
                 users
             })
         }
         LinkOp::Leave { port, bridge } => links
-            .named(port)
+            .by_name(port)
             .filter(|port| port.master.as_ref() == Some(bridge))
             .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
         // The kernel removes a port from its bridge before it adds the port to another bridge.
         LinkOp::Join { port, bridge } => links
-            .named(port)
+            .by_name(port)
             .filter(|port| port.master.as_ref() != Some(bridge))
             .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
-        LinkOp::RemoveVlans { port, vlans, itself: false } => links
-            .named(port)
+        LinkOp::RemoveVlans { port, vlans, bridge_self: false } => links
+            .by_name(port)
             .and_then(|port| Some(users_of_vlans(links, bridge_of(links, port)?, vlans)))
             .unwrap_or_default(),
         _ => BTreeSet::new(),
@@ -61,11 +61,12 @@ pub(super) fn links_on_vlans(
     // Links that are stacked on the bridge use the VLANs of the bridge itself.
     let of_bridge = carried(bridge);
     let stacked = links.stacked_on(&bridge.name).map(|link| {
-        let its_own = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
-        (link.name.to_string(), of_bridge.iter().filter(its_own).collect())
+        let is_own_vlan = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
+        (link.name.to_string(), of_bridge.iter().filter(is_own_vlan).collect())
     });
-    let elsewhere = bridge.users_elsewhere.iter().map(|user| (user.clone(), of_bridge.clone()));
-    let all = ports.chain(stacked).chain(elsewhere);
+    let in_other_namespaces =
+        bridge.users_in_other_namespaces.iter().map(|user| (user.clone(), of_bridge.clone()));
+    let all = ports.chain(stacked).chain(in_other_namespaces);
     all.filter(|(_, carried)| !carried.is_empty()).collect()
 }
 
@@ -80,7 +81,7 @@ fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
         Some(vlans) if bridge.vlan_filtering == Some(true) => {
             users_of_vlans(links, bridge, &vlans.all)
         }
-        _ => attached(links, bridge),
+        _ => attached_links(links, bridge),
     };
     users.remove(port.name.as_str());
     users
@@ -88,13 +89,15 @@ fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
 
 /// Returns the ports of a link and the links stacked on it, in this and in other network namespaces. A port that
 /// Berth created is the uplink of a bridge, and does not count.
-pub(super) fn attached(links: &Links, link: &Link) -> BTreeSet<String> {
-    let here = links.ports(&link.name).chain(links.stacked_on(&link.name));
-    let here = here.filter(|user| !user.is_ours()).map(|user| user.name.to_string());
-    here.chain(link.users_elsewhere.iter().cloned()).collect()
+pub(super) fn attached_links(links: &Links, link: &Link) -> BTreeSet<String> {
+    let in_this_namespace = links.ports(&link.name).chain(links.stacked_on(&link.name));
+    let in_this_namespace = in_this_namespace
+        .filter(|user| !user.is_created_by_berth())
+        .map(|user| user.name.to_string());
+    in_this_namespace.chain(link.users_in_other_namespaces.iter().cloned()).collect()
 }
 
 fn bridge_of<'a>(links: &'a Links, port: &Link) -> Option<&'a Link> {
-    let master = links.named(port.master.as_ref()?)?;
+    let master = links.by_name(port.master.as_ref()?)?;
     (master.kind == LinkKind::Bridge).then_some(master)
 }

@@ -37,9 +37,9 @@ pub struct LinkWork {
     /// Settings that the links of the network are made from; `None` for removals and for the nftables table.
     pub settings: Option<String>,
     /// Names of the tenants that are in place after the change, by VLAN id or VNI.
-    pub made: BTreeMap<u32, String>,
+    pub added_tenants: BTreeMap<u32, String>,
     /// VLAN ids or VNIs of the tenants that the change removes.
-    pub gone: BTreeSet<u32>,
+    pub removed_tenants: BTreeSet<u32>,
     /// True if the change may interrupt the host's own traffic, and is therefore applied on trial.
     pub trial: bool,
     /// True if the change may disconnect attached links. Otherwise each step that would disconnect links that are
@@ -47,7 +47,7 @@ pub struct LinkWork {
     pub may_disrupt: bool,
     /// Steps that restore the previous links, if a step fails after another step may have disconnected links. A failed
     /// step ends the rollback only if it may disconnect links itself.
-    pub undo: Vec<LinkOp>,
+    pub rollback_ops: Vec<LinkOp>,
     /// The network's uplink after the change.
     pub uplink: Option<LinkName>,
     /// True if another change completes this change, so that no tenant is in place after this
@@ -73,11 +73,11 @@ impl LinkWork {
             stage,
             ops,
             settings: None,
-            made: BTreeMap::new(),
-            gone: BTreeSet::new(),
+            added_tenants: BTreeMap::new(),
+            removed_tenants: BTreeSet::new(),
             trial: false,
             may_disrupt: false,
-            undo: Vec::new(),
+            rollback_ops: Vec::new(),
             uplink: None,
             interim: false,
             filter: None,
@@ -88,7 +88,7 @@ impl LinkWork {
     #[must_use]
     pub fn needs_filter(&self) -> bool {
         let opens = |op: &LinkOp| {
-            matches!(op, LinkOp::Make(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. })
+            matches!(op, LinkOp::Create(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. })
         };
         self.ops.iter().any(opens)
     }

@@ -51,8 +51,8 @@ fn published(status: &InfraNodeStatus, memory: Option<&MemoryManagerState>) -> V
 }
 
 /// Returns the capacity, allocatable and available amount of a resource of a zone.
-fn amounts(said: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
-    let resources = said["zones"][zone]["resources"].as_array()?;
+fn amounts(object: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
+    let resources = object["zones"][zone]["resources"].as_array()?;
     let resource = resources.iter().find(|resource| resource["name"] == name)?;
     let text = |field: &str| resource[field].as_str().unwrap().to_owned();
     Some([text("capacity"), text("allocatable"), text("available")])
@@ -61,7 +61,7 @@ fn amounts(said: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
 #[test]
 fn a_complete_host_is_published_as_the_plugin_reads_it() {
     let status = status(kubelet("None"), vec![zone(0)]);
-    let body = topology(&status, None).unwrap().apply("a", "uid-of-node", Some("uid"));
+    let body = topology(&status, None).unwrap().apply_body("a", "uid-of-node", Some("uid"));
     assert_eq!(
         body,
         json!({
@@ -81,12 +81,12 @@ fn a_complete_host_is_published_as_the_plugin_reads_it() {
             }],
         })
     );
-    let says = topology(&status, None).unwrap();
-    assert!(says.equals(&body));
+    let published_topology = topology(&status, None).unwrap();
+    assert!(published_topology.equals(&body));
     let mut other = body.clone();
     other["topologyPolicies"] = json!(["None"]);
-    assert!(!says.equals(&other) && !says.equals(&json!({})));
-    assert!(says.apply("a", "b", None)["metadata"].get("uid").is_none());
+    assert!(!published_topology.equals(&other) && !published_topology.equals(&json!({})));
+    assert!(published_topology.apply_body("a", "b", None)["metadata"].get("uid").is_none());
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn unknown_resources_are_left_out_and_never_0() {
 fn zone_ids_are_indexes_of_the_list() {
     let names = |ids: &[u32]| {
         let zones = ids.iter().map(|id| zone(*id)).collect();
-        let said = topology(&status(kubelet("None"), zones), None).map(|all| json!(all))?;
-        let names = said["zones"].as_array().unwrap().iter();
+        let object = topology(&status(kubelet("None"), zones), None).map(|all| json!(all))?;
+        let names = object["zones"].as_array().unwrap().iter();
         Ok::<_, TopologyError>(
             names.map(|zone| zone["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>(),
         )

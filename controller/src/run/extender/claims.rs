@@ -9,21 +9,21 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 
-use super::listed::Kind;
+use super::list_state::Kind;
 use super::service::Service;
 
 /// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Namespace and name of a PersistentVolumeClaim.
-type Claim = (String, String);
+type ClaimKey = (String, String);
 
 /// Passes claims without a volume to the extender; never ends. Other claims are ignored.
 pub(super) async fn watch_claims(service: Arc<Service>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
-    let mut listed: Vec<(Claim, Option<String>)> = Vec::new();
+    let mut listed: Vec<(ClaimKey, Option<String>)> = Vec::new();
     // Claims without a volume that the extender knows. Changes of other claims that have a volume are ignored.
-    let mut unbound: BTreeSet<Claim> = BTreeSet::new();
+    let mut unbound: BTreeSet<ClaimKey> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {
             service.gate.set_listed(Kind::Claims, false);
@@ -44,7 +44,7 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
             let node = read_unbound(&claim).map(|(_, node)| node);
             let is_unbound = node.is_some();
             if is_unbound || unbound.contains(&key) {
-                service.update(|extender, now| extender.claim(now, &key.0, &key.1, node));
+                service.update(|extender, now| extender.update_claim(now, &key.0, &key.1, node));
             }
             if is_unbound {
                 unbound.insert(key);
@@ -56,14 +56,14 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
             let metadata = object.0.map_or_else(|invalid| invalid.metadata, |claim| claim.metadata);
             let key = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
             unbound.remove(&key);
-            service.update(|extender, now| extender.claim(now, &key.0, &key.1, None));
+            service.update(|extender, now| extender.update_claim(now, &key.0, &key.1, None));
         }
     };
     watch(api, Config::default(), "persistentvolumeclaims", handle, continue_after_error).await;
 }
 
 /// Returns namespace and name of a claim and its selected node; `None` if the claim has a volume.
-fn read_unbound(claim: &PersistentVolumeClaim) -> Option<(Claim, Option<String>)> {
+fn read_unbound(claim: &PersistentVolumeClaim) -> Option<(ClaimKey, Option<String>)> {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     let key = (claim.namespace().unwrap_or_default(), claim.name_any());
     let node = claim.annotations().get(SELECTED_NODE).cloned();

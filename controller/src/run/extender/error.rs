@@ -44,7 +44,7 @@ pub(super) enum GateError {
     #[error("Lease {name}: no answer within {seconds} s")]
     LeaseTimeout { name: String, seconds: u64 },
     #[error("the API server did not answer in time for kube-scheduler")]
-    Late,
+    DeadlineExceeded,
 }
 
 /// Reason why a `bind` call fails.

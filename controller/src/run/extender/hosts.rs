@@ -13,9 +13,9 @@ use berth_runtime::watch::Change;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-use super::listed::Kind;
+use super::list_state::Kind;
 use super::service::Service;
-use super::settings::Shared;
+use super::settings::SharedInformers;
 use crate::profiles::{Selection, select_profile};
 
 static NO_RESOURCES: Resources =
@@ -25,40 +25,44 @@ static NO_RESOURCES: Resources =
 const HOSTS_PER_YIELD: usize = 64;
 
 /// Passes hosts to the extender; never ends.
-pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
-    let Shared { nodes, infra_nodes, profiles } = &shared;
-    let (mut of_nodes, mut of_infra_nodes) = (nodes.changes(), infra_nodes.changes());
-    let mut of_profiles = profiles.changes();
-    tokio::join!(nodes.ready(), infra_nodes.ready(), profiles.ready());
+pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) {
+    let SharedInformers { nodes, infra_nodes, profiles } = &shared;
+    let (mut node_changes, mut infra_node_changes) = (nodes.subscribe(), infra_nodes.subscribe());
+    let mut profile_changes = profiles.subscribe();
+    tokio::join!(
+        nodes.wait_until_ready(),
+        infra_nodes.wait_until_ready(),
+        profiles.wait_until_ready()
+    );
     // Earlier changes are discarded, because all objects in the stores are read now.
-    while of_nodes.try_recv().is_ok() {}
-    while of_infra_nodes.try_recv().is_ok() {}
-    while of_profiles.try_recv().is_ok() {}
+    while node_changes.try_recv().is_ok() {}
+    while infra_node_changes.try_recv().is_ok() {}
+    while profile_changes.try_recv().is_ok() {}
     let (problems, unreported) = (BTreeMap::new(), BTreeSet::new());
-    let mut hosts = Hosts { service, shared: &shared, problems, unreported };
-    hosts.read_all().await;
-    hosts.service.gate.set_listed(Kind::Hosts, true);
+    let mut reader = HostReader { service, shared: &shared, problems, unreported };
+    reader.read_all().await;
+    reader.service.gate.set_listed(Kind::Hosts, true);
     loop {
         tokio::select! {
-            Some(change) = of_nodes.recv() => match change {
-                Change::Relisted => hosts.read_all().await,
+            Some(change) = node_changes.recv() => match change {
+                Change::Relisted => reader.read_all().await,
                 Change::Object(before, after) => {
                     if relevant_node_fields(before.as_deref()) != relevant_node_fields(after.as_deref()) {
-                        hosts.read_one(&name(before.as_deref(), after.as_deref()));
+                        reader.read_one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
-            Some(change) = of_infra_nodes.recv() => match change {
-                Change::Relisted => hosts.read_all().await,
+            Some(change) = infra_node_changes.recv() => match change {
+                Change::Relisted => reader.read_all().await,
                 Change::Object(before, after) => {
                     if relevant_infra_node_fields(before.as_deref())
                         != relevant_infra_node_fields(after.as_deref())
                     {
-                        hosts.read_one(&name(before.as_deref(), after.as_deref()));
+                        reader.read_one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
-            Some(change) = of_profiles.recv() => {
+            Some(change) = profile_changes.recv() => {
                 let is_relevant = match &change {
                     Change::Relisted => true,
                     Change::Object(before, after) => {
@@ -67,7 +71,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
                     }
                 };
                 if is_relevant {
-                    hosts.read_all().await;
+                    reader.read_all().await;
                 }
             }
             // The branch is never reached: the informers run as long as the program.
@@ -76,16 +80,16 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
     }
 }
 
-struct Hosts<'a> {
+struct HostReader<'a> {
     service: Arc<Service>,
-    shared: &'a Shared,
+    shared: &'a SharedInformers,
     /// Problems of each host that were logged last.
     problems: BTreeMap<String, String>,
     /// Nodes without a readable report.
     unreported: BTreeSet<String>,
 }
 
-impl Hosts<'_> {
+impl HostReader<'_> {
     async fn read_all(&mut self) {
         let began = Instant::now();
         let nodes = self.shared.nodes.all();
@@ -140,14 +144,14 @@ impl Hosts<'_> {
         let set = {
             let mut extender = self.service.extender();
             let has_reported = facts.is_some();
-            let set = extender.host(Instant::now(), name, facts, version);
+            let set = extender.update_host(Instant::now(), name, facts, version);
             if has_reported {
                 self.unreported.remove(name);
                 set
             } else {
                 self.unreported.insert(name.to_owned());
                 // The Node accepts no pods, so its resources do not matter and are passed as empty.
-                let counted = extender.node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
+                let counted = extender.update_node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
                 set.and(counted)
             }
         };

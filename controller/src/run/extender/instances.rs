@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_api::names::CLASS_LABEL;
 use berth_extender::{Instance, PendingVm};
 use berth_kubevirt_render::launcher::Configuration;
-use berth_runtime::cli::text::chain;
+use berth_runtime::cli::text::error_chain;
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Config, Event, watch};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::listed::Kind;
+use super::list_state::Kind;
 use super::service::Service;
 use super::volumes;
 
@@ -37,7 +37,7 @@ pub(super) async fn watch_instances(service: Arc<Service>) {
             }
             Err(error) => {
                 let kind = resource.plural.as_str();
-                tracing::warn!(kind, error = %chain(&error), "failed to check that a kind is served; trying again");
+                tracing::warn!(kind, error = %error_chain(&error), "failed to check that a kind is served; trying again");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
@@ -69,7 +69,7 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
         }
         Event::Apply(object) => {
             if let Some((uid, instance)) = read(object) {
-                service.update(|extender, _| extender.instance(&uid, instance));
+                service.update(|extender, _| extender.update_instance(&uid, instance));
             }
         }
         Event::Delete(object) => {
@@ -120,14 +120,14 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
     let class = object.annotations().get(CLASS_LABEL);
     let annotations = class.map(|class| json!({CLASS_LABEL: class}));
     let metadata = &object.metadata;
-    let small = json!({
+    let trimmed = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
             "annotations": annotations},
         "spec": {"domain": domain},
         "status": {"phase": phase},
     });
-    match Instance::read(&small) {
+    match Instance::read(&trimmed) {
         Ok(read) => Some(read),
         Err(error) => {
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());

@@ -2,16 +2,16 @@
 //! determines which of the extenders decides.
 //!
 //! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
-//! kube-scheduler calls the extender over HTTP ([`calls`]); the readiness gate delays calls ([`readiness_gate`]). The
+//! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]). The
 //! binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change ([`waker`]).
 
 mod binder;
-mod calls;
 mod claims;
 mod error;
+mod handlers;
 mod hosts;
 mod instances;
-mod listed;
+mod list_state;
 mod namespaces;
 mod pods;
 mod readiness_gate;
@@ -25,17 +25,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_extender::Extender;
-use berth_runtime::exchange::exchange;
+use berth_runtime::local_server::serve_json;
 use berth_runtime::serve;
 use kube::Client;
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
 use error::MAX_BODY;
-pub(super) use listed::Listed;
+pub(super) use list_state::ListState;
 use service::Service;
 pub use settings::Settings;
-pub(super) use settings::Shared;
+pub(super) use settings::SharedInformers;
 use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
@@ -56,27 +56,27 @@ const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 pub(super) async fn start(
     settings: &Settings,
     client: &Client,
-    shared: Shared,
+    shared: SharedInformers,
     metrics: &Arc<Metrics>,
-    listed: &Arc<Listed>,
+    list_state: &Arc<ListState>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let listen = &settings.listen;
     let server =
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
-    let service = Arc::new(Service::new(settings, client, metrics, listed));
+    let service = Arc::new(Service::new(settings, client, metrics, list_state));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
-    tasks.spawn(exchange(server, MAX_BODY, calls::routes(&service)));
+    tasks.spawn(serve_json(server, MAX_BODY, handlers::routes(&service)));
     tasks.spawn(PodWaker::new(&service).run());
-    let gate = Arc::clone(&service);
-    tasks.spawn(async move { gate.gate.refresh_lease().await });
+    let gate_service = Arc::clone(&service);
+    tasks.spawn(async move { gate_service.gate.refresh_lease().await });
     tasks.spawn(run(service, shared));
     Ok(())
 }
 
 /// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state
 /// from scratch: compiled rules are cached by request class, and the number of classes only grows.
-async fn run(service: Arc<Service>, shared: Shared) {
+async fn run(service: Arc<Service>, shared: SharedInformers) {
     loop {
         let mut watches = JoinSet::new();
         watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
@@ -85,23 +85,23 @@ async fn run(service: Arc<Service>, shared: Shared) {
         watches.spawn(instances::watch_instances(Arc::clone(&service)));
         watches.spawn(pods::watch_pods(Arc::clone(&service)));
         tokio::select! {
-            () = tick_until_old(&service) => {}
+            () = tick_until_rebuild(&service) => {}
             // No watch ends in normal operation. The program then exits.
             _ = watches.join_next() => return,
         }
         service.gate.close();
         watches.shutdown().await;
-        let idle = service.sending.write().await;
+        let idle = service.bind_lock.write().await;
         // A watch may have marked its kind as listed before it was stopped.
         service.gate.close();
-        *service.extender() = Extender::before_listing();
+        *service.extender() = Extender::awaiting_pod_list();
         drop(idle);
         tracing::info!(age_seconds = MAX_AGE.as_secs(), "listing all objects again, as once a day");
     }
 }
 
 /// Releases expired reservations and updates metrics, until the state is old enough to be rebuilt.
-async fn tick_until_old(service: &Service) {
+async fn tick_until_rebuild(service: &Service) {
     let mut ticks = tokio::time::interval(TICK);
     let began = Instant::now();
     let mut count = 0_u32;

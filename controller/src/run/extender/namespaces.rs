@@ -6,7 +6,7 @@ use berth_runtime::watch::{Config, Event, continue_after_error, watch};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 
-use super::listed::Kind;
+use super::list_state::Kind;
 use super::service::Service;
 
 /// Passes the labels of namespaces to the extender; never ends.
@@ -16,11 +16,11 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
         Event::Init => service.gate.set_listed(Kind::Namespaces, false),
         Event::InitDone => service.gate.set_listed(Kind::Namespaces, true),
         Event::InitApply(namespace) => {
-            service.extender().namespace(&namespace.name_any(), namespace.labels());
+            service.extender().update_namespace(&namespace.name_any(), namespace.labels());
         }
         Event::Apply(namespace) => {
             service.update(|extender, _| {
-                extender.namespace(&namespace.name_any(), namespace.labels())
+                extender.update_namespace(&namespace.name_any(), namespace.labels())
             });
         }
         // A deleted namespace may stay in the state: the API server has deleted its pods before.

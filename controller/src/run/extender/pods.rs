@@ -10,7 +10,7 @@ use berth_runtime::watch::{Config, Event, continue_after_error, watch};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
-use super::listed::Kind;
+use super::list_state::Kind;
 use super::service::Service;
 use super::volumes;
 
@@ -25,23 +25,23 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();
     // Pods that a kubelet has refused and that are counted in the metrics, so that each refusal is counted once. Pods
     // of the first list are not counted.
-    let mut refused: HashSet<String> = HashSet::new();
+    let mut refused_uids: HashSet<String> = HashSet::new();
     let mut is_first = true;
     // Time that counting the pods of the list takes, without the time to wait for pages of the list.
-    let mut counting = Duration::ZERO;
+    let mut count_duration = Duration::ZERO;
     let handle = |event: Event<Pod>| match event {
         Event::Init => {
             service.gate.set_listed(Kind::Pods, false);
             listed.clear();
             unreported.clear();
-            counting = Duration::ZERO;
+            count_duration = Duration::ZERO;
         }
         Event::InitApply(object) => {
             let began = Instant::now();
-            let Some((pod, observed)) = read(object) else { return };
+            let Some((pod, observed)) = parse_and_trim(object) else { return };
             listed.insert(observed.uid().to_owned());
             if let Some(refusal) = refusal(&observed)
-                && refused.insert(observed.uid().to_owned())
+                && refused_uids.insert(observed.uid().to_owned())
                 && !is_first
             {
                 count_refusal(&service, &observed, refusal);
@@ -50,43 +50,47 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
             if extender.is_unreported(&observed) {
                 unreported.push((pod, observed));
             } else {
-                count(&mut extender, pod, &observed);
+                count_pod(&mut extender, pod, &observed);
             }
             drop(extender);
-            counting = counting.saturating_add(began.elapsed());
+            count_duration = count_duration.saturating_add(began.elapsed());
         }
         Event::InitDone => {
             let began = Instant::now();
-            service.metrics.assignment.listed();
+            service.metrics.assignment.record_listed();
             unreported.sort_by_cached_key(|(pod, _)| {
                 pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
             });
             service.update(|extender, now| {
                 for (pod, observed) in unreported.drain(..) {
-                    count(extender, pod, &observed);
+                    count_pod(extender, pod, &observed);
                 }
                 extender.pods_listed(now, &listed);
             });
-            refused.retain(|uid| listed.contains(uid));
+            refused_uids.retain(|uid| listed.contains(uid));
             is_first = false;
             let pods = std::mem::take(&mut listed).len();
             service.gate.set_listed(Kind::Pods, true);
-            counting = counting.saturating_add(began.elapsed());
-            service.metrics.assignment.record_count_time("pods", counting);
-            tracing::info!(pods, seconds = counting.as_secs_f64(), "pods are listed and counted");
+            count_duration = count_duration.saturating_add(began.elapsed());
+            service.metrics.assignment.record_count_time("pods", count_duration);
+            tracing::info!(
+                pods,
+                seconds = count_duration.as_secs_f64(),
+                "pods are listed and counted"
+            );
         }
         Event::Apply(object) => {
-            let Some((pod, observed)) = read(object) else { return };
+            let Some((pod, observed)) = parse_and_trim(object) else { return };
             if let Some(refusal) = refusal(&observed)
-                && refused.insert(observed.uid().to_owned())
+                && refused_uids.insert(observed.uid().to_owned())
             {
                 count_refusal(&service, &observed, refusal);
             }
-            service.update(|extender, _| count(extender, pod, &observed));
+            service.update(|extender, _| count_pod(extender, pod, &observed));
         }
         Event::Delete(object) => {
             let uid = kubelet_uid(&object);
-            refused.remove(&uid);
+            refused_uids.remove(&uid);
             service.update(|extender, now| extender.pod_deleted(now, &uid));
         }
     };
@@ -96,27 +100,27 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
 /// Returns the reason why the kubelet has refused a pod; `None` if it has not, or if the pod has another scheduler
 /// than Berth's.
 fn refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
-    observed.kubelet.filter(|_| observed.is_ours)
+    observed.kubelet_refusal.filter(|_| observed.uses_berth_scheduler)
 }
 
 fn count_refusal(service: &Service, observed: &ObservedPod, refusal: KubeletRefusal) {
     let reason = refusal.name();
-    service.metrics.assignment.kubelet_refused(reason);
+    service.metrics.assignment.count_kubelet_refusal(reason);
     let existing = &observed.existing;
     let (namespace, name) = (existing.namespace.as_str(), existing.name.as_str());
     let node = existing.node_name.as_deref();
     tracing::warn!(namespace, name, node, reason, "the kubelet has refused a pod");
 }
 
-fn count(extender: &mut Extender, pod: Pod, observed: &ObservedPod) {
-    if let Err(error) = extender.pod(Instant::now(), pod, observed) {
+fn count_pod(extender: &mut Extender, pod: Pod, observed: &ObservedPod) {
+    if let Err(error) = extender.update_pod(Instant::now(), pod, observed) {
         let existing = &observed.existing;
         let (namespace, name) = (existing.namespace.as_str(), existing.name.as_str());
         tracing::warn!(namespace, name, %error, "failed to compile the rules of a pod");
     }
 }
 
-fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
+fn parse_and_trim(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
     match ObservedPod::read(&pod) {
         Ok(observed) => {
             trim(&mut pod);
@@ -135,8 +139,8 @@ fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
 /// that rules use.
 fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
-    let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
-    if waits {
+    let is_pending = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    if is_pending {
         return;
     }
     let spec = pod.spec.take().unwrap_or_default();

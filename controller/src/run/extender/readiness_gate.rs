@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::error::GateError;
-use super::listed::{Kind, Listed};
+use super::list_state::{Kind, ListState};
 use super::settings::Settings;
 
 /// Maximum duration of a call, including all its requests to the API server. kube-scheduler waits for ten seconds
@@ -32,27 +32,27 @@ const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of the readiness gate.
 pub(super) struct ReadinessGate {
-    listed: Arc<Listed>,
+    list_state: Arc<ListState>,
     changed: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
     guard: Mutex<LeaseGuard>,
     /// Lock held by the call that reads the Lease; other calls wait for the result.
-    reading: tokio::sync::Mutex<()>,
+    read_lock: tokio::sync::Mutex<()>,
     last_call: Mutex<Option<Instant>>,
 }
 
 impl ReadinessGate {
-    pub(super) fn new(client: &Client, settings: &Settings, listed: Arc<Listed>) -> Self {
+    pub(super) fn new(client: &Client, settings: &Settings, list_state: Arc<ListState>) -> Self {
         let lease = settings
             .lease
             .as_ref()
             .map(|(namespace, name)| (Api::namespaced(client.clone(), namespace), name.clone()));
         Self {
-            listed,
+            list_state,
             changed: watch::Sender::new(()),
             lease,
-            guard: Mutex::new(LeaseGuard::new(&settings.host)),
-            reading: tokio::sync::Mutex::new(()),
+            guard: Mutex::new(LeaseGuard::new(&settings.hostname)),
+            read_lock: tokio::sync::Mutex::new(()),
             last_call: Mutex::new(None),
         }
     }
@@ -60,16 +60,16 @@ impl ReadinessGate {
     /// Records that a kind has been listed, or that a new list of the kind has begun.
     pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
         if is_listed {
-            self.listed.unlisted_kinds().remove(&kind);
+            self.list_state.unlisted_kinds().remove(&kind);
         } else {
-            self.listed.unlisted_kinds().insert(kind);
+            self.list_state.unlisted_kinds().insert(kind);
         }
         self.notify();
     }
 
     /// Records that no kind is listed.
     pub(super) fn close(&self) {
-        self.listed.unlisted_kinds().extend(Kind::ALL);
+        self.list_state.unlisted_kinds().extend(Kind::ALL);
     }
 
     /// Notifies the calls that wait for a change of the state.
@@ -80,7 +80,7 @@ impl ReadinessGate {
     /// Waits until all kinds except pods are listed. The other kinds are needed to count pods.
     pub(super) async fn wait_for_other_kinds(&self) {
         let mut changed = self.changed.subscribe();
-        while self.listed.unlisted_kinds().iter().any(|kind| *kind != Kind::Pods) {
+        while self.list_state.unlisted_kinds().iter().any(|kind| *kind != Kind::Pods) {
             if changed.changed().await.is_err() {
                 return;
             }
@@ -93,14 +93,14 @@ impl ReadinessGate {
         self.changed.subscribe()
     }
 
-    /// Waits until this extender may decide, at most until `until`.
+    /// Waits until this extender may decide, at most until `deadline`.
     ///
     /// # Errors
     /// Returns the reason if this extender may not decide at the end of the wait.
-    pub(super) async fn wait_until_allowed(&self, until: Instant) -> Result<(), GateError> {
+    pub(super) async fn wait_until_allowed(&self, deadline: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
-            let (error, pause) = match self.listed.unready() {
+            let (error, pause) = match self.list_state.not_ready_reason() {
                 Some(unlisted) => (GateError::Unlisted(unlisted), HOLD_TIMEOUT),
                 None => match self.check_lease().await {
                     Ok(()) => return Ok(()),
@@ -108,35 +108,36 @@ impl ReadinessGate {
                 },
             };
             let now = Instant::now();
-            if now >= until {
+            if now >= deadline {
                 return Err(error);
             }
-            let end = until.min(now.checked_add(pause).unwrap_or(until));
+            let wait_deadline = deadline.min(now.checked_add(pause).unwrap_or(deadline));
             // The check is repeated after a change of the state, and also after the delay.
-            drop(tokio::time::timeout_at(end.into(), changed.changed()).await);
+            drop(tokio::time::timeout_at(wait_deadline.into(), changed.changed()).await);
         }
     }
 
-    /// Waits as [`Self::wait_until_allowed`] does, but ends at `end`, even during a request.
+    /// Waits as [`Self::wait_until_allowed`] does, but ends at `call_deadline`, even during a request.
     ///
     /// # Errors
     /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
     pub(super) async fn wait_until_allowed_before(
         &self,
-        until: Instant,
-        end: Instant,
+        deadline: Instant,
+        call_deadline: Instant,
     ) -> Result<(), GateError> {
-        let pass = tokio::time::timeout_at(end.into(), self.wait_until_allowed(until)).await;
-        pass.unwrap_or(Err(GateError::Late))
+        let result =
+            tokio::time::timeout_at(call_deadline.into(), self.wait_until_allowed(deadline)).await;
+        result.unwrap_or(Err(GateError::DeadlineExceeded))
     }
 
-    /// Checks the Lease as [`Self::check_lease`] does, but ends at `end`.
+    /// Checks the Lease as [`Self::check_lease`] does, but ends at `deadline`.
     ///
     /// # Errors
     /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
-    pub(super) async fn check_lease_before(&self, end: Instant) -> Result<(), GateError> {
-        let check = tokio::time::timeout_at(end.into(), self.check_lease()).await;
-        check.unwrap_or(Err(GateError::Late))
+    pub(super) async fn check_lease_before(&self, deadline: Instant) -> Result<(), GateError> {
+        let check = tokio::time::timeout_at(deadline.into(), self.check_lease()).await;
+        check.unwrap_or(Err(GateError::DeadlineExceeded))
     }
 
     /// Checks that the scheduler of this pod holds the Lease, so that this extender decides. Reads the Lease if the
@@ -153,7 +154,7 @@ impl ReadinessGate {
         if is_held() {
             return Ok(());
         }
-        let _turn = self.reading.lock().await;
+        let _read_guard = self.read_lock.lock().await;
         if is_held() { Ok(()) } else { self.read_lease().await }
     }
 

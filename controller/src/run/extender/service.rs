@@ -7,7 +7,7 @@ use berth_extender::{Extender, PendingVm};
 use kube::Client;
 use tokio::sync::{Notify, RwLock};
 
-use super::listed::Listed;
+use super::list_state::ListState;
 use super::readiness_gate::ReadinessGate;
 use super::settings::Settings;
 use crate::run::metrics::Metrics;
@@ -22,7 +22,7 @@ pub(super) struct Service {
     pub(super) changed: Notify,
     /// Each binding in progress holds the read lock. The rebuild takes the write lock, because an extender that is
     /// rebuilt from scratch would miss the outcome of the binding.
-    pub(super) sending: RwLock<()>,
+    pub(super) bind_lock: RwLock<()>,
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -32,14 +32,14 @@ impl Service {
         settings: &Settings,
         client: &Client,
         metrics: &Arc<Metrics>,
-        listed: &Arc<Listed>,
+        list_state: &Arc<ListState>,
     ) -> Self {
         Self {
-            extender: Mutex::new(Extender::before_listing()),
-            gate: ReadinessGate::new(client, settings, Arc::clone(listed)),
+            extender: Mutex::new(Extender::awaiting_pod_list()),
+            gate: ReadinessGate::new(client, settings, Arc::clone(list_state)),
             pending_vms: Mutex::default(),
             changed: Notify::new(),
-            sending: RwLock::new(()),
+            bind_lock: RwLock::new(()),
             client: client.clone(),
             metrics: Arc::clone(metrics),
         }

@@ -15,7 +15,7 @@ use super::claims::SELECTED_NODE;
 use super::service::Service;
 
 /// Namespace and name of a PersistentVolumeClaim.
-type Claim = (String, String);
+type ClaimKey = (String, String);
 
 /// Number of concurrent requests. Many volumes may have to be read: after a failure of the whole cluster, thousands
 /// of VMs start at the same time.
@@ -25,7 +25,7 @@ const CONCURRENCY: usize = 16;
 /// their volumes.
 pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     let vms = std::mem::take(&mut *service.pending_vms());
-    let claims: BTreeSet<Claim> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
+    let claims: BTreeSet<ClaimKey> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
     let client = &service.client;
     let requests = futures::stream::iter(claims).map(|claim| async move {
         let selector = read_node_selector(client, &claim).await;
@@ -42,14 +42,14 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
             }
         }
     }
-    service.extender().pending_vms(vms, volumes);
+    service.extender().set_pending_vms(vms, volumes);
 }
 
 /// Returns the node selector of a claim's volume. For a volume that is not provisioned yet, returns a selector of the
 /// node that was selected for the claim. Returns `None` if there is neither, or if the claim does not exist.
 async fn read_node_selector(
     client: &Client,
-    (namespace, name): &Claim,
+    (namespace, name): &ClaimKey,
 ) -> Result<Option<NodeSelector>, CallError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let Some(claim) = with_timeout(claims.get_opt(name)).await? else { return Ok(None) };

@@ -14,20 +14,20 @@ use kube::api::Patch;
 use serde_json::json;
 
 use super::service::Service;
-use crate::run::calls::patch_params;
+use crate::run::api_requests::patch_params;
 
 /// Time for which changes are collected before a round, so that a burst of changes leads to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between rounds.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Delay after a failed request, and while another extender decides.
+/// Retry delay after a failed request, or while the extender of another replica is the active one.
 const RETRY: Duration = Duration::from_secs(2);
 /// Maximum number of Nodes that are changed in a round. After each change, old schedulers retry all pods, and newer
 /// schedulers retry the pods that may fit on the Node.
-const NODES: usize = 8;
+const MAX_NODES_PER_ROUND: usize = 8;
 /// First version of Kubernetes whose scheduler retries pods after a change of a Node's annotations; older schedulers
 /// only consider labels.
-const ANNOTATIONS: (u32, u32) = (1, 21);
+const MIN_ANNOTATIONS_VERSION: (u32, u32) = (1, 21);
 
 /// Task that makes kube-scheduler retry waiting pods.
 pub(super) struct PodWaker {
@@ -41,15 +41,15 @@ impl PodWaker {
 
     /// Changes an annotation or a label of each Node on which a waiting pod fits; never ends.
     pub(super) async fn run(self) {
-        let has_annotations = self.version().await >= ANNOTATIONS;
+        let has_annotations = self.api_server_version().await >= MIN_ANNOTATIONS_VERSION;
         let service = &self.service;
         // Nodes that are still to be changed, because a round had too many Nodes or a request failed.
-        let mut left: VecDeque<String> = VecDeque::new();
+        let mut pending_hosts: VecDeque<String> = VecDeque::new();
         loop {
             service.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
             if !service.extender().has_waiting_pods() {
-                left.clear();
+                pending_hosts.clear();
                 continue;
             }
             let now = std::time::Instant::now();
@@ -58,26 +58,29 @@ impl PodWaker {
                 continue;
             }
             let new = service.extender().take_hosts_to_patch();
-            left.extend(new.into_iter().filter(|host| !left.contains(host)).collect::<Vec<_>>());
-            let round: Vec<String> = left.drain(..left.len().min(NODES)).collect();
+            pending_hosts.extend(
+                new.into_iter().filter(|host| !pending_hosts.contains(host)).collect::<Vec<_>>(),
+            );
+            let round: Vec<String> =
+                pending_hosts.drain(..pending_hosts.len().min(MAX_NODES_PER_ROUND)).collect();
             let mut failed = 0;
             for host in &round {
                 if !self.touch(host, has_annotations).await {
                     failed += 1;
-                    left.push_back(host.clone());
+                    pending_hosts.push_back(host.clone());
                 }
             }
             if !round.is_empty() {
                 tokio::time::sleep(if failed < round.len() { INTERVAL } else { RETRY }).await;
             }
-            if !left.is_empty() {
+            if !pending_hosts.is_empty() {
                 service.changed.notify_one();
             }
         }
     }
 
     /// Returns the major and minor version of the API server.
-    async fn version(&self) -> (u32, u32) {
+    async fn api_server_version(&self) -> (u32, u32) {
         loop {
             match with_timeout(self.service.client.apiserver_version()).await {
                 Ok(version) => {

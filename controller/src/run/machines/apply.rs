@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::errors::{Error, none_if_not_found, with_request};
 use super::machine::MachineTemplate;
 use super::validated::ValidatedDeployment;
-use crate::run::calls::patch_params;
+use crate::run::api_requests::patch_params;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::rollout::Counts;
 use berth_kubevirt_render::machines::steps::{
-    Steps, Vm, adoption, backoff_seconds, steps as fresh_steps,
+    Steps, Vm, adoption_patch, backoff_seconds, steps as fresh_steps,
 };
 use berth_kubevirt_render::machines::unmet_prerequisite;
 
@@ -23,7 +23,7 @@ pub(super) struct Applied {
     /// Fields of the template that machines do not honor; `None` if no machine was rendered.
     pub(super) notes: Option<Vec<Problem>>,
     /// Prerequisite that is missing and for which the creation of machines waits.
-    pub(super) awaited: Option<String>,
+    pub(super) unmet_prerequisite: Option<String>,
 }
 
 impl Applied {
@@ -78,7 +78,7 @@ impl ValidatedDeployment<'_> {
 
     async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
         for name in &steps.adopt {
-            let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
+            let patch = Patch::Merge(adoption_patch(&self.deployment, &self.owner));
             let adopted = self.machines().patch(name, &patch_params(), &patch).await;
             with_request(
                 || format!("adopt VirtualMachine {}/{name}", self.namespace),
@@ -103,8 +103,8 @@ impl ValidatedDeployment<'_> {
             }
             return Ok(applied);
         }
-        applied.awaited = self.tenant().and_then(unmet_prerequisite);
-        if applied.awaited.is_some() {
+        applied.unmet_prerequisite = self.tenant().and_then(unmet_prerequisite);
+        if applied.unmet_prerequisite.is_some() {
             // No machine is deleted, because it could not be replaced.
             steps.create = 0;
             steps.delete.clear();

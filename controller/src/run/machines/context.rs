@@ -27,11 +27,11 @@ pub(super) struct Context {
     pub(super) configs: Informer<InfraConfig>,
     /// Machines of machine-controller. If there are any in its namespace, Berth leaves a MachineDeployment to
     /// machine-controller.
-    pub(super) foreign: OptionalInformer,
+    pub(super) foreign_machines: OptionalInformer,
     /// Webhook configurations; one of them may be that of machine-controller, which has the same effect.
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
-    pub(super) memory: Mutex<BTreeMap<String, InMemoryState>>,
+    pub(super) states: Mutex<BTreeMap<String, InMemoryState>>,
 }
 
 /// State of one MachineDeployment that is kept in memory only.
@@ -55,12 +55,12 @@ impl Context {
         object: &DynamicObject,
         change: impl FnOnce(&mut InMemoryState) -> T,
     ) -> T {
-        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         change(all.entry(object.uid().unwrap_or_default()).or_default())
     }
 
     pub(super) fn remove_state(&self, object: &DynamicObject) {
-        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
     }
 }

@@ -11,12 +11,12 @@ use kube::{Api, ResourceExt as _};
 
 use super::context::{Context, RETRY};
 use super::errors::{Error, none_if_not_found, with_request};
-use super::resources::machines;
+use super::resources::machine_resource;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
 /// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because they have its
 /// name in a label.
-const LABEL: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 
 impl Context {
     /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next
@@ -30,9 +30,10 @@ impl Context {
         for vm in own.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none()) {
             let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
             let api: Api<DynamicObject> =
-                Api::namespaced_with(self.client.clone(), &namespace, &machines());
-            let only = Preconditions { uid: vm.uid(), resource_version: None };
-            let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
+                Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
+            let preconditions = Preconditions { uid: vm.uid(), resource_version: None };
+            let params =
+                DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
             let deleted = none_if_not_found(api.delete(&name, &params).await);
             with_request(|| format!("delete VirtualMachine {namespace}/{name}"), deleted)?;
         }
@@ -53,11 +54,11 @@ impl Context {
         object: &DynamicObject,
     ) -> Result<Vec<DynamicObject>, Error> {
         let name = object.name_any();
-        if name.len() > LABEL {
+        if name.len() > MAX_LABEL_LENGTH {
             return Ok(Vec::new());
         }
         let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machine_resource());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
         // If KubeVirt is not installed, there are no VirtualMachines, and the API server answers 404.
         let list =

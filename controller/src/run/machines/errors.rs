@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use berth_runtime::reconcile::ReconcileError;
 
-pub(super) use crate::run::calls::none_if_not_found;
+pub(super) use crate::run::api_requests::none_if_not_found;
 
 /// A failed request: verb and object of the request, and the error that the API server returned.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {error}")]
+#[error("{request}: {error}")]
 pub(super) struct Error {
-    what: String,
+    request: String,
     error: kube::Error,
 }
 
@@ -22,16 +22,16 @@ impl ReconcileError for Error {
 
 /// Adds the verb and the object of the request to an error.
 pub(super) fn with_request<T>(
-    what: impl FnOnce() -> String,
+    request: impl FnOnce() -> String,
     result: kube::Result<T>,
 ) -> Result<T, Error> {
-    result.map_err(|error| Error { what: what(), error })
+    result.map_err(|error| Error { request: request(), error })
 }
 
 /// Returns `None` if the API server refused a create because the object already exists (409).
 pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
-        Ok(made) => Ok(Some(made)),
+        Ok(value) => Ok(Some(value)),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
         Err(error) => Err(error),
     }

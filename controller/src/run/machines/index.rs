@@ -31,9 +31,9 @@ impl<K: Ord> Index<K> {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if exists {
             all.entry(key).or_default().insert(object);
-        } else if let Some(places) = all.get_mut(&key) {
-            places.remove(&object);
-            if places.is_empty() {
+        } else if let Some(objects) = all.get_mut(&key) {
+            objects.remove(&object);
+            if objects.is_empty() {
                 all.remove(&key);
             }
         }
@@ -48,7 +48,11 @@ impl<K: Ord> Index<K> {
     /// Returns namespace and name of the objects for whose key `matches` returns true.
     pub(super) fn matching(&self, matches: impl Fn(&K) -> bool) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter(|(key, _)| matches(key)).flat_map(|(_, places)| places).cloned().collect()
+        all.iter()
+            .filter(|(key, _)| matches(key))
+            .flat_map(|(_, objects)| objects)
+            .cloned()
+            .collect()
     }
 }
 
@@ -117,12 +121,12 @@ mod tests {
     #[test]
     fn a_removed_object_is_not_found() {
         let index = Index::default();
-        let at = |name: &str| ("cluster-a".to_owned(), name.to_owned());
-        index.update("web", at("web-1"), true);
-        index.update("web", at("web-2"), true);
-        index.update("web", at("web-1"), false);
-        index.update("other", at("other-1"), false);
-        assert_eq!(index.with_key(&"web"), [at("web-2")]);
+        let key = |name: &str| ("cluster-a".to_owned(), name.to_owned());
+        index.update("web", key("web-1"), true);
+        index.update("web", key("web-2"), true);
+        index.update("web", key("web-1"), false);
+        index.update("other", key("other-1"), false);
+        assert_eq!(index.with_key(&"web"), [key("web-2")]);
         assert!(index.matching(|key| *key != "web").is_empty());
     }
 }

@@ -15,14 +15,14 @@ use super::errors::{
 };
 use super::user_data::{UserData, secret};
 use super::validated::ValidatedDeployment;
-use crate::run::calls::post_params;
+use crate::run::api_requests::post_params;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
+use berth_kubevirt_render::machines::steps::{Vm, machine_name, new_machine};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
 /// Input that all machines of a MachineDeployment share.
 pub(super) struct MachineTemplate {
-    around: RenderContext,
+    render_context: RenderContext,
     data: UserData,
     /// Fields of the template that machines do not honor.
     pub(super) notes: Vec<Problem>,
@@ -32,12 +32,14 @@ impl ValidatedDeployment<'_> {
     /// Reads the input of machines, and renders one machine to validate the template. Returns the problems if the
     /// template is invalid.
     pub(super) async fn template(&self) -> Result<Result<MachineTemplate, Vec<Problem>>, Error> {
-        let mut around = self.around.clone();
-        self.context.read_references(&self.deployment, &self.namespace, &mut around).await?;
-        let (tenant, config) = (self.tenant(), &self.around.config);
+        let mut render_context = self.render_context.clone();
+        self.context
+            .read_references(&self.deployment, &self.namespace, &mut render_context)
+            .await?;
+        let (tenant, config) = (self.tenant(), &self.render_context.config);
         let data =
             self.context.user_data(&self.deployment, tenant, &self.namespace, config).await?;
-        let wrong = |message: String| {
+        let fatal_problem = |message: String| {
             vec![
                 Problem::new(self.deployment.qualified_name(), "", "", message)
                     .into_fatal("no machine is made"),
@@ -45,19 +47,19 @@ impl ValidatedDeployment<'_> {
         };
         let data = match data {
             Ok(data) => data,
-            Err(error) => return Ok(Err(wrong(error.to_string()))),
+            Err(error) => return Ok(Err(fatal_problem(error.to_string()))),
         };
-        let choice = self.render_options(&name(&self.deployment, 0), &data);
-        let rendered = match new_machine(&self.deployment, &self.owner, &around, &choice) {
+        let options = self.render_options(&machine_name(&self.deployment, 0), &data);
+        let rendered = match new_machine(&self.deployment, &self.owner, &render_context, &options) {
             Ok(rendered) => rendered,
             Err(problems) => return Ok(Err(problems)),
         };
         match user_data::add_ssh_keys(&data.user, &rendered.ssh_public_keys) {
             Ok(user) => {
                 let notes = rendered.notes;
-                Ok(Ok(MachineTemplate { around, data: UserData { user, ..data }, notes }))
+                Ok(Ok(MachineTemplate { render_context, data: UserData { user, ..data }, notes }))
             }
-            Err(error) => Ok(Err(wrong(format!("its user data {error}")))),
+            Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
         }
     }
 
@@ -75,33 +77,36 @@ impl ValidatedDeployment<'_> {
         &self,
         template: &MachineTemplate,
     ) -> Result<Option<Problem>, Error> {
-        let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
-        let choice = self.render_options(&name, &template.data);
+        let name =
+            machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
+        let options = self.render_options(&name, &template.data);
         // This does not fail, because `template` has already rendered a machine from the same input.
         let Ok(mut rendered) =
-            new_machine(&self.deployment, &self.owner, &template.around, &choice)
+            new_machine(&self.deployment, &self.owner, &template.render_context, &options)
         else {
             return Ok(None);
         };
         if template.data.network.is_some() {
             add_network_data(&mut rendered.machine, &name);
         }
-        let what = || format!("create VirtualMachine {}/{name}", self.namespace);
+        let request = || format!("create VirtualMachine {}/{name}", self.namespace);
         let body = match serde_json::from_value(rendered.machine) {
             Ok(body) => body,
-            Err(error) => return with_request(what, Err(kube::Error::SerdeError(error))),
+            Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&post_params(), &body).await;
         // The message is removed if the object has values from Secrets, because the API server quotes the object in
         // it.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
-        if let Some(words) = refusal(&created) {
-            let called = self.deployment.qualified_name();
-            let message = format!("VirtualMachine {}/{name} is refused: {words}", self.namespace);
-            let problem = Problem::new(called, "", "", message);
+        if let Some(reason) = refusal(&created) {
+            let qualified_name = self.deployment.qualified_name();
+            let message = format!("VirtualMachine {}/{name} is refused: {reason}", self.namespace);
+            let problem = Problem::new(qualified_name, "", "", message);
             return Ok(Some(problem.into_fatal("no machine is made")));
         }
-        let Some(created) = with_request(what, ignore_conflict(created))? else { return Ok(None) };
+        let Some(created) = with_request(request, ignore_conflict(created))? else {
+            return Ok(None);
+        };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
         self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
             .await
@@ -111,13 +116,13 @@ impl ValidatedDeployment<'_> {
     /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.
     async fn create_secret(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
-        let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
+        let request = || format!("create Secret {}/userdata-{machine}", self.namespace);
         let body = match serde_json::from_value(secret(machine, &self.namespace, uid, data)) {
             Ok(body) => body,
-            Err(error) => return with_request(what, Err(kube::Error::SerdeError(error))),
+            Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
         };
         with_request(
-            what,
+            request,
             ignore_conflict(api.create(&post_params(), &body).await.map_err(redact_message)),
         )?;
         self.context.with_state(self.object, |memory| {
@@ -133,7 +138,7 @@ impl ValidatedDeployment<'_> {
             memory.machines_with_secret.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
             memory.machines_with_secret.clone()
         });
-        let lacks = |vm: &&Vm| {
+        let lacks_user_data = |vm: &&Vm| {
             vm.is_owned_by(&self.owner)
                 && vm.was_created_by(&self.deployment)
                 && !vm.is_deleting
@@ -143,10 +148,11 @@ impl ValidatedDeployment<'_> {
         };
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let mut template = None;
-        for vm in self.vms.iter().filter(lacks) {
+        for vm in self.vms.iter().filter(lacks_user_data) {
             let secret = format!("userdata-{}", vm.name);
-            let what = || format!("get Secret {}/{secret}", self.namespace);
-            if with_request(what, none_if_not_found(api.get_metadata(&secret).await))?.is_some() {
+            let request = || format!("get Secret {}/{secret}", self.namespace);
+            if with_request(request, none_if_not_found(api.get_metadata(&secret).await))?.is_some()
+            {
                 self.context.with_state(self.object, |memory| {
                     memory.machines_with_secret.insert(vm.name.clone())
                 });

@@ -7,7 +7,7 @@ use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::context::Context;
 use super::errors::{Error, none_if_not_found, with_request};
-use super::resources::{deployments, foreign_machines};
+use super::resources::{deployment_resource, foreign_machine_resource};
 use super::validated::ValidatedDeployment;
 
 impl Context {
@@ -15,19 +15,23 @@ impl Context {
     /// not reconcile it, because the two controllers together would create twice as many machines.
     pub(super) async fn is_foreign(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
-        let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
-        let webhook =
+        let has_machines =
+            self.foreign_machines.all().iter().any(|machine| machine.namespace() == namespace);
+        let has_webhook =
             self.webhooks.all().iter().any(|hook| hook.name_any().contains("machine-controller"));
-        let is_foreign = foreign || webhook;
+        let is_foreign = has_machines || has_webhook;
         let was_foreign =
             self.with_state(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
         if is_foreign && !was_foreign {
-            let why =
-                if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
-            let note = format!("left to machine-controller, because {why}");
-            tracing::info!(reason = why, "left MachineDeployment to machine-controller");
+            let cause = if has_webhook {
+                "its webhook exists"
+            } else {
+                "there are Machines in its namespace"
+            };
+            let note = format!("left to machine-controller, because {cause}");
+            tracing::info!(reason = cause, "left MachineDeployment to machine-controller");
             // The status belongs to machine-controller, so Berth only emits an Event.
-            let reference = object.object_ref(&deployments());
+            let reference = object.object_ref(&deployment_resource());
             let reason = EventReason::ManagedByMachineController.as_str();
             self.events.emit_for(EventType::Normal, reference, reason, &note).await;
         }
@@ -40,8 +44,11 @@ impl ValidatedDeployment<'_> {
     /// the API server, because the kind Machine may have been installed so recently that the watch has not started.
     pub(super) async fn has_foreign_machines(&self) -> Result<bool, Error> {
         let namespace = self.object.namespace().unwrap_or_default();
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.context.client.clone(), &namespace, &foreign_machines());
+        let api: Api<DynamicObject> = Api::namespaced_with(
+            self.context.client.clone(),
+            &namespace,
+            &foreign_machine_resource(),
+        );
         let list = api.list(&ListParams::default().limit(1)).await;
         let list =
             with_request(|| format!("list Machines of {namespace}"), none_if_not_found(list))?;

@@ -40,8 +40,8 @@ use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::Error;
 use resources::{
-    deployments, foreign_machines, keep_metadata_only, machines, resource, trim_instance,
-    trim_machine, without_managed_fields,
+    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource, resource,
+    trim_instance, trim_machine, without_managed_fields,
 };
 use triggers::Triggers;
 
@@ -60,30 +60,42 @@ pub async fn run(
     resync: Duration,
 ) {
     let (queue, mut requests) = unbounded_channel();
-    let tenant_changes = tenants.changes();
+    let tenant_changes = tenants.subscribe();
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
-    let with = |handle: fn(&Triggers, &DynamicObject, bool)| {
+    let handler = |handle: fn(&Triggers, &DynamicObject, bool)| {
         let triggers = Arc::clone(&triggers);
         move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
     };
-    let manner =
-        OptionalKind { resource: deployments(), labels: None, trim: without_managed_fields };
-    let (deployments, follow_deployments) =
-        OptionalInformer::start(&client, manner, with(Triggers::deployment));
-    let manner =
-        OptionalKind { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
-    let (machines, follow_machines) =
-        OptionalInformer::start(&client, manner, with(Triggers::machine));
+    let kind = OptionalKind {
+        resource: deployment_resource(),
+        label_selector: None,
+        trim: without_managed_fields,
+    };
+    let (deployments, watch_deployments) =
+        OptionalInformer::start(&client, kind, handler(Triggers::handle_deployment));
+    let kind = OptionalKind {
+        resource: machine_resource(),
+        label_selector: Some("md".to_owned()),
+        trim: trim_machine,
+    };
+    let (machines, watch_machines) =
+        OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
     let instances =
         resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
-    let manner =
-        OptionalKind { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
-    let (instances, follow_instances) =
-        OptionalInformer::start(&client, manner, with(Triggers::instance));
-    let manner =
-        OptionalKind { resource: foreign_machines(), labels: None, trim: keep_metadata_only };
-    let (foreign, follow_foreign) =
-        OptionalInformer::start(&client, manner, with(Triggers::handle_foreign_machine));
+    let kind = OptionalKind {
+        resource: instances,
+        label_selector: Some("md".to_owned()),
+        trim: trim_instance,
+    };
+    let (instances, watch_instances) =
+        OptionalInformer::start(&client, kind, handler(Triggers::handle_instance));
+    let kind = OptionalKind {
+        resource: foreign_machine_resource(),
+        label_selector: None,
+        trim: keep_metadata_only,
+    };
+    let (foreign_machines, watch_foreign_machines) =
+        OptionalInformer::start(&client, kind, handler(Triggers::handle_foreign_machine));
     let webhooks = OptionalKind {
         resource: resource(
             "admissionregistration.k8s.io",
@@ -91,11 +103,11 @@ pub async fn run(
             "MutatingWebhookConfiguration",
             "mutatingwebhookconfigurations",
         ),
-        labels: None,
+        label_selector: None,
         trim: keep_metadata_only,
     };
-    let (webhooks, follow_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
-    triggers.set(&deployments, &machines);
+    let (webhooks, watch_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
+    triggers.set_stores(&deployments, &machines);
     let tenant_triggers = Arc::clone(&triggers);
     let context = Arc::new(Context {
         client,
@@ -105,31 +117,34 @@ pub async fn run(
         instances,
         tenants,
         configs,
-        foreign,
+        foreign_machines,
         webhooks,
         triggers,
-        memory: Mutex::default(),
+        states: Mutex::default(),
     });
     let work = async {
-        let store = context.deployments.listed().await;
-        for kind in [&context.machines, &context.instances, &context.foreign, &context.webhooks] {
-            kind.ready().await;
+        let store = context.deployments.wait_until_listed().await;
+        for kind in
+            [&context.machines, &context.instances, &context.foreign_machines, &context.webhooks]
+        {
+            kind.wait_until_ready().await;
         }
-        tokio::join!(context.tenants.ready(), context.configs.ready());
+        tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
         for object in store.state() {
-            context.triggers.deployment(&object, false);
+            context.triggers.handle_deployment(&object, false);
         }
         let requests = poll_fn(|cx| requests.poll_recv(cx));
         let reconcile = |object| reconcile(object, Arc::clone(&context), resync);
-        run_reconciler(OPTIONS, self::deployments(), store, requests, metrics, reconcile).await;
+        run_reconciler(OPTIONS, self::deployment_resource(), store, requests, metrics, reconcile)
+            .await;
     };
     tokio::join!(
         work,
-        follow_deployments,
-        follow_machines,
-        follow_instances,
-        follow_foreign,
-        follow_webhooks,
+        watch_deployments,
+        watch_machines,
+        watch_instances,
+        watch_foreign_machines,
+        watch_webhooks,
         tenant_triggers.handle_tenant_changes(tenant_changes)
     );
 }
@@ -139,7 +154,7 @@ async fn reconcile(
     context: Arc<Context>,
     resync: Duration,
 ) -> Result<Action, Error> {
-    let again = reconcile::reconcile(&context, &object).await?;
+    let requeue_after = reconcile::reconcile(&context, &object).await?;
     let resync = jittered(resync);
-    Ok(Action::requeue(again.map_or(resync, |again| again.min(resync))))
+    Ok(Action::requeue(requeue_after.map_or(resync, |again| again.min(resync))))
 }

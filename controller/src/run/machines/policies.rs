@@ -56,9 +56,9 @@ mod tests {
         };
         assert_eq!(policies_not_ready(&one("True", "Ready")), None);
         assert_eq!(policies_not_ready(&one("False", "InvalidKubeconfig")), None);
-        let why = policies_not_ready(&one("False", "ClusterFactsUnknown")).unwrap();
-        assert_eq!(why, "PoliciesReady of TenantCluster abc is false: why");
-        let why = policies_not_ready(&tenant(json!([]))).unwrap();
-        assert_eq!(why, "TenantCluster abc has no condition PoliciesReady yet");
+        let reason = policies_not_ready(&one("False", "ClusterFactsUnknown")).unwrap();
+        assert_eq!(reason, "PoliciesReady of TenantCluster abc is false: why");
+        let reason = policies_not_ready(&tenant(json!([]))).unwrap();
+        assert_eq!(reason, "TenantCluster abc has no condition PoliciesReady yet");
     }
 }

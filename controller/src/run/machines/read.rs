@@ -10,7 +10,7 @@ use super::context::Context;
 use super::errors::{Error, none_if_not_found, with_request};
 use super::references::References;
 use super::resources::resource;
-use crate::run::calls::forbidden;
+use crate::run::api_requests::catch_forbidden;
 use crate::run::context::INFRA_CONFIG;
 use berth_kubevirt_render::machines::{
     MachineDeployment, RenderContext, Scope, referenced_tenants,
@@ -19,31 +19,32 @@ use berth_kubevirt_render::machines::{
 impl Context {
     /// Returns the InfraConfig, and the tenants to which a MachineDeployment may belong, from stores.
     pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
-        let mut around = RenderContext { is_exhaustive: true, ..RenderContext::default() };
-        let named = referenced_tenants(deployment);
-        for tenant in named.iter().filter_map(|name| self.tenants.get(name)) {
-            around.tenants.insert(tenant.name_any(), (*tenant).clone());
+        let mut render_context = RenderContext { is_exhaustive: true, ..RenderContext::default() };
+        let tenant_names = referenced_tenants(deployment);
+        for tenant in tenant_names.iter().filter_map(|name| self.tenants.get(name)) {
+            render_context.tenants.insert(tenant.name_any(), (*tenant).clone());
         }
         if let Some(config) = self.configs.get(INFRA_CONFIG) {
-            around.config = config.spec.clone();
+            render_context.config = config.spec.clone();
         }
-        around
+        render_context
     }
 
-    /// Reads every object to which the MachineDeployment refers, and adds it to `around`.
+    /// Reads every object to which the MachineDeployment refers, and adds it to `render_context`.
     pub(super) async fn read_references(
         &self,
         deployment: &MachineDeployment,
         namespace: &str,
-        around: &mut RenderContext,
+        render_context: &mut RenderContext,
     ) -> Result<(), Error> {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut references = References::default();
         references.collect_references(&value, namespace);
-        let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
+        let scope =
+            Scope::new(&[&deployment.metadata.namespace, namespace], &render_context.config);
         // Objects to which the MachineDeployment may not refer are not read.
         references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
-        for class in around
+        for class in render_context
             .config
             .infra_storage_classes
             .iter()
@@ -52,22 +53,24 @@ impl Context {
             references.classes.insert(class.name.clone());
         }
         for (kind, namespace, name) in &references.entries {
-            let what = || format!("get {kind} {namespace}/{name}");
+            let request = || format!("get {kind} {namespace}/{name}");
             let read = if *kind == "Secret" {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-                let secret = with_request(what, forbidden(none_if_not_found(api.get(name).await)))?;
+                let secret =
+                    with_request(request, catch_forbidden(none_if_not_found(api.get(name).await)))?;
                 secret.map(|secret| secret.and_then(|secret| serde_json::to_value(secret).ok()))
             } else {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-                let map = with_request(what, forbidden(none_if_not_found(api.get(name).await)))?;
+                let map =
+                    with_request(request, catch_forbidden(none_if_not_found(api.get(name).await)))?;
                 map.map(|map| map.and_then(|map| serde_json::to_value(map).ok()))
             };
             match read {
-                Ok(object) => Self::add(around, object, kind),
-                Err(why) => {
-                    around
+                Ok(object) => Self::add(render_context, object, kind),
+                Err(forbidden) => {
+                    render_context
                         .forbidden
-                        .insert((kind, namespace.clone(), name.clone()), why.to_string());
+                        .insert((kind, namespace.clone(), name.clone()), forbidden.to_string());
                 }
             }
         }
@@ -83,7 +86,7 @@ impl Context {
                     none_if_not_found(api.get(class).await),
                 )?;
                 Self::add(
-                    around,
+                    render_context,
                     object.and_then(|object| serde_json::to_value(object).ok()),
                     kind,
                 );
@@ -99,7 +102,11 @@ impl Context {
                 || format!("get {kind} {namespace}/{name}"),
                 none_if_not_found(own.get(name).await),
             )?;
-            Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
+            Self::add(
+                render_context,
+                object.and_then(|object| serde_json::to_value(object).ok()),
+                kind,
+            );
             let kind = "VirtualMachineClusterInstancetype";
             let all = resource(group, "v1beta1", kind, "virtualmachineclusterinstancetypes");
             let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &all);
@@ -107,15 +114,19 @@ impl Context {
                 || format!("get {kind} {name}"),
                 none_if_not_found(all.get(name).await),
             )?;
-            Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
+            Self::add(
+                render_context,
+                object.and_then(|object| serde_json::to_value(object).ok()),
+                kind,
+            );
         }
         Ok(())
     }
 
-    fn add(around: &mut RenderContext, object: Option<Value>, kind: &str) {
+    fn add(render_context: &mut RenderContext, object: Option<Value>, kind: &str) {
         if let Some(mut object) = object {
             object["kind"] = kind.into();
-            around.add(&object);
+            render_context.add(&object);
         }
     }
 }

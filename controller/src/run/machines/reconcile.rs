@@ -13,11 +13,11 @@ use super::apply::Applied;
 use super::context::{Context, RETRY};
 use super::errors::{Error, none_if_not_found, with_request};
 use super::policies;
-use super::resources::deployments;
+use super::resources::deployment_resource;
 use super::update_status::Report;
 use super::validated::ValidatedDeployment;
-use crate::run::calls::patch_params;
-use crate::run::packed::unpack_content;
+use crate::run::api_requests::patch_params;
+use crate::run::packed_content::unpack_content;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Owner, Vm, steps};
 use berth_kubevirt_render::machines::{
@@ -45,17 +45,18 @@ pub(super) async fn reconcile(
         Ok(deployment) => deployment,
         Err(problem) => return context.report_invalid(object, problem, None).await,
     };
-    let around = context.render_context(&deployment);
-    let MachineNamespace { tenant, namespace } = match machine_namespace(&deployment, &around) {
-        Ok(machine_namespace) => machine_namespace,
-        Err(problem) => return context.report_invalid(object, problem, Some(RETRY)).await,
-    };
+    let render_context = context.render_context(&deployment);
+    let MachineNamespace { tenant, namespace } =
+        match machine_namespace(&deployment, &render_context) {
+            Ok(machine_namespace) => machine_namespace,
+            Err(problem) => return context.report_invalid(object, problem, Some(RETRY)).await,
+        };
     let has_tenant = tenant.is_some();
     let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
     let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace };
     let vms = context.vms(&deployment, &namespace);
     let validated =
-        ValidatedDeployment { context, object, deployment, owner, namespace, around, vms };
+        ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
     // 4. Prepare (client required): finalizer, and the record of the machines' namespace.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
     if !has_finalizer && validated.has_foreign_machines().await? {
@@ -70,13 +71,18 @@ pub(super) async fn reconcile(
     }
     // 5. Build the steps (needs no client).
     let now = Timestamp::now().as_second();
-    let decided =
-        steps(&validated.deployment, &validated.owner, &validated.vms, now, validated.pause());
+    let decided = steps(
+        &validated.deployment,
+        &validated.owner,
+        &validated.vms,
+        now,
+        validated.remaining_pause(),
+    );
     let mut steps = match decided {
         Ok(steps) => steps,
         Err(error) => {
-            let called = validated.deployment.qualified_name();
-            let problem = Problem::new(called, error.field, &error.value, error.message);
+            let qualified_name = validated.deployment.qualified_name();
+            let problem = Problem::new(qualified_name, error.field, &error.value, error.message);
             return context.report_invalid(object, problem, None).await;
         }
     };
@@ -84,9 +90,9 @@ pub(super) async fn reconcile(
     let missing = context.missing_policies(&validated.namespace);
     let applied = validated.apply(&mut steps, now, missing).await?;
     // 7. Update the status (client required).
-    let Applied { problems, notes, awaited } = applied;
+    let Applied { problems, notes, unmet_prerequisite } = applied;
     let report = if problems.is_empty() {
-        Report::progress(&validated, &steps, awaited)
+        Report::progress(&validated, &steps, unmet_prerequisite)
     } else {
         Report::invalid(&problems)
     };
@@ -118,7 +124,7 @@ impl Context {
     ) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &namespace, &deployments());
+            Api::namespaced_with(self.client.clone(), &namespace, &deployment_resource());
         let patch = json!({"metadata": {
             "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
         }});
@@ -144,8 +150,9 @@ impl Context {
 
     fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
         let all = self.triggers.machines_of(namespace, &deployment.metadata.name);
-        let there = all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
-        there.map(|vm| self.vm(&vm)).collect()
+        let machines =
+            all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
+        machines.map(|vm| self.vm(&vm)).collect()
     }
 
     pub(super) fn vm(&self, vm: &DynamicObject) -> Vm {
@@ -161,7 +168,7 @@ impl Context {
 impl ValidatedDeployment<'_> {
     /// Returns the reason why no machine can be created or deleted now; `None` if there is no such reason.
     fn blocking_problem(&self) -> Option<Problem> {
-        let message = if self.context.machines.is_missing() {
+        let message = if self.context.machines.is_not_installed() {
             "KubeVirt is not installed: there are no VirtualMachines".to_owned()
         } else {
             let tenant = self.context.deleting_tenant(&self.namespace)?;
@@ -172,10 +179,10 @@ impl ValidatedDeployment<'_> {
 
     /// Returns the number of seconds for which no machine may be created because of failed machines; `None` if there
     /// is no such pause.
-    fn pause(&self) -> Option<u32> {
-        let until = self.context.with_state(self.object, |memory| memory.paused_until)?;
-        let left = until.checked_duration_since(Instant::now())?;
-        Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
+    fn remaining_pause(&self) -> Option<u32> {
+        let paused_until = self.context.with_state(self.object, |memory| memory.paused_until)?;
+        let remaining = paused_until.checked_duration_since(Instant::now())?;
+        Some(u32::try_from(remaining.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
     }
 
     /// Adds the finalizer to the MachineDeployment. This must precede the creation of the first machine.

@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::errors::{Error, none_if_not_found, with_request};
-use super::resources::deployments;
+use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
 
@@ -22,44 +22,45 @@ impl ValidatedDeployment<'_> {
         &self,
         has_tenant: bool,
     ) -> Result<Option<Problem>, Error> {
-        let Self { context, object, namespace: home, .. } = self;
+        let Self { context, object, namespace: machine_namespace, .. } = self;
         let status = object.data.get("status");
         let recorded = status.and_then(|status| status.get(STATUS_FIELD)).and_then(Value::as_str);
-        if recorded == Some(home.as_str()) {
+        if recorded == Some(machine_namespace.as_str()) {
             return Ok(None);
         }
-        let left = match recorded {
+        let machine_namespaces = match recorded {
             // The machines are listed from the API server, because the watch may lack a machine that was created a
             // moment ago.
             Some(_) => {
-                let made = context.list_machines_of(object).await?;
-                made.iter().filter_map(kube::ResourceExt::namespace).collect()
+                let machines = context.list_machines_of(object).await?;
+                machines.iter().filter_map(kube::ResourceExt::namespace).collect()
             }
             None => context.triggers.namespaces_of(object),
         };
-        let left = left.into_iter().find(|namespace| namespace != home);
-        let wrong = |from: &str, why: &str| {
+        let other_namespace =
+            machine_namespaces.into_iter().find(|namespace| namespace != machine_namespace);
+        let invalid = |from: &str, reason: &str| {
             let field = format!("status.{STATUS_FIELD}");
             let message = format!(
-                "{why}, but its fields now select {home}: undo the change of its annotation or clusterName, or of \
+                "{reason}, but its fields now select {machine_namespace}: undo the change of its annotation or clusterName, or of \
                  its TenantCluster; to move it, scale it to 0 before"
             );
             let problem = Problem::new(self.deployment.qualified_name(), field, from, message);
             Ok(Some(problem.into_fatal("nothing is created or deleted")))
         };
-        match (left, recorded) {
-            (Some(from), _) => return wrong(&from, "its machines are in this namespace"),
+        match (other_namespace, recorded) {
+            (Some(from), _) => return invalid(&from, "its machines are in this namespace"),
             // The tenant was deleted, or the MachineDeployment no longer names it. This is refused, because the user
             // probably did not intend to move the machines out of the tenant.
             (None, Some(from)) if !has_tenant => {
-                return wrong(from, "its machines were in this namespace of a tenant");
+                return invalid(from, "its machines were in this namespace of a tenant");
             }
             _ => {}
         }
         let namespace = object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =
-            Api::namespaced_with(context.client.clone(), &namespace, &deployments());
-        let patch = Patch::Merge(json!({"status": {STATUS_FIELD: home}}));
+            Api::namespaced_with(context.client.clone(), &namespace, &deployment_resource());
+        let patch = Patch::Merge(json!({"status": {STATUS_FIELD: machine_namespace}}));
         let params = PatchParams {
             field_manager: Some(CONTROLLER_STATUS_FIELD_MANAGER.to_owned()),
             ..PatchParams::default()

@@ -4,23 +4,23 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::run::packed::pack_content;
+use crate::run::packed_content::pack_content;
 use berth_kubevirt_render::machines::{GROUP, KIND};
 
 pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-pub(super) fn deployments() -> ApiResource {
+pub(super) fn deployment_resource() -> ApiResource {
     resource(GROUP, "v1alpha1", KIND, "machinedeployments")
 }
 
 /// Returns the kind Machine of machine-controller.
-pub(super) fn foreign_machines() -> ApiResource {
+pub(super) fn foreign_machine_resource() -> ApiResource {
     resource(GROUP, "v1alpha1", "Machine", "machines")
 }
 
-pub(super) fn machines() -> ApiResource {
+pub(super) fn machine_resource() -> ApiResource {
     resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 

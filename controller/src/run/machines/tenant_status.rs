@@ -21,23 +21,23 @@ impl Context {
         let Some(known) = self.tenants.get(tenant) else { return Ok(()) };
         let all = self.triggers.deployments_in(&namespace);
         let own = all.iter().filter_map(|(namespace, name)| self.deployments.get(namespace, name));
-        let (mut desired, mut current, mut ready, mut wrong) = (0_u64, 0_u64, 0_u64, Vec::new());
+        let (mut desired, mut current, mut ready, mut invalid) = (0_u64, 0_u64, 0_u64, Vec::new());
         for one in own {
             let number = |pointer: &str| one.data.pointer(pointer).and_then(Value::as_u64);
             desired += number("/spec/replicas").unwrap_or(1);
             current += number("/status/replicas").unwrap_or(0);
             ready += number("/status/readyReplicas").unwrap_or(0);
             let conditions = one.data.pointer("/status/conditions").and_then(Value::as_array);
-            let is_wrong = |one: &Value| one["type"] == "Valid" && one["status"] == "False";
-            if conditions.into_iter().flatten().any(is_wrong) {
-                wrong.push(one.name_any());
+            let is_invalid = |one: &Value| one["type"] == "Valid" && one["status"] == "False";
+            if conditions.into_iter().flatten().any(is_invalid) {
+                invalid.push(one.name_any());
             }
         }
-        let (is_so, reason, message) = if !wrong.is_empty() {
+        let (is_true, reason, message) = if !invalid.is_empty() {
             (
                 false,
                 ConditionReason::InvalidSpec,
-                format!("MachineDeployments are invalid: {}", wrong.join(", ")),
+                format!("MachineDeployments are invalid: {}", invalid.join(", ")),
             )
         } else if ready < desired {
             (false, ConditionReason::MachinesNotReady, format!("{ready} of {desired} machines run"))
@@ -46,7 +46,7 @@ impl Context {
         };
         let before = serde_json::to_value(&known.status).unwrap_or_default();
         let report = Report {
-            conditions: vec![("MachinesReady", is_so, reason, message)],
+            conditions: vec![("MachinesReady", is_true, reason, message)],
             requeue_after: None,
         };
         let machines = json!({"desired": desired, "current": current, "ready": ready});
@@ -66,9 +66,9 @@ impl Context {
             "status": {"machines": machines, "conditions": conditions},
         });
         if conditions_are_atomic(known.metadata.managed_fields.as_deref().unwrap_or_default()) {
-            let there = before["conditions"].as_array().into_iter().flatten();
+            let existing = before["conditions"].as_array().into_iter().flatten();
             let others =
-                there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
+                existing.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
             body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
             // The resource version is set, because the write includes conditions of other reconcilers, which must be
             // current.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::index::{Index, ObjectKey, Ownership, deployment_of, object_key};
 use super::policies;
-use super::resources::deployments;
+use super::resources::deployment_resource;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.
@@ -52,14 +52,14 @@ impl Triggers {
     }
 
     /// Sets the stores. The caller must do this before the stores receive changes.
-    pub(super) fn set(&self, deployments: &OptionalInformer, machines: &OptionalInformer) {
+    pub(super) fn set_stores(&self, deployments: &OptionalInformer, machines: &OptionalInformer) {
         let stores = [deployments, machines].map(Clone::clone);
         // `set` fails only if the stores are already set, which does not occur.
         self.stores.set(stores).unwrap_or_default();
     }
 
     fn trigger(&self, (namespace, name): ObjectKey) {
-        let mut reference = ObjectRef::new_with(&name, deployments());
+        let mut reference = ObjectRef::new_with(&name, deployment_resource());
         reference.namespace = Some(namespace);
         // The error is ignored: the queue has no receiver only if the program is ending.
         drop(self.queue.send(reference.into()));
@@ -70,7 +70,7 @@ impl Triggers {
     }
 
     /// Handles a change of a MachineDeployment.
-    pub(super) fn deployment(&self, object: &DynamicObject, is_gone: bool) {
+    pub(super) fn handle_deployment(&self, object: &DynamicObject, is_gone: bool) {
         let key = object_key(object);
         self.by_name.update(key.1.clone(), key.clone(), !is_gone);
         self.by_namespace.update(key.0.clone(), key.clone(), !is_gone);
@@ -78,27 +78,27 @@ impl Triggers {
     }
 
     /// Handles a change of a VirtualMachine.
-    pub(super) fn machine(&self, machine: &DynamicObject, is_gone: bool) {
+    pub(super) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let Some(deployment) = deployment_of(machine) else { return };
         let key = object_key(machine);
         self.machines.update((key.0.clone(), deployment.clone()), key, !is_gone);
-        self.owners(machine, deployment);
+        self.trigger_owners(machine, deployment);
     }
 
     /// Handles a change of a VirtualMachineInstance. An instance without a VirtualMachine affects no
     /// MachineDeployment.
-    pub(super) fn instance(&self, instance: &DynamicObject, _: bool) {
+    pub(super) fn handle_instance(&self, instance: &DynamicObject, _: bool) {
         let Some([_, machines]) = self.stores.get() else { return };
         let (namespace, name) = object_key(instance);
         let machine = machines.get(&namespace, &name);
         if let Some((machine, deployment)) =
             machine.as_deref().and_then(|machine| Some((machine, deployment_of(machine)?)))
         {
-            self.owners(machine, deployment);
+            self.trigger_owners(machine, deployment);
         }
     }
 
-    fn owners(&self, machine: &DynamicObject, deployment: &String) {
+    fn trigger_owners(&self, machine: &DynamicObject, deployment: &String) {
         match Ownership::from_metadata(machine) {
             Ownership::Deployment(key) => self.trigger(key),
             Ownership::Uid(uid) => {
@@ -118,13 +118,13 @@ impl Triggers {
         &self,
         mut changes: UnboundedReceiver<Change<TenantCluster>>,
     ) {
-        self.tenants.ready().await;
-        self.all_tenants();
+        self.tenants.wait_until_ready().await;
+        self.handle_all_tenants();
         while let Some(change) = changes.recv().await {
             match change {
-                Change::Relisted => self.all_tenants(),
-                Change::Object(_, Some(tenant)) => self.tenant(&tenant, false),
-                Change::Object(Some(tenant), None) => self.tenant(&tenant, true),
+                Change::Relisted => self.handle_all_tenants(),
+                Change::Object(_, Some(tenant)) => self.handle_tenant(&tenant, false),
+                Change::Object(Some(tenant), None) => self.handle_tenant(&tenant, true),
                 Change::Object(None, None) => {}
             }
         }
@@ -132,13 +132,13 @@ impl Triggers {
         std::future::pending().await
     }
 
-    fn all_tenants(&self) {
-        self.tenants.all().iter().for_each(|tenant| self.tenant(tenant, false));
+    fn handle_all_tenants(&self) {
+        self.tenants.all().iter().for_each(|tenant| self.handle_tenant(tenant, false));
     }
 
     /// Handles a change of a tenant. Only a change of its facts triggers reconciles: the status of a tenant changes
     /// with every machine, but the facts seldom.
-    fn tenant(&self, tenant: &TenantCluster, is_gone: bool) {
+    fn handle_tenant(&self, tenant: &TenantCluster, is_gone: bool) {
         let name = tenant.name_any();
         let status = tenant.status.as_ref();
         // Without a NetworkAttachmentDefinition, the namespace is used, which is in the status after the first
@@ -185,14 +185,14 @@ impl Triggers {
         let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();
         let all = self.machines.matching(|(_, deployment)| *deployment == name);
-        let is_its = |(namespace, name): &ObjectKey| {
+        let owned_namespace = |(namespace, name): &ObjectKey| {
             let machine = machines.get(namespace, name)?;
             let owner = machine.owner_references().iter().find(|one| one.controller == Some(true));
             let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID);
             let uid = owner.map(|owner| &owner.uid).or(marked);
             (uid.is_some() && uid == object.metadata.uid.as_ref()).then(|| namespace.clone())
         };
-        all.iter().filter_map(is_its).collect()
+        all.iter().filter_map(owned_namespace).collect()
     }
 
     /// Returns the MachineDeployments in a namespace.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::errors::{Error, none_if_not_found, with_request};
-use super::resources::deployments;
+use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::rollout::Counts;
@@ -22,7 +22,7 @@ const TEMPLATE_HONORED: &str = "TemplateHonored";
 /// Maximum length of a condition's message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
-const DEADLINE: u64 = 600;
+const DEFAULT_PROGRESS_DEADLINE_SECONDS: u64 = 600;
 
 /// Conditions of a MachineDeployment to be written.
 #[derive(Clone, Debug)]
@@ -48,10 +48,12 @@ impl Report {
     pub(super) fn progress(
         validated: &ValidatedDeployment<'_>,
         steps: &Steps,
-        awaited: Option<String>,
+        unmet_prerequisite: Option<String>,
     ) -> Self {
         let deadline = validated.deployment.spec.progress_deadline_seconds;
-        let deadline = deadline.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(DEADLINE);
+        let deadline = deadline
+            .and_then(|seconds| u64::try_from(seconds).ok())
+            .unwrap_or(DEFAULT_PROGRESS_DEADLINE_SECONDS);
         let deadline = Duration::from_secs(deadline);
         let since = validated.context.with_state(validated.object, |memory| {
             let now = Instant::now();
@@ -66,23 +68,23 @@ impl Report {
         let Counts { replicas, updated, available, unavailable, .. } = steps.counts;
         let numbers =
             format!("{updated} of {replicas} machines are up to date, {available} available");
-        let left = deadline.checked_sub(since.elapsed());
+        let remaining = deadline.checked_sub(since.elapsed());
         let (progressing, requeue_after) = if steps.is_complete {
             (("Progressing", true, ConditionReason::Complete, numbers), None)
         } else if validated.deployment.spec.paused {
             (("Progressing", false, ConditionReason::Paused, numbers), None)
-        } else if let Some(awaited) = awaited {
+        } else if let Some(prerequisite) = unmet_prerequisite {
             (
                 (
                     "Progressing",
                     false,
                     ConditionReason::WaitingForTenant,
-                    format!("machines wait for {awaited}"),
+                    format!("machines wait for {prerequisite}"),
                 ),
                 None,
             )
-        } else if let Some(left) = left {
-            (("Progressing", true, ConditionReason::Progressing, numbers), Some(left))
+        } else if let Some(remaining) = remaining {
+            (("Progressing", true, ConditionReason::Progressing, numbers), Some(remaining))
         } else {
             let seconds = deadline.as_secs();
             let message = format!("nothing has changed for {seconds} s: {numbers}");
@@ -123,7 +125,7 @@ impl Report {
     }
 
     fn is_valid(&self) -> bool {
-        self.conditions.iter().all(|(name, is_so, ..)| *name != "Valid" || *is_so)
+        self.conditions.iter().all(|(name, is_true, ..)| *name != "Valid" || *is_true)
     }
 }
 
@@ -148,11 +150,11 @@ impl Context {
         }
         let mut conditions = conditions(&before, report);
         if let Some(all) = conditions.as_array_mut() {
-            let is_said = all.iter().any(|one| one["type"] == TEMPLATE_HONORED);
+            let is_set = all.iter().any(|one| one["type"] == TEMPLATE_HONORED);
             let known = before["conditions"].as_array().into_iter().flatten();
             all.extend(
                 known
-                    .filter(|one| one["type"] == TEMPLATE_HONORED && !is_said)
+                    .filter(|one| one["type"] == TEMPLATE_HONORED && !is_set)
                     .cloned()
                     .collect::<Vec<_>>(),
             );
@@ -167,7 +169,7 @@ impl Context {
             }
             let namespace = object.namespace().unwrap_or_default();
             let api: Api<DynamicObject> =
-                Api::namespaced_with(self.client.clone(), &namespace, &deployments());
+                Api::namespaced_with(self.client.clone(), &namespace, &deployment_resource());
             let patch = Patch::Merge(json!({"status": status}));
             let params = PatchParams {
                 field_manager: Some(CONTROLLER_STATUS_FIELD_MANAGER.to_owned()),
@@ -184,7 +186,9 @@ impl Context {
 
     async fn warn(&self, object: &DynamicObject, report: &Report) {
         let Some((.., reason, message)) = report.conditions.first() else { return };
-        self.events.warn_for(object.object_ref(&deployments()), reason.as_str(), message).await;
+        self.events
+            .warn_for(object.object_ref(&deployment_resource()), reason.as_str(), message)
+            .await;
     }
 }
 
@@ -192,8 +196,8 @@ impl Context {
 pub(super) fn conditions(before: &Value, report: &Report) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let condition = |(name, is_so, reason, message): &(&str, bool, ConditionReason, String)| {
-        let status = if *is_so { "True" } else { "False" };
+    let condition = |(name, is_true, reason, message): &(&str, bool, ConditionReason, String)| {
+        let status = if *is_true { "True" } else { "False" };
         let same =
             known.into_iter().flatten().find(|one| one["type"] == *name && one["status"] == status);
         let since = same.map(|one| one["lastTransitionTime"].clone());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::errors::{Error, none_if_not_found, with_request};
-use crate::run::calls::{Forbidden, forbidden};
+use crate::run::api_requests::{Forbidden, catch_forbidden};
 use berth_kubevirt_render::machines::{MachineDeployment, Scope};
 
 /// User data of a deployment's machines.
@@ -73,25 +73,27 @@ impl Context {
                     return Ok(Err(UserDataError::NoReference));
                 }
             };
-        let of = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
+        let secret_namespace = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
         let key = secret.key.as_deref().unwrap_or("userdata");
         let scope = Scope::new(&[namespace], config);
         let error = |problem| UserDataError::Secret {
             place: place.clone(),
-            secret: format!("{of}/{}", secret.name),
+            secret: format!("{secret_namespace}/{}", secret.name),
             problem,
         };
-        if !scope.permits(&of, &secret.name) {
-            return Ok(Err(error(SecretProblem::NotPermitted(scope.refusal()))));
+        if !scope.permits(&secret_namespace, &secret.name) {
+            return Ok(Err(error(SecretProblem::NotPermitted(scope.not_permitted_message()))));
         }
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &of);
-        let what = || format!("get Secret {of}/{}", secret.name);
-        let found =
-            match with_request(what, forbidden(none_if_not_found(api.get(&secret.name).await)))? {
-                Ok(Some(found)) => found,
-                Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
-                Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
-            };
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &secret_namespace);
+        let request = || format!("get Secret {secret_namespace}/{}", secret.name);
+        let found = match with_request(
+            request,
+            catch_forbidden(none_if_not_found(api.get(&secret.name).await)),
+        )? {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
+            Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
+        };
         let data = found.data.unwrap_or_default();
         let text = |key: &str| data.get(key).map(|bytes| String::from_utf8(bytes.0.clone()));
         match text(key) {
@@ -115,7 +117,7 @@ pub(super) fn secret(machine: &str, namespace: &str, uid: &str, data: &UserData)
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {
             "name": format!("userdata-{machine}"), "namespace": namespace,
-            "labels": {names::MACHINE: machine, names::MANAGED_BY.0: names::MANAGED_BY.1},
+            "labels": {names::MACHINE_LABEL: machine, names::MANAGED_BY.0: names::MANAGED_BY.1},
             "ownerReferences": [{
                 "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine, "uid": uid,
                 "controller": true, "blockOwnerDeletion": true,

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 
 use super::context::Context;
-use super::resources::machines;
+use super::resources::machine_resource;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
 
@@ -18,19 +18,19 @@ pub(super) struct ValidatedDeployment<'a> {
     pub(super) owner: Owner,
     /// Namespace of the VirtualMachines.
     pub(super) namespace: String,
-    pub(super) around: RenderContext,
+    pub(super) render_context: RenderContext,
     /// VirtualMachines whose label contains the name of the MachineDeployment.
     pub(super) vms: Vec<Vm>,
 }
 
 impl ValidatedDeployment<'_> {
     pub(super) fn machines(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.context.client.clone(), &self.namespace, &machines())
+        Api::namespaced_with(self.context.client.clone(), &self.namespace, &machine_resource())
     }
 
     /// Returns the tenant to which the machines' namespace belongs; `None` if there is no such tenant.
     pub(super) fn tenant(&self) -> Option<&TenantCluster> {
         let name = self.namespace.strip_prefix(TENANT_PREFIX)?;
-        self.around.tenants.get(name)
+        self.render_context.tenants.get(name)
     }
 }

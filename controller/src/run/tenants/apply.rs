@@ -2,18 +2,18 @@
 //! desired.
 
 use berth_api::TenantCluster;
-use berth_api::names::TENANT;
+use berth_api::names::TENANT_LABEL;
 use kube::ResourceExt as _;
 
 use super::build::{Attachment, Desired};
 use super::context::Context;
 use super::error::Error;
 use super::read::Observed;
-use crate::tenants::deletion::Namespace;
+use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::policies::Policies;
 use crate::tenants::objects::{DesiredObject, Kind};
-use crate::tenants::status::{Part, Parts, ReadyPart, join_faults};
+use crate::tenants::status::{PartResult, Parts, ReadyPart, join_faults};
 
 impl Context {
     /// Applies all objects of a tenant, and sets the state of each part.
@@ -27,7 +27,7 @@ impl Context {
         let name = tenant.name_any();
         // In a namespace that Berth did not create, existing objects are not adopted: the creator of the namespace
         // may have created them.
-        let may_adopt = observed.namespace == Namespace::Owned;
+        let may_adopt = observed.namespace == NamespaceState::Owned;
         match desired.attachment {
             Some(Attachment { object: Ok(object), message }) => {
                 let namespace = TenantCluster::namespace_of(&name);
@@ -57,7 +57,7 @@ impl Context {
         object: DesiredObject,
         message: String,
         may_adopt: bool,
-    ) -> Part {
+    ) -> PartResult {
         self.apply_object(object.clone(), may_adopt).await?;
         self.prune(Kind::NetworkAttachmentDefinition, tenant, &[&object]).await?;
         Ok(ReadyPart::ready(message))
@@ -70,18 +70,18 @@ impl Context {
         note: Option<String>,
         kubeconfig: Option<Fault>,
         may_adopt: bool,
-    ) -> Part {
+    ) -> PartResult {
         let Policies { isolation, custom, mut faults, lacks_facts } = policies;
         let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
         // A policy that is in force was built when more facts were known, so it stays until these facts are known
         // again.
-        let stays = |one: &DesiredObject| {
+        let is_retained = |one: &DesiredObject| {
             lacks_facts
                 && isolation.contains(one)
                 && self.cached(Kind::NetworkPolicy, &namespace, one.name()).is_some()
         };
-        for one in desired.iter().filter(|one| !stays(one)) {
+        for one in desired.iter().filter(|one| !is_retained(one)) {
             faults.extend(self.apply_object((*one).clone(), may_adopt).await.err());
         }
         faults.extend(self.prune(Kind::NetworkPolicy, tenant, &desired).await.err());
@@ -97,7 +97,7 @@ impl Context {
         tenant: &str,
         desired: &[DesiredObject],
         may_adopt: bool,
-    ) -> Part {
+    ) -> PartResult {
         let mut faults = Vec::new();
         for one in desired {
             if let Err(fault) = self.apply_object(one.clone(), may_adopt).await
@@ -107,13 +107,13 @@ impl Context {
             }
         }
         if faults.is_empty() {
-            faults.extend(self.csi_token(tenant).await.err());
+            faults.extend(self.ensure_csi_token(tenant).await.err());
         }
         let all: Vec<&DesiredObject> = desired.iter().collect();
         for kind in [Kind::Instancetype, Kind::Preference] {
             faults.extend(self.prune(kind, tenant, &all).await.err());
         }
-        let label = format!("{TENANT}={tenant}");
+        let label = format!("{TENANT_LABEL}={tenant}");
         join_faults(
             &faults,
             ReadyPart::ready(format!("{} objects with label {label}", desired.len())),

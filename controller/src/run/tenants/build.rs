@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use berth_api::TenantCluster;
 use kube::ResourceExt as _;
 
-use super::claims::Claimed;
+use super::claims::ClaimedId;
 use super::read::Observed;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::Server;
 use crate::tenants::network::HostNetwork;
-use crate::tenants::objects::access::access;
 use crate::tenants::objects::attachment::{TenantCount, attachment};
+use crate::tenants::objects::csi_access::csi_access;
 use crate::tenants::objects::policies::{self, Policies};
-use crate::tenants::objects::{DesiredObject, flavours};
+use crate::tenants::objects::{DesiredObject, instancetypes};
 
 /// Input of [`build`].
 pub(super) struct Input<'a, T: Fn(&str) -> TenantCount> {
     pub(super) tenant: &'a TenantCluster,
     pub(super) network: Option<&'a HostNetwork>,
-    pub(super) claimed: Option<&'a Claimed>,
+    pub(super) claimed: Option<&'a ClaimedId>,
     /// Function that returns the number of tenants of a host network.
     pub(super) tenants: T,
     pub(super) observed: &'a Observed,
@@ -59,20 +59,20 @@ pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired 
         _ => None,
     };
     let server = observed.api_server.as_ref().ok().and_then(|read| read.as_ref().ok());
-    let (api_server, policies_note) = address(server.and_then(Option::as_ref));
+    let (api_server, policies_note) = api_server_address(server.and_then(Option::as_ref));
     let policies = policies::policies(policies::Input {
         tenant: &name,
-        asked: tenant.spec.network_policies.as_ref(),
+        requested: tenant.spec.network_policies.as_ref(),
         config: &observed.config,
         cluster: &observed.cluster,
         api_server,
     });
-    let objects = [access(&name), flavours(&name)].concat();
+    let objects = [csi_access(&name), instancetypes(&name)].concat();
     Desired { attachment, policies, policies_note, objects }
 }
 
 /// Returns the address of a tenant's API server for its NetworkPolicies, and a note if the kubeconfig has no address.
-fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
+fn api_server_address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
     match server {
         None => (None, None),
         Some(Server::Address(address)) => (Some(*address), None),

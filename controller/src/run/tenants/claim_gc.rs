@@ -26,12 +26,13 @@ pub(super) async fn run(context: &Context) {
     loop {
         let claims = context.stores.shared_informers.claims.all();
         let tenants = context.stores.shared_informers.tenants.all();
-        let alive: BTreeMap<String, LiveTenant> = tenants
+        let live_tenants: BTreeMap<String, LiveTenant> = tenants
             .iter()
             .filter_map(|tenant| Some((tenant.uid()?, live_tenant(tenant))))
             .collect();
-        let (todo, next) = actions(&claims, &alive, &context.config(), Timestamp::now());
-        for one in todo {
+        let (claim_actions, next) =
+            actions(&claims, &live_tenants, &context.config(), Timestamp::now());
+        for one in claim_actions {
             match context.apply_claim_action(one).await {
                 // After a conflict with another client, the watch triggers the next run.
                 Ok(()) | Err(Error::Changed(_)) => {}
@@ -41,7 +42,7 @@ pub(super) async fn run(context: &Context) {
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let pause = due.map_or(INTERVAL, |due| due.clamp(DEBOUNCE, INTERVAL));
         tokio::select! {
-            () = context.stores.triggers.claims.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = context.stores.triggers.claims_changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -50,7 +51,7 @@ pub(super) async fn run(context: &Context) {
 fn live_tenant(tenant: &TenantCluster) -> LiveTenant {
     let network = tenant.spec.network.as_ref().map(|network| network.name.clone());
     let id = tenant.status.as_ref().and_then(NetworkId::from_status);
-    LiveTenant { name: tenant.name_any(), has: network.zip(id) }
+    LiveTenant { name: tenant.name_any(), assigned_id: network.zip(id) }
 }
 
 impl Context {
@@ -68,10 +69,10 @@ impl Context {
                 let tenant =
                     tenant.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
                 if let Some(tenant) = tenant {
-                    match live_tenant(&tenant).has {
-                        Some((network, has))
+                    match live_tenant(&tenant).assigned_id {
+                        Some((network, id))
                             if network != claim.spec.network
-                                || Some(has) != NetworkId::from_claim(claim) => {}
+                                || Some(id) != NetworkId::from_claim(claim) => {}
                         _ => return Ok(()),
                     }
                 }
@@ -80,9 +81,10 @@ impl Context {
             }
             ClaimAction::Delete(claim) => {
                 let name = claim.name_any();
-                let only =
+                let preconditions =
                     Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
-                let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+                let params =
+                    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                 let api: Api<berth_api::VlanClaim> = Api::all(self.client.clone());
                 tracing::info!(claim = %name, "delete VlanClaim after its quarantine");
                 with_request(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::{MANAGED_BY, TENANT};
+use berth_api::names::{MANAGED_BY, TENANT_LABEL};
 use berth_api::{InfraConfigSpec, TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use crate::run::calls::{patch_params, post_params};
+use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
@@ -36,7 +36,7 @@ const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
 /// VLAN or VNI that a tenant has claimed, and a note for the message of its condition.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct ClaimedId {
     pub(super) id: NetworkId,
     pub(super) note: Option<String>,
 }
@@ -47,15 +47,15 @@ impl Context {
         &self,
         tenant: &TenantCluster,
         network: &HostNetwork,
-    ) -> Result<Result<Claimed, Fault>, Error> {
+    ) -> Result<Result<ClaimedId, Fault>, Error> {
         let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
-        let asked = tenant.spec.network.as_ref();
+        let requested = tenant.spec.network.as_ref();
         let request = Request {
             tenant: &name,
             uid: &uid,
             network: &network.name,
             by_vni: network.by_vni(),
-            fixed: asked.and_then(NetworkId::requested),
+            fixed: requested.and_then(NetworkId::requested),
             recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
         let (mut all, config) = (self.stores.shared_informers.claims.all(), self.config());
@@ -66,17 +66,17 @@ impl Context {
         };
         let mut refused = BTreeSet::new();
         for _ in 0..MAX_ATTEMPTS {
-            let known = claims::ClaimState {
+            let claim_state = claims::ClaimState {
                 config: &config,
                 claims: &all,
                 refused: &refused,
                 foreign: &foreign,
             };
-            let choice = match choose(request, known) {
+            let choice = match choose(request, claim_state) {
                 Ok(choice) => choice,
                 Err(fault) => return Ok(Err(fault)),
             };
-            let claimed = |id, note| Ok(Ok(Claimed { id, note }));
+            let claimed = |id, note| Ok(Ok(ClaimedId { id, note }));
             let new = match choice {
                 // No conflict is searched for, because the number is already in the status, and a tenant keeps its
                 // number.
@@ -140,7 +140,7 @@ impl Context {
         let hosts = self.stores.hosts();
         let of_hosts = hosts.iter().flat_map(|host| &host.networks).map(|one| one.name.as_str());
         let of_claims = claims.iter().map(|claim| claim.spec.network.as_str());
-        let all = shared_segment::networks_sharing_wire(
+        let all = shared_segment::networks_sharing_segment(
             config,
             request.network,
             of_hosts.chain(of_claims),
@@ -168,22 +168,22 @@ impl Context {
         for other in others {
             let name = id.claim_name(other);
             let reads = if id.claim_name(request.network) < name { CONFLICT_READS } else { 1 };
-            let mut is_there = false;
+            let mut has_conflict = false;
             for read in 0..reads {
                 if read > 0 {
                     tokio::time::sleep(CONFLICT_READ_DELAY).await;
                 }
-                let there = none_if_not_found(self.claims().get(&name).await);
-                let there = with_request(format!("get VlanClaim {name}"), there)?;
-                is_there = there.is_some_and(|claim| {
+                let existing = none_if_not_found(self.claims().get(&name).await);
+                let existing = with_request(format!("get VlanClaim {name}"), existing)?;
+                has_conflict = existing.is_some_and(|claim| {
                     claim.spec.tenant_uid != request.uid
                         && NetworkId::from_claim(&claim) == Some(id)
                 });
-                if !is_there {
+                if !has_conflict {
                     break;
                 }
             }
-            if is_there {
+            if has_conflict {
                 return Ok(Some(name));
             }
         }
@@ -205,8 +205,9 @@ impl Context {
     /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet, so no quarantine is needed.
     async fn delete_unverified_claim(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
-        let only = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
-        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+        let preconditions =
+            Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let deleted = none_if_not_found(self.claims().delete(&name, &params).await);
         with_request(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
@@ -221,7 +222,7 @@ impl Context {
         let mut claim = id.claim(request.network, request.tenant, request.uid);
         claim.metadata.labels = Some(BTreeMap::from([
             (MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned()),
-            (TENANT.to_owned(), request.tenant.to_owned()),
+            (TENANT_LABEL.to_owned(), request.tenant.to_owned()),
         ]));
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
@@ -234,12 +235,13 @@ impl Context {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 // The claim may already exist for this tenant, created by another controller or by this controller
                 // before a restart.
-                let there = with_request(
+                let existing = with_request(
                     format!("get {what}"),
                     none_if_not_found(self.claims().get(&name).await),
                 )?;
-                Ok(there.filter(|there| {
-                    there.spec.tenant_uid == request.uid && there.spec.network == request.network
+                Ok(existing.filter(|existing| {
+                    existing.spec.tenant_uid == request.uid
+                        && existing.spec.network == request.network
                 }))
             }
             Err(error) => with_request(format!("create {what}"), Err(error)),
@@ -295,8 +297,8 @@ impl Context {
             resource: object.annotations().get(RESOURCE_NAME).map(String::as_str),
             config: object.data["spec"]["config"].as_str().unwrap_or_default(),
         });
-        let asked = tenant.spec.network.as_ref();
-        let resource = asked.and_then(|asked| asked.sriov_resource.as_deref());
+        let requested = tenant.spec.network.as_ref();
+        let resource = requested.and_then(|asked| asked.sriov_resource.as_deref());
         imported_ids(
             attachments,
             network,
@@ -311,6 +313,6 @@ impl Context {
 fn lost_claim_note(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(
-        "was {before}, whose claim belongs to another tenant: machines that run there must be restarted"
+        "was {before}, which now belongs to another tenant: restart the machines that still use {before}"
     ))
 }

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::tenants::cluster::{
-    ClusterFacts, DNS_LABEL, Listed, Objects, SYSTEM, UnknownFact, addresses, pod_networks,
+    ClusterFacts, DNS_LABEL, ListResult, Objects, SYSTEM, UnknownFact, addresses, pod_networks,
 };
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Change, Informer};
@@ -61,12 +61,12 @@ impl Cluster {
         nodes: Informer<Node>,
         changed: impl Fn() + Clone + Send + Sync + 'static,
     ) -> (Arc<Self>, Vec<BoxFuture<'static, ()>>) {
-        fn unknown<K>(kind: &'static str) -> Listed<K> {
+        fn unknown<K>(kind: &'static str) -> ListResult<K> {
             Err(UnknownFact::NotListed(kind))
         }
         let objects = Objects {
             dns: unknown("services"),
-            system: unknown("namespaces"),
+            kube_system: unknown("namespaces"),
             api_service: unknown("services"),
             api_endpoints: unknown("endpointslices"),
             service_networks: unknown("servicecidrs"),
@@ -79,7 +79,7 @@ impl Cluster {
             answered: watch::Sender::default(),
         });
         let (namespace, name) = API_SERVER;
-        let named = |name: &str| Config::default().fields(&format!("metadata.name={name}"));
+        let with_name = |name: &str| Config::default().fields(&format!("metadata.name={name}"));
         let label = Config::default().labels(&format!("{}={}", DNS_LABEL.0, DNS_LABEL.1));
         let system = Api::namespaced(client.clone(), SYSTEM);
         let api_server = Api::namespaced(client.clone(), namespace);
@@ -88,16 +88,16 @@ impl Cluster {
             this.watch(
                 Watched::System,
                 Api::all(client.clone()),
-                named(SYSTEM),
+                with_name(SYSTEM),
                 &changed,
-                |all, list| all.system = list,
+                |all, list| all.kube_system = list,
             ),
-            this.watch(Watched::ApiService, api_server, named(name), &changed, |all, list| {
+            this.watch(Watched::ApiService, api_server, with_name(name), &changed, |all, list| {
                 all.api_service = list;
             }),
-            this.endpoints(client, named(name), &changed),
+            this.endpoints(client, with_name(name), &changed),
             this.service_networks(client, &changed),
-            this.follow_nodes(changed),
+            this.watch_nodes(changed),
         ];
         (this, all)
     }
@@ -105,7 +105,7 @@ impl Cluster {
     /// Waits until the API server has answered the first list of every kind.
     pub(super) async fn ready(&self) {
         drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
-        self.renew();
+        self.refresh_facts();
     }
 
     /// Returns the current facts.
@@ -119,7 +119,7 @@ impl Cluster {
         api: Api<K>,
         config: Config,
         changed: &(impl Fn() + Clone + Send + Sync + 'static),
-        put: fn(&mut Objects, Listed<K>),
+        set_list: fn(&mut Objects, ListResult<K>),
     ) -> BoxFuture<'static, ()>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -127,7 +127,7 @@ impl Cluster {
         let (this, changed) = (Arc::clone(self), changed.clone());
         async move {
             watch_kind(api, config, move |list| {
-                this.update_objects(watched, |all| put(all, list), &changed);
+                this.update_objects(watched, |all| set_list(all, list), &changed);
             })
             .await;
         }
@@ -144,7 +144,7 @@ impl Cluster {
     ) -> BoxFuture<'static, ()> {
         let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
         async move {
-            let put = move |list| {
+            let on_list = move |list| {
                 this.update_objects(
                     Watched::ApiEndpoints,
                     |all| all.api_endpoints = list,
@@ -152,13 +152,13 @@ impl Cluster {
                 );
             };
             if is_kind_served::<EndpointSlice>(&client).await {
-                return watch_kind(Api::namespaced(client, API_SERVER.0), config, put).await;
+                return watch_kind(Api::namespaced(client, API_SERVER.0), config, on_list).await;
             }
             let api: Api<Endpoints> = Api::namespaced(client, API_SERVER.0);
-            let slices = |list: Listed<Endpoints>| -> Listed<EndpointSlice> {
+            let slices = |list: ListResult<Endpoints>| -> ListResult<EndpointSlice> {
                 Ok(list?.iter().map(|one| Arc::new(to_endpoint_slice(one))).collect())
             };
-            watch_kind(api, config, move |list| put(slices(list))).await;
+            watch_kind(api, config, move |list| on_list(slices(list))).await;
         }
         .boxed()
     }
@@ -172,7 +172,7 @@ impl Cluster {
     ) -> BoxFuture<'static, ()> {
         let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
         async move {
-            let put = move |list| {
+            let on_list = move |list| {
                 this.update_objects(
                     Watched::ServiceNetworks,
                     |all| all.service_networks = list,
@@ -180,29 +180,32 @@ impl Cluster {
                 );
             };
             while !is_kind_served::<ServiceCIDR>(&client).await {
-                put(Ok(Vec::new()));
+                on_list(Ok(Vec::new()));
                 tokio::time::sleep(PROBE).await;
             }
-            watch_kind(Api::all(client), Config::default(), put).await;
+            watch_kind(Api::all(client), Config::default(), on_list).await;
         }
         .boxed()
     }
 
     /// Handles changes of Nodes. Ignores changes of fields on which no fact depends, because the status of Nodes
     /// changes all the time.
-    fn follow_nodes(
+    fn watch_nodes(
         self: &Arc<Self>,
         changed: impl Fn() + Send + 'static,
     ) -> BoxFuture<'static, ()> {
-        let (this, mut changes) = (Arc::clone(self), self.nodes.changes());
-        let of = |node: Option<&Node>| node.map(|node| (addresses(node), pod_networks(node)));
+        let (this, mut changes) = (Arc::clone(self), self.nodes.subscribe());
+        let relevant_fields =
+            |node: Option<&Node>| node.map(|node| (addresses(node), pod_networks(node)));
         async move {
             while let Some(change) = changes.recv().await {
                 let is_new = match &change {
                     Change::Relisted => true,
-                    Change::Object(before, after) => of(before.as_deref()) != of(after.as_deref()),
+                    Change::Object(before, after) => {
+                        relevant_fields(before.as_deref()) != relevant_fields(after.as_deref())
+                    }
                 };
-                if is_new && this.renew() {
+                if is_new && this.refresh_facts() {
                     changed();
                 }
             }
@@ -213,18 +216,18 @@ impl Cluster {
     fn update_objects(
         &self,
         watched: Watched,
-        put: impl FnOnce(&mut Objects),
+        update: impl FnOnce(&mut Objects),
         changed: &impl Fn(),
     ) {
-        put(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));
-        if self.renew() {
+        update(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.refresh_facts() {
             changed();
         }
         self.answered.send_if_modified(|all| all.insert(watched));
     }
 
     /// Derives the facts again. Returns true if they have changed.
-    fn renew(&self) -> bool {
+    fn refresh_facts(&self) -> bool {
         let nodes = self.nodes.all();
         let new = {
             let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,9 +242,9 @@ impl Cluster {
     }
 }
 
-/// Watches the objects of a kind, and passes them to `put` after each change. If the first list fails, passes the
+/// Watches the objects of a kind, and passes them to `on_list` after each change. If the first list fails, passes the
 /// error. Later, the last objects stay valid while the API server does not answer.
-async fn watch_kind<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
+async fn watch_kind<K>(api: Api<K>, config: Config, on_list: impl Fn(ListResult<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -256,16 +259,16 @@ where
             Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => {
                 is_listed = true;
                 last_error.clear();
-                put(Ok(store.state()));
+                on_list(Ok(store.state()));
             }
             Err(error) => {
-                let reason = berth_runtime::cli::text::chain(&error);
+                let reason = berth_runtime::cli::text::error_chain(&error);
                 if last_error != reason {
                     tracing::warn!(%kind, error = %reason, "failed to watch");
                     last_error.clone_from(&reason);
                 }
                 if !is_listed {
-                    put(Err(UnknownFact::ListFailed { kind: kind.to_string(), reason }));
+                    on_list(Err(UnknownFact::ListFailed { kind: kind.to_string(), reason }));
                 }
             }
         }

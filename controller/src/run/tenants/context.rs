@@ -19,7 +19,7 @@ pub(super) struct Context {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
     events: Arc<Events>,
-    pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, KubeconfigRead>>>,
+    pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, CachedKubeconfig>>>,
     /// UIDs of the ServiceAccounts of CSI drivers that are known to have a token.
     pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
     /// For each host network, true if agents report its single-tenant bridges as resources.
@@ -32,10 +32,10 @@ pub(super) type ApiServer = Result<Option<Server>, Fault>;
 
 /// Result of a read of a kubeconfig, and the time of the read.
 #[derive(Clone, Debug)]
-pub(super) struct KubeconfigRead {
-    pub(super) of: SecretRef,
-    pub(super) at: Instant,
-    pub(super) answer: ApiServer,
+pub(super) struct CachedKubeconfig {
+    pub(super) secret: SecretRef,
+    pub(super) read_at: Instant,
+    pub(super) result: ApiServer,
 }
 
 impl Context {
@@ -75,11 +75,11 @@ impl Context {
 
     /// Returns the number of tenants of a host network. If the number crosses the limit up to which agents report
     /// single-tenant bridges, triggers all tenants, because their NetworkAttachmentDefinitions change.
-    pub(super) fn tenants_of(&self, network: &str) -> usize {
-        let of = |tenant: &TenantCluster| {
+    pub(super) fn count_tenants(&self, network: &str) -> usize {
+        let uses_network = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)
         };
-        let count = self.stores.shared_informers.tenants.store().state_filter(of).len();
+        let count = self.stores.shared_informers.tenants.store().state_filter(uses_network).len();
         let is_reported = count <= berth_api::names::resource::MAX_PUBLISHED_BRIDGES;
         let mut all = self.bridges_reported.lock().unwrap_or_else(PoisonError::into_inner);
         if all.insert(network.to_owned(), is_reported).is_some_and(|before| before != is_reported) {

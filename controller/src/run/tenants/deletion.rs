@@ -14,7 +14,9 @@ use serde_json::json;
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
-use crate::tenants::deletion::{Action, DeletionState, Machine, Namespace, next, parse_lenient};
+use crate::tenants::deletion::{
+    Action, DeletionState, Machine, NamespaceState, next_step, parse_lenient,
+};
 use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
@@ -22,7 +24,7 @@ use crate::tenants::status;
 /// Delay of the next reconcile while the deletion waits for another controller or a host.
 const RETRY: Duration = Duration::from_secs(3);
 /// Maximum number of steps in one reconcile; a whole deletion has fewer steps.
-const STEPS: usize = 12;
+const MAX_STEPS: usize = 12;
 
 /// Kinds of objects that count as machines, regardless of their creator.
 const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
@@ -40,12 +42,12 @@ pub(super) async fn finalize(
     if !tenant.finalizers().iter().any(|one| one == FINALIZER) {
         return Ok(None);
     }
-    for _ in 0..STEPS {
+    for _ in 0..MAX_STEPS {
         // The tenant is read from the API server, because the store may be stale, and a step must not be taken twice.
         let fresh = context.get_tenant(&name).await?;
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
-        let space = context.find_namespace(&tenant).await?;
-        let machines = context.list_machines(&tenant, space).await?;
+        let namespace_state = context.find_namespace(&tenant).await?;
+        let machines = context.list_machines(&tenant, namespace_state).await?;
         let all = context.stores.shared_informers.claims.all();
         let own = all.iter().filter(|claim| {
             let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
@@ -57,19 +59,19 @@ pub(super) async fn finalize(
         let objects: usize =
             Kind::ALL.iter().map(|kind| context.owned_objects(*kind, &name).len()).sum();
         let now = Timestamp::now();
-        let step = next(DeletionState {
+        let step = next_step(DeletionState {
             tenant: &tenant,
-            namespace: space,
+            namespace: namespace_state,
             machines: &machines,
             claims: &claims,
             objects,
             hosts: &context.stores.hosts(),
             now,
         });
-        let has = tenant.status.as_ref().and_then(NetworkId::from_status);
-        let has = has.filter(|_| step.action != Action::ClearNetworkId);
-        let should = status::deleting_status(&tenant, has, step.reason, &step.message, now);
-        context.update_status(&tenant, &should).await?;
+        let id = tenant.status.as_ref().and_then(NetworkId::from_status);
+        let id = id.filter(|_| step.action != Action::ClearNetworkId);
+        let desired = status::deleting_status(&tenant, id, step.reason, &step.message, now);
+        context.update_status(&tenant, &desired).await?;
         match step.action {
             Action::Wait => return Ok(Some(RETRY)),
             // Nothing is left to do: the status update above has already removed the VLAN or VNI.
@@ -131,10 +133,10 @@ impl Context {
     async fn list_machines(
         &self,
         tenant: &TenantCluster,
-        space: Namespace,
+        namespace_state: NamespaceState,
     ) -> Result<Vec<Machine>, Error> {
         let mut all = Vec::new();
-        if space == Namespace::Absent {
+        if namespace_state == NamespaceState::Absent {
             return Ok(all);
         }
         let namespace = TenantCluster::namespace_of(&tenant.name_any());
@@ -162,9 +164,9 @@ impl Context {
         let namespace = TenantCluster::namespace_of(&tenant.name_any());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &resource);
-        let what = format!("delete {} {namespace}/{}", machine.kind, machine.name);
+        let request = format!("delete {} {namespace}/{}", machine.kind, machine.name);
         with_request(
-            what,
+            request,
             none_if_not_found(api.delete(&machine.name, &DeleteParams::background()).await),
         )
         .map(drop)
@@ -174,13 +176,17 @@ impl Context {
         let name = TenantCluster::namespace_of(&tenant.name_any());
         let resource = Kind::Namespace.resource();
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let what = format!("delete Namespace {name}");
-        let there = with_request(what.clone(), none_if_not_found(api.get_metadata(&name).await))?;
+        let request = format!("delete Namespace {name}");
+        let existing =
+            with_request(request.clone(), none_if_not_found(api.get_metadata(&name).await))?;
         // The namespace contains all data of the tenant. Therefore it is read again directly before its deletion, to
         // check that Berth created it.
-        let Some(there) = there.filter(|there| is_owned(there.labels())) else { return Ok(()) };
-        let only = Preconditions { uid: there.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
-        with_request(what, none_if_not_found(api.delete(&name, &params).await)).map(drop)
+        let Some(existing) = existing.filter(|existing| is_owned(existing.labels())) else {
+            return Ok(());
+        };
+        let preconditions = Preconditions { uid: existing.uid(), resource_version: None };
+        let params =
+            DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        with_request(request, none_if_not_found(api.delete(&name, &params).await)).map(drop)
     }
 }

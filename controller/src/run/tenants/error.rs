@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_runtime::reconcile::ReconcileError;
 
-pub(super) use crate::run::calls::none_if_not_found;
+pub(super) use crate::run::api_requests::none_if_not_found;
 
 /// Error that ends a reconcile of a tenant.
 #[derive(Debug, thiserror::Error)]
@@ -13,10 +13,10 @@ pub enum Error {
     #[error("{0} was changed by another client at the same time")]
     Changed(String),
     /// The API server refused a request, or could not be reached.
-    #[error("{what}: {error}")]
+    #[error("{request}: {error}")]
     Server {
         /// Verb and object of the request.
-        what: String,
+        request: String,
         /// Error of the API server.
         error: Box<kube::Error>,
     },
@@ -31,12 +31,12 @@ pub enum Error {
 /// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::Changed`], because the next
 /// reconcile resolves it.
 pub(super) fn with_request<T>(
-    what: impl Into<String>,
+    request: impl Into<String>,
     result: kube::Result<T>,
 ) -> Result<T, Error> {
     result.map_err(|error| match &error {
-        kube::Error::Api(status) if status.code == 409 => Error::Changed(what.into()),
-        _ => Error::Server { what: what.into(), error: Box::new(error) },
+        kube::Error::Api(status) if status.code == 409 => Error::Changed(request.into()),
+        _ => Error::Server { request: request.into(), error: Box::new(error) },
     })
 }
 

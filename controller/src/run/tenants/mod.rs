@@ -70,12 +70,12 @@ async fn reconcile(
     context: Arc<Context>,
     resync: Duration,
 ) -> Result<Action, Error> {
-    let going = tenant.metadata.deletion_timestamp.is_some();
-    let pause = if going {
+    let is_deleting = tenant.metadata.deletion_timestamp.is_some();
+    let requeue_after = if is_deleting {
         deletion::finalize(&context, &tenant).await?
     } else {
-        let again = reconcile::reconcile(&context, tenant.as_ref().clone()).await?;
-        Some(jittered(again.map_or(resync, |again| again.min(resync))))
+        let delay = reconcile::reconcile(&context, tenant.as_ref().clone()).await?;
+        Some(jittered(delay.map_or(resync, |again| again.min(resync))))
     };
-    Ok(pause.map_or_else(Action::await_change, Action::requeue))
+    Ok(requeue_after.map_or_else(Action::await_change, Action::requeue))
 }

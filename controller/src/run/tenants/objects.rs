@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
+use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT_LABEL};
 use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use crate::run::calls::post_params;
-use crate::run::packed::{pack_content, unpack_content};
+use crate::run::api_requests::post_params;
+use crate::run::packed_content::{pack_content, unpack_content};
 use crate::tenants::fault::Fault;
-use crate::tenants::objects::access::{NAME as CSI, csi_secret};
+use crate::tenants::objects::csi_access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{DesiredObject, Kind, differs};
 use berth_runtime::watch::OptionalInformer;
 
@@ -44,7 +44,8 @@ impl Context {
         let version = |object: &DynamicObject| -> Option<u64> {
             object.metadata.resource_version.as_ref()?.parse().ok()
         };
-        let recent = self.stores.triggers.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent =
+            self.stores.triggers.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
         let written = recent.get(&(kind, namespace.to_owned(), name.to_owned()));
         let newer = written.filter(|(at, object)| {
             let watched = stored.as_ref().and_then(|stored| version(stored));
@@ -67,13 +68,13 @@ impl Context {
         let namespace =
             wanted.body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let what = format!("{} {name}", kind.name());
-        let refused = |error: kube::Error| {
+        let to_fault = |error: kube::Error| {
             Fault::new(
                 ConditionReason::ApplyFailed,
                 format!("{what} could not be applied: {error}"),
             )
         };
-        if self.stores.kind(kind).is_none_or(OptionalInformer::is_missing) {
+        if self.stores.kind(kind).is_none_or(OptionalInformer::is_not_installed) {
             let crd = kind.crd().unwrap_or_default();
             let message = format!("CustomResourceDefinition {crd} is not installed");
             return Err(Fault::new(ConditionReason::CrdMissing, message));
@@ -82,20 +83,21 @@ impl Context {
         let known = known.filter(|object| kind == Kind::Namespace || is_owned(object.labels()));
         let api = self.api(kind, &namespace);
         match &known {
-            Some(there) => {
-                let mut there = serde_json::to_value(there).unwrap_or(Value::Null);
+            Some(object) => {
+                let mut actual = serde_json::to_value(object).unwrap_or(Value::Null);
                 // Items of a list of a built-in kind have no `apiVersion` and no `kind`, so both are set for the
                 // comparison.
                 for field in ["apiVersion", "kind"] {
-                    there[field] = wanted.body[field].clone();
+                    actual[field] = wanted.body[field].clone();
                 }
-                if !differs(&wanted.body, &there) {
+                if !differs(&wanted.body, &actual) {
                     return Ok(());
                 }
             }
             None if !may_adopt => {
-                let there = none_if_not_found(api.get_metadata(&name).await).map_err(refused)?;
-                if there.is_some_and(|there| !is_owned(there.labels())) {
+                let unmanaged =
+                    none_if_not_found(api.get_metadata(&name).await).map_err(to_fault)?;
+                if unmanaged.is_some_and(|there| !is_owned(there.labels())) {
                     let message = format!(
                         "{what} exists and was not created by Berth; delete it, or let Berth adopt it with label {}={}",
                         MANAGED_BY.0, MANAGED_BY.1
@@ -113,19 +115,23 @@ impl Context {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
                 pack_content(&mut object);
-                let mut recent =
-                    self.stores.triggers.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut recent = self
+                    .stores
+                    .triggers
+                    .recent_writes
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 recent.retain(|_, (at, _)| at.elapsed() < WATCH_DELAY);
                 recent.insert((kind, namespace, name), (Instant::now(), object));
                 Ok(())
             }
-            Err(error) => Err(refused(error)),
+            Err(error) => Err(to_fault(error)),
         }
     }
 
     /// Ensures that the ServiceAccount of the tenant's CSI driver has a token. The driver runs in the tenant's
     /// cluster and has no other credential. API servers before 1.24 create a token themselves.
-    pub(super) async fn csi_token(&self, tenant: &str) -> Result<(), Fault> {
+    pub(super) async fn ensure_csi_token(&self, tenant: &str) -> Result<(), Fault> {
         let namespace = TenantCluster::namespace_of(tenant);
         // If the account is missing, it has just been created, and its appearance in the store triggers the next
         // reconcile.
@@ -133,19 +139,19 @@ impl Context {
             return Ok(());
         };
         let uid = account.uid().unwrap_or_default();
-        let has = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+        let is_non_empty = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
         let is_known = || self.tokens.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid);
-        if has(&account.data["secrets"]) || is_known() {
+        if is_non_empty(&account.data["secrets"]) || is_known() {
             return Ok(());
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let refused = |error: kube::Error| {
+        let to_fault = |error: kube::Error| {
             let message = format!("Secret {CSI} could not be created: {error}");
             Fault::new(ConditionReason::ApplyFailed, message)
         };
-        if none_if_not_found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
+        if none_if_not_found(api.get_metadata(CSI).await).map_err(to_fault)?.is_none() {
             let params = post_params();
-            api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
+            api.create(&params, &csi_secret(tenant)).await.map_err(to_fault)?;
         }
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
         Ok(())
@@ -158,7 +164,7 @@ impl Context {
         let all = known.filter(|object| {
             object.metadata.namespace.as_ref() == Some(&namespace)
                 && is_owned(object.labels())
-                && object.labels().get(TENANT).is_some_and(|label| label == tenant)
+                && object.labels().get(TENANT_LABEL).is_some_and(|label| label == tenant)
         });
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
@@ -187,8 +193,9 @@ impl Context {
     /// Deletes an object. Its UID is a precondition, so that a new object of the same name is not deleted.
     pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let only = Preconditions { uid: object.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
+        let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+        let params =
+            DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         let deleted = none_if_not_found(self.api(kind, &namespace).delete(&name, &params).await);
         with_request(format!("delete {} {name}", kind.name()), deleted).map(drop)
     }

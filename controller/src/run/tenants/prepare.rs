@@ -10,9 +10,9 @@ use serde_json::json;
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
-use crate::run::calls::{patch_params, post_params};
-use crate::tenants::deletion::{Namespace, parse_lenient};
-use crate::tenants::objects::access::controller_role_binding;
+use crate::run::api_requests::{patch_params, post_params};
+use crate::tenants::deletion::{NamespaceState, parse_lenient};
+use crate::tenants::objects::csi_access::controller_role_binding;
 use crate::tenants::objects::{Kind, namespace};
 
 impl Context {
@@ -61,22 +61,22 @@ impl Context {
     pub(super) async fn prepare_namespace(
         &self,
         tenant: &TenantCluster,
-    ) -> Result<Namespace, Error> {
+    ) -> Result<NamespaceState, Error> {
         let namespace = self.ensure_namespace(tenant).await?;
-        if namespace != Namespace::Terminating {
+        if namespace != NamespaceState::Terminating {
             // The RoleBinding must be applied before any Secret in the namespace is read. A failure is ignored here,
             // because step 6 applies the same object and reports the failure in the status.
             let binding = controller_role_binding(&tenant.name_any());
-            drop(self.apply_object(binding, namespace == Namespace::Owned).await);
+            drop(self.apply_object(binding, namespace == NamespaceState::Owned).await);
         }
         Ok(namespace)
     }
 
     /// Creates the tenant's namespace if it does not exist, and applies its labels. Returns the state of the
     /// namespace.
-    async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<Namespace, Error> {
+    async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<NamespaceState, Error> {
         let mut state = self.find_namespace(tenant).await?;
-        if state == Namespace::Absent {
+        if state == NamespaceState::Absent {
             let desired = namespace(tenant, true);
             let what = format!("create Namespace {}", desired.name());
             let api: Api<DynamicObject> =
@@ -86,10 +86,10 @@ impl Context {
             // The namespace is created and not applied, because an apply would adopt a namespace that a user creates
             // at the same moment.
             with_request(what, api.create(&post_params(), &object).await)?;
-            state = Namespace::Owned;
+            state = NamespaceState::Owned;
         }
-        if state != Namespace::Terminating {
-            let desired = namespace(tenant, state == Namespace::Owned);
+        if state != NamespaceState::Terminating {
+            let desired = namespace(tenant, state == NamespaceState::Owned);
             if let Err(fault) = self.apply_object(desired, true).await {
                 tracing::warn!(tenant = %tenant.name_any(), error = %fault, "failed to apply Namespace");
             }
@@ -98,7 +98,10 @@ impl Context {
     }
 
     /// Returns the state of a tenant's namespace.
-    pub(super) async fn find_namespace(&self, tenant: &TenantCluster) -> Result<Namespace, Error> {
+    pub(super) async fn find_namespace(
+        &self,
+        tenant: &TenantCluster,
+    ) -> Result<NamespaceState, Error> {
         let name = TenantCluster::namespace_of(&tenant.name_any());
         let metadata = match self.cached(Kind::Namespace, "", &name) {
             Some(cached) => Some(cached.metadata),
@@ -110,12 +113,12 @@ impl Context {
             }
         };
         Ok(match metadata {
-            None => Namespace::Absent,
+            None => NamespaceState::Absent,
             Some(meta) if !is_owned(&meta.labels.clone().unwrap_or_default()) => {
-                Namespace::NotOwned
+                NamespaceState::NotOwned
             }
-            Some(meta) if meta.deletion_timestamp.is_some() => Namespace::Terminating,
-            Some(_) => Namespace::Owned,
+            Some(meta) if meta.deletion_timestamp.is_some() => NamespaceState::Terminating,
+            Some(_) => NamespaceState::Owned,
         })
     }
 }

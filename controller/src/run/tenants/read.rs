@@ -8,11 +8,11 @@ use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
-use super::context::{ApiServer, Context, KubeconfigRead};
+use super::context::{ApiServer, CachedKubeconfig, Context};
 use super::error::{Error, none_if_not_found, with_request};
-use crate::run::calls::forbidden;
+use crate::run::api_requests::catch_forbidden;
 use crate::tenants::cluster::ClusterFacts;
-use crate::tenants::deletion::Namespace;
+use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::server;
@@ -20,11 +20,12 @@ use berth_kubevirt_render::machines::Scope;
 
 /// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
-const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
+const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
+    (Duration::from_secs(600), Duration::from_secs(30));
 
 /// Input that a reconcile reads before it builds objects.
 pub(super) struct Observed {
-    pub(super) namespace: Namespace,
+    pub(super) namespace: NamespaceState,
     pub(super) hosts: Vec<Arc<HostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
@@ -34,8 +35,8 @@ pub(super) struct Observed {
 
 impl Context {
     /// Reads all input of a reconcile of a tenant.
-    pub(super) async fn read(&self, tenant: &TenantCluster, namespace: Namespace) -> Observed {
-        let api_server = if namespace == Namespace::Terminating {
+    pub(super) async fn read(&self, tenant: &TenantCluster, namespace: NamespaceState) -> Observed {
+        let api_server = if namespace == NamespaceState::Terminating {
             Ok(Ok(None))
         } else {
             self.api_server(tenant).await
@@ -56,40 +57,45 @@ impl Context {
         let name = tenant.name_any();
         let known = {
             let all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
-            all.get(&name).filter(|read| read.of == secret).cloned()
+            all.get(&name).filter(|cached| cached.secret == secret).cloned()
         };
-        if let Some(read) = known {
-            let long = if read.answer.is_ok() { KUBECONFIG.0 } else { KUBECONFIG.1 };
-            if read.at.elapsed() < long {
-                return Ok(read.answer);
+        if let Some(cached) = known {
+            let ttl =
+                if cached.result.is_ok() { KUBECONFIG_CACHE_TTL.0 } else { KUBECONFIG_CACHE_TTL.1 };
+            if cached.read_at.elapsed() < ttl {
+                return Ok(cached.result);
             }
         }
         let answer = self.read_kubeconfig(&name, &secret).await?;
-        let read = KubeconfigRead { of: secret, at: Instant::now(), answer: answer.clone() };
-        self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner).insert(name, read);
+        let cached = CachedKubeconfig { secret, read_at: Instant::now(), result: answer.clone() };
+        self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner).insert(name, cached);
         Ok(answer)
     }
 
-    async fn read_kubeconfig(&self, tenant: &str, of: &SecretRef) -> Result<ApiServer, Error> {
-        let own = || TenantCluster::namespace_of(tenant);
-        let namespace = of.namespace.clone().unwrap_or_else(own);
-        let key = of.key.as_deref().unwrap_or("kubeconfig");
-        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
+    async fn read_kubeconfig(
+        &self,
+        tenant: &str,
+        secret_ref: &SecretRef,
+    ) -> Result<ApiServer, Error> {
+        let default_namespace = || TenantCluster::namespace_of(tenant);
+        let namespace = secret_ref.namespace.clone().unwrap_or_else(default_namespace);
+        let key = secret_ref.key.as_deref().unwrap_or("kubeconfig");
+        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", secret_ref.name);
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
-        let (own, config) = (own(), self.config());
+        let (own, config) = (default_namespace(), self.config());
         let scope = Scope::new(&[&own], &config);
-        if !scope.permits(&namespace, &of.name) {
-            return Ok(fault(format!("{place} {}", scope.refusal())));
+        if !scope.permits(&namespace, &secret_ref.name) {
+            return Ok(fault(format!("{place} {}", scope.not_permitted_message())));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let read = none_if_not_found(api.get(&of.name).await);
+        let read = none_if_not_found(api.get(&secret_ref.name).await);
         // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
         // created a moment ago, and takes effect soon.
-        let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
+        let read = if namespace == own { read.map(Ok) } else { catch_forbidden(read) };
         let secret = match with_request(format!("get {place}"), read)? {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(fault(format!("{place} does not exist"))),
-            Err(why) => return Ok(fault(format!("{place} {why}"))),
+            Err(forbidden) => return Ok(fault(format!("{place} {forbidden}"))),
         };
         let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(key) else {

@@ -6,14 +6,14 @@ use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::jiff::Timestamp;
 
 use super::build::{Input, build};
-use super::claims::Claimed;
+use super::claims::ClaimedId;
 use super::context::Context;
 use super::error::Error;
-use crate::tenants::deletion::Namespace;
+use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::readiness;
 use crate::tenants::ids::NetworkId;
-use crate::tenants::network::{HostNetwork, resolve};
+use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::objects::attachment::TenantCount;
 use crate::tenants::status::{self, Parts};
 
@@ -35,7 +35,7 @@ pub(super) async fn reconcile(
     // 2. Read (client required).
     let observed = context.read(&tenant, namespace).await;
     // 3. Validate (needs no client).
-    let network = resolve(&tenant, &observed.hosts);
+    let network = resolve_host_network(&tenant, &observed.hosts);
     // 4. Claim a VLAN or VNI (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);
@@ -49,7 +49,7 @@ pub(super) async fn reconcile(
             .and_then(|status| status.network_attachment_definition.clone());
         parts.network = Err(fault.clone());
     }
-    if namespace == Namespace::Terminating {
+    if namespace == NamespaceState::Terminating {
         parts.fail_all(&namespace_terminating(&tenant));
     } else {
         // 5. Build (needs no client).
@@ -57,7 +57,7 @@ pub(super) async fn reconcile(
             tenant: &tenant,
             network: network.as_ref().ok().and_then(Option::as_ref),
             claimed: claimed.as_ref().ok().and_then(Option::as_ref),
-            tenants: |network| TenantCount(context.tenants_of(network)),
+            tenants: |network| TenantCount(context.count_tenants(network)),
             observed: &observed,
         });
         // 6. Apply (client required).
@@ -73,7 +73,7 @@ pub(super) async fn reconcile(
 /// networks differ, the number in the status.
 fn retained_id(
     tenant: &TenantCluster,
-    claimed: &Result<Option<Claimed>, Fault>,
+    claimed: &Result<Option<ClaimedId>, Fault>,
 ) -> Option<NetworkId> {
     match claimed {
         Ok(claimed) => claimed.as_ref().map(|claimed| claimed.id),
@@ -114,7 +114,7 @@ impl Context {
         &self,
         tenant: TenantCluster,
         network: &Result<Option<HostNetwork>, Fault>,
-    ) -> Result<(TenantCluster, Result<Option<Claimed>, Fault>), Error> {
+    ) -> Result<(TenantCluster, Result<Option<ClaimedId>, Fault>), Error> {
         let network = match network {
             Ok(Some(network)) => network,
             Ok(None) => return Ok((tenant, Ok(None))),

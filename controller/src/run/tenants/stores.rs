@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use berth_api::names::{MANAGED_BY, TENANT};
+use berth_api::names::{MANAGED_BY, TENANT_LABEL};
 use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use super::cluster::Cluster;
 use crate::managed_fields::reduce_to_conditions;
-use crate::run::packed::pack_content;
+use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
 use crate::tenants::hosts::HostState;
 use crate::tenants::objects::Kind;
@@ -52,21 +52,21 @@ impl SharedInformers {
     /// Starts the watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn start_watches(client: &Client, tasks: &mut JoinSet<()>) -> Self {
-        let waiting = Arc::default();
+        let watch_health = Arc::default();
         Self {
-            tenants: Informer::start(client, tasks, &waiting, |tenant| {
+            tenants: Informer::start(client, tasks, &watch_health, |tenant| {
                 reduce_to_conditions(&mut tenant.metadata);
             }),
-            claims: Informer::start(client, tasks, &waiting, |_| {}),
-            configs: Informer::start(client, tasks, &waiting, |_| {}),
-            infra_nodes: Informer::start(client, tasks, &waiting, |_| {}),
-            nodes: Informer::start(client, tasks, &waiting, |_| {}),
+            claims: Informer::start(client, tasks, &watch_health, |_| {}),
+            configs: Informer::start(client, tasks, &watch_health, |_| {}),
+            infra_nodes: Informer::start(client, tasks, &watch_health, |_| {}),
+            nodes: Informer::start(client, tasks, &watch_health, |_| {}),
         }
     }
 }
 
 /// Time of a write, and the object in the response of the API server. The watch delivers the same object soon.
-pub(super) type Recent = (Instant, DynamicObject);
+pub(super) type RecentWrite = (Instant, DynamicObject);
 
 /// Stores of the reconciler of tenants.
 #[derive(Debug)]
@@ -86,9 +86,9 @@ pub(super) struct Triggers {
     affected: Mutex<AffectedTenants>,
     affected_changed: Notify,
     /// Notified when a claim or a tenant changes.
-    pub(super) claims: Notify,
+    pub(super) claims_changed: Notify,
     /// Objects from the responses to writes, kept until the watch delivers them.
-    pub(super) recent: Mutex<BTreeMap<(Kind, String, String), Recent>>,
+    pub(super) recent_writes: Mutex<BTreeMap<(Kind, String, String), RecentWrite>>,
 }
 
 impl Stores {
@@ -102,29 +102,29 @@ impl Stores {
             queue,
             affected: Mutex::default(),
             affected_changed: Notify::new(),
-            claims: Notify::new(),
-            recent: Mutex::default(),
+            claims_changed: Notify::new(),
+            recent_writes: Mutex::default(),
         });
         let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
         let mut kinds = BTreeMap::new();
         for kind in Kind::ALL {
             let on_event = Arc::clone(&triggers);
-            let manner = OptionalKind {
+            let optional_kind = OptionalKind {
                 resource: kind.resource(),
-                labels: selector(kind),
+                label_selector: selector(kind),
                 trim: trim(kind),
             };
-            let (followed, follow) =
-                OptionalInformer::start(client, manner, move |object, is_gone| {
+            let (informer, informer_watch) =
+                OptionalInformer::start(client, optional_kind, move |object, is_gone| {
                     on_event.object_changed(kind, object, is_gone)
                 });
-            kinds.insert(kind, followed);
-            watches.push(follow.boxed());
+            kinds.insert(kind, informer);
+            watches.push(informer_watch.boxed());
         }
         let on_change = Arc::clone(&triggers);
-        let (cluster, follow) =
+        let (cluster, cluster_watches) =
             Cluster::start(client, shared_informers.nodes.clone(), move || on_change.trigger_all());
-        watches.extend(follow);
+        watches.extend(cluster_watches);
         let stores =
             Arc::new(Self { shared_informers, kinds, hosts: RwLock::default(), cluster, triggers });
         watches.extend(stores.subscribe());
@@ -139,26 +139,26 @@ impl Stores {
         let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
             &self.shared_informers;
         [
-            self.handle_changes(tenants.changes(), |stores, change: Change<TenantCluster>| {
-                stores.triggers.claims.notify_one();
+            self.handle_changes(tenants.subscribe(), |stores, change: Change<TenantCluster>| {
+                stores.triggers.claims_changed.notify_one();
                 match changed_object(change) {
                     Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
                     None => stores.triggers.trigger_all(),
                 }
             }),
-            self.handle_changes(claims.changes(), |stores, change: Change<VlanClaim>| {
-                stores.triggers.claims.notify_one();
+            self.handle_changes(claims.subscribe(), |stores, change: Change<VlanClaim>| {
+                stores.triggers.claims_changed.notify_one();
                 match changed_object(change) {
                     Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
                     None => stores.triggers.trigger_all(),
                 }
             }),
-            self.handle_changes(configs.changes(), |stores, _: Change<InfraConfig>| {
-                stores.triggers.claims.notify_one();
+            self.handle_changes(configs.subscribe(), |stores, _: Change<InfraConfig>| {
+                stores.triggers.claims_changed.notify_one();
                 stores.triggers.trigger_all();
             }),
-            self.handle_changes(infra_nodes.changes(), Self::host_changed::<InfraNode>),
-            self.handle_changes(nodes.changes(), Self::host_changed::<Node>),
+            self.handle_changes(infra_nodes.subscribe(), Self::host_changed::<InfraNode>),
+            self.handle_changes(nodes.subscribe(), Self::host_changed::<Node>),
         ]
     }
 
@@ -180,14 +180,14 @@ impl Stores {
     pub(super) async fn ready(&self) {
         let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
             &self.shared_informers;
-        tenants.ready().await;
-        claims.ready().await;
-        configs.ready().await;
-        infra_nodes.ready().await;
-        nodes.ready().await;
+        tenants.wait_until_ready().await;
+        claims.wait_until_ready().await;
+        configs.wait_until_ready().await;
+        infra_nodes.wait_until_ready().await;
+        nodes.wait_until_ready().await;
         self.cluster.ready().await;
         for kind in self.kinds.values() {
-            kind.ready().await;
+            kind.wait_until_ready().await;
         }
         // The states of hosts are derived again here, because a store receives its first list a moment before its
         // changes are handled.
@@ -214,9 +214,9 @@ impl Stores {
     }
 
     fn rebuild_all(&self) {
-        let there = self.shared_informers.infra_nodes.all();
+        let infra_nodes = self.shared_informers.infra_nodes.all();
         let known = self.hosts();
-        let names = there.iter().map(|node| node.name_any());
+        let names = infra_nodes.iter().map(|node| node.name_any());
         self.rebuild(names.chain(known.iter().map(|host| host.name.clone())).collect());
     }
 
@@ -254,7 +254,7 @@ impl Stores {
             tokio::time::sleep(DEBOUNCE).await;
             let is_deleting = |tenant: &TenantCluster| tenant.metadata.deletion_timestamp.is_some();
             let tenants = self.shared_informers.tenants.store();
-            let others = match self.triggers.affected() {
+            let others = match self.triggers.take_affected() {
                 AffectedTenants::All => tenants.state(),
                 AffectedTenants::Some { tenants: some, deleting } => {
                     let names = some.iter().filter_map(|name| name.strip_prefix("cluster-"));
@@ -284,7 +284,7 @@ impl Triggers {
         self.affected_changed.notify_one();
     }
 
-    fn affected(&self) -> AffectedTenants {
+    fn take_affected(&self) -> AffectedTenants {
         let mut affected = self.affected.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *affected)
     }
@@ -293,10 +293,10 @@ impl Triggers {
     fn object_changed(&self, kind: Kind, object: &DynamicObject, is_gone: bool) {
         if is_gone {
             let namespace = object.namespace().unwrap_or_default();
-            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = self.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
             recent.remove(&(kind, namespace, object.name_any()));
         }
-        if let Some(tenant) = object.labels().get(TENANT) {
+        if let Some(tenant) = object.labels().get(TENANT_LABEL) {
             self.trigger(tenant);
         }
     }
@@ -329,7 +329,7 @@ fn selector(kind: Kind) -> Option<String> {
         // Definitions of other users are watched too, because the VLANs in them are in use.
         Kind::NetworkAttachmentDefinition => None,
         // Namespaces that Berth did not create are watched too, if they have the label of a tenant.
-        Kind::Namespace => Some(TENANT.to_owned()),
+        Kind::Namespace => Some(TENANT_LABEL.to_owned()),
         _ => Some(format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
     }
 }

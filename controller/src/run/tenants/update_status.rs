@@ -24,7 +24,7 @@ impl Context {
         (status.vlan, status.vni) = id.split();
         let name = tenant.name_any();
         let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
-        let body = Patch::Apply(status::apply(&tenant, &status, true));
+        let body = Patch::Apply(status::apply_body(&tenant, &status, true));
         let api: Api<TenantCluster> = Api::all(self.client.clone());
         with_request(
             format!("patch status of TenantCluster {name}"),
@@ -45,7 +45,7 @@ impl Context {
         let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
         // The write contains the resource version: a status that was built from an old object must not overwrite the
         // VLAN in a newer version.
-        let body = Patch::Apply(status::apply(tenant, desired, true));
+        let body = Patch::Apply(status::apply_body(tenant, desired, true));
         let result = self.tenants().patch_status(&name, &params, &body).await;
         with_request(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {

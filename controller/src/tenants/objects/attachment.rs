@@ -26,17 +26,17 @@ pub struct TenantCount(pub usize);
 /// Returns a fault if the network does not support the requested binding.
 pub fn attachment(
     tenant: &str,
-    asked: &TenantNetwork,
+    requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
     tenants: TenantCount,
 ) -> Result<DesiredObject, Fault> {
     let sriov = network.scenario == NetworkScenario::SriovVf;
     let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
-    let binding = asked.binding.unwrap_or(default);
+    let binding = requested.binding.unwrap_or(default);
     let (name, resource, config) = match binding {
-        NetworkBinding::Bridge => bridge(tenant, asked, network, id, tenants)?,
-        NetworkBinding::Sriov => virtual_function(tenant, asked, network, id)?,
+        NetworkBinding::Bridge => bridge(tenant, requested, network, id, tenants)?,
+        NetworkBinding::Sriov => virtual_function(tenant, requested, network, id)?,
         NetworkBinding::Macvtap => macvtap(tenant, network, id),
     };
     let mut wanted = DesiredObject::new(
@@ -55,7 +55,7 @@ type Parts = (String, Option<String>, Value);
 
 fn bridge(
     tenant: &str,
-    asked: &TenantNetwork,
+    requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
     tenants: TenantCount,
@@ -79,7 +79,7 @@ fn bridge(
     }
     let mut config = json!({
         "cniVersion": "0.3.1", "name": name, "type": "bridge", "bridge": bridge,
-        "macspoofchk": asked.mac_spoof_check.unwrap_or(true),
+        "macspoofchk": requested.mac_spoof_check.unwrap_or(true),
         "disableContainerInterface": true, "ipam": {},
     });
     if let (Some(_), NetworkId::Vlan(vlan)) = (&network.shared_bridge, id) {
@@ -99,7 +99,7 @@ fn bridge(
 
 fn virtual_function(
     tenant: &str,
-    asked: &TenantNetwork,
+    requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
 ) -> Result<Parts, Fault> {
@@ -110,13 +110,13 @@ fn virtual_function(
         );
         return Err(Fault::new(ConditionReason::InvalidBinding, message));
     };
-    let Some(resource) = &asked.sriov_resource else {
+    let Some(resource) = &requested.sriov_resource else {
         let message = "spec.network.sriovResource: is missing; name the resource of the SR-IOV device plugin, as \
                        openshift.io/tenantvfs";
         return Err(Fault::new(ConditionReason::InvalidBinding, message.to_owned()));
     };
     let name = NetworkBinding::Sriov.definition_name(tenant);
-    let check = if asked.mac_spoof_check.unwrap_or(true) { "on" } else { "off" };
+    let check = if requested.mac_spoof_check.unwrap_or(true) { "on" } else { "off" };
     let config = json!({
         "cniVersion": "1.0.0", "name": name, "type": "sriov", "vlan": u16::from(vlan), "vlanQoS": 0,
         "spoofchk": check, "trust": "off", "link_state": "auto", "ipam": {},
@@ -143,18 +143,18 @@ mod tests {
 
     fn render_attachment(
         scenario: NetworkScenario,
-        asked: Value,
+        network_fields: Value,
         tenants: usize,
     ) -> Result<(Value, Value), Fault> {
         let mut network = json!({"name": "trunk"});
-        network.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
-        let asked: TenantNetwork = serde_json::from_value(network).unwrap();
+        network.as_object_mut().unwrap().extend(network_fields.as_object().unwrap().clone());
+        let requested: TenantNetwork = serde_json::from_value(network).unwrap();
         let id = match scenario {
             NetworkScenario::Vxlan => NetworkId::Vni(10_000),
             _ => NetworkId::Vlan(1234.try_into().unwrap()),
         };
         let network = HostNetwork::for_tests(scenario);
-        let wanted = attachment("abc", &asked, &network, id, TenantCount(tenants))?;
+        let wanted = attachment("abc", &requested, &network, id, TenantCount(tenants))?;
         let config = wanted.body["spec"]["config"].as_str().unwrap();
         let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
         Ok((serde_json::from_str(config).unwrap(), resource))

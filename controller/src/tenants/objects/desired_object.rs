@@ -1,7 +1,7 @@
 //! A desired object of a tenant, and its comparison with the actual object.
 
 use berth_api::TenantCluster;
-use berth_api::names::{MANAGED_BY, TENANT};
+use berth_api::names::{MANAGED_BY, TENANT_LABEL};
 use serde_json::{Value, json};
 
 use super::kind::Kind;
@@ -30,8 +30,8 @@ impl DesiredObject {
     /// the actual object still has the earlier hash, so the object is applied, and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
-        let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
-        self.body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = mark.into();
+        let hash = format!("{:016x}", hash_of(&[&self.body.to_string()]));
+        self.body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = hash.into();
         self
     }
 
@@ -43,7 +43,7 @@ impl DesiredObject {
             "metadata": {
                 "name": name,
                 "namespace": TenantCluster::namespace_of(tenant),
-                "labels": { MANAGED_BY.0: MANAGED_BY.1, TENANT: tenant },
+                "labels": { MANAGED_BY.0: MANAGED_BY.1, TENANT_LABEL: tenant },
             },
         });
         if let (Some(body), Value::Object(content)) = (body.as_object_mut(), content) {
@@ -55,14 +55,20 @@ impl DesiredObject {
 
 /// Returns true if a desired field is absent from the actual object, or has another value. Fields that only the
 /// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference.
+/// An empty list equals an absent one, because API servers omit empty lists.
 #[must_use]
 pub fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {
-        (Value::Object(desired), Value::Object(actual)) => desired
-            .iter()
-            .any(|(key, value)| actual.get(key).is_none_or(|actual| differs(value, actual))),
+        (Value::Object(desired), Value::Object(actual)) => {
+            desired.iter().any(|(key, value)| match actual.get(key) {
+                Some(actual) => differs(value, actual),
+                // An absent map is a difference: a peer with `podSelector: {}` allows less than one without it.
+                None => value.as_array().is_none_or(|list| !list.is_empty()),
+            })
+        }
         // A null in the actual object equals an empty map.
         (Value::Object(desired), Value::Null) => !desired.is_empty(),
+        (Value::Array(desired), Value::Null) => !desired.is_empty(),
         (Value::Array(desired), Value::Array(actual)) => {
             desired.len() != actual.len()
                 || desired.iter().zip(actual).any(|(desired, actual)| differs(desired, actual))
@@ -86,6 +92,16 @@ mod tests {
         assert!(differs(&desired, &json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]})));
         assert!(differs(&desired, &json!({"a": {"b": 1}, "l": []})));
         assert!(differs(&desired, &json!({"a": {"b": 1}})));
+    }
+
+    #[test]
+    fn an_absent_list_equals_an_empty_one_but_an_absent_map_does_not() {
+        let desired = json!({"ingress": []});
+        assert!(!differs(&desired, &json!({})));
+        assert!(!differs(&desired, &json!({"ingress": null})));
+        assert!(differs(&desired, &json!({"ingress": [{}]})));
+        let desired = json!({"from": [{"podSelector": {}}]});
+        assert!(differs(&desired, &json!({"from": [{"namespaceSelector": {}}]})));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Namespace of a tenant.
 
 use berth_api::TenantCluster;
-use berth_api::names::{MANAGED_BY, TENANT};
+use berth_api::names::{MANAGED_BY, TENANT_LABEL};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -12,10 +12,10 @@ use super::kind::Kind;
 /// Berth did not create the namespace, the label [`MANAGED_BY`] is left out, so that Berth never deletes the
 /// namespace.
 #[must_use]
-pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
+pub fn namespace(tenant: &TenantCluster, created_by_berth: bool) -> DesiredObject {
     let id = tenant.name_any();
-    let mut labels = json!({ TENANT: id, "cluster.x-k8s.io/cluster-name": id });
-    if made_by_berth {
+    let mut labels = json!({ TENANT_LABEL: id, "cluster.x-k8s.io/cluster-name": id });
+    if created_by_berth {
         labels[MANAGED_BY.0] = MANAGED_BY.1.into();
     }
     if let Some(project) = &tenant.spec.project_id {

@@ -14,7 +14,7 @@ use crate::tenants::fault::Fault;
 /// responds at this address runs on the pod's own host.
 const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 /// Port of DNS servers.
-const DOMAIN: u16 = 53;
+const DNS_PORT: u16 = 53;
 
 /// Returns the peer that matches all pods in the namespace of the policy.
 pub(super) fn same_namespace() -> Value {
@@ -58,7 +58,7 @@ pub(super) fn dns(
             return Err(UnknownFact::ClusterDnsWithoutLabels);
         }
         Some(dns) => {
-            let ports = if dns.ports.is_empty() { vec![DOMAIN] } else { dns.ports.clone() };
+            let ports = if dns.ports.is_empty() { vec![DNS_PORT] } else { dns.ports.clone() };
             let (namespace, labels) = (json!(dns.namespace_labels), json!(dns.pod_labels));
             rules.push(pods(namespace, labels, udp_and_tcp(&ports).into()));
         }
@@ -74,7 +74,7 @@ pub(super) fn dns(
             addresses.extend(dns.addresses.iter().copied().map(single_address_peer));
         }
     }
-    rules.push(json!({"to": addresses, "ports": udp_and_tcp(&[DOMAIN])}));
+    rules.push(json!({"to": addresses, "ports": udp_and_tcp(&[DNS_PORT])}));
     Ok(rules)
 }
 
@@ -89,7 +89,8 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
             faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
             continue;
         };
-        rules.push(json!({"to": [single_address_peer(address)], "ports": udp_and_tcp(&[DOMAIN])}));
+        rules
+            .push(json!({"to": [single_address_peer(address)], "ports": udp_and_tcp(&[DNS_PORT])}));
     }
     rules
 }
@@ -104,9 +105,9 @@ pub(super) fn internet(
 ) -> Result<Vec<Value>, UnknownFact> {
     cluster.api_server.as_ref().map_err(Clone::clone)?;
     let (v4, v6) = cluster.excluded_networks(config);
-    let texts = |all: Vec<String>| (!all.iter().any(|net| net.ends_with("/0"))).then_some(all);
-    let v4 = texts(v4.iter().map(ToString::to_string).collect());
-    let v6 = texts(v6.iter().map(ToString::to_string).collect());
+    let exceptions = |all: Vec<String>| (!all.iter().any(|net| net.ends_with("/0"))).then_some(all);
+    let v4 = exceptions(v4.iter().map(ToString::to_string).collect());
+    let v6 = exceptions(v6.iter().map(ToString::to_string).collect());
     let block = |(all, except): (&str, Option<Vec<String>>)| {
         Some(json!({"ipBlock": {"cidr": all, "except": except?}}))
     };

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use berth_api::names::CUSTOM_POLICY;
+use berth_api::names::CUSTOM_POLICY_LABEL;
 use berth_api::{
     ConditionReason, CustomNetworkPolicy, InfraConfigSpec, Isolation, NetworkPolicies,
 };
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::desired_object::DesiredObject;
 use super::kind::Kind;
 use super::peers::{dns, internet, name_servers, same_namespace, single_address_peer};
-use super::workloads;
+use super::workload_policies;
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
@@ -28,7 +28,7 @@ pub struct Input<'a> {
     /// ID of the tenant.
     pub tenant: &'a str,
     /// NetworkPolicies that the tenant's spec requests.
-    pub asked: Option<&'a NetworkPolicies>,
+    pub requested: Option<&'a NetworkPolicies>,
     /// InfraConfig, which applies to all tenants.
     pub config: &'a InfraConfigSpec,
     /// Facts of the infra cluster.
@@ -64,13 +64,18 @@ enum InvalidPolicy {
 #[must_use]
 pub fn policies(input: Input<'_>) -> Policies {
     let mut all = Policies::default();
-    let isolation = input.asked.and_then(|asked| asked.isolation).unwrap_or_default();
+    let isolation = input.requested.and_then(|asked| asked.isolation).unwrap_or_default();
     if isolation != Isolation::Off {
         add_isolation_policies(input, isolation, &mut all);
     }
-    let own = input.asked.map(|asked| asked.custom.as_slice()).unwrap_or_default();
-    let ours = [ISOLATION, workloads::IMPORTER, workloads::CDI, workloads::VIRT_API];
-    let mut taken: BTreeSet<String> = ours.map(str::to_owned).into();
+    let own = input.requested.map(|asked| asked.custom.as_slice()).unwrap_or_default();
+    let reserved_names = [
+        ISOLATION,
+        workload_policies::IMPORTER,
+        workload_policies::CDI,
+        workload_policies::VIRT_API,
+    ];
+    let mut taken: BTreeSet<String> = reserved_names.map(str::to_owned).into();
     let common = input.config.custom_network_policies.as_slice();
     for (source, place, list) in [
         ("infra-config", "InfraConfig default: spec.customNetworkPolicies", common),
@@ -91,29 +96,30 @@ pub fn policies(input: Input<'_>) -> Policies {
 
 fn add_isolation_policies(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     let Input { tenant, config, cluster, .. } = input;
-    let mut known = |what: &str, rules: Result<Vec<Value>, UnknownFact>| {
-        rules.unwrap_or_else(|why| {
+    let mut rules_or_fault = |what: &str, rules: Result<Vec<Value>, UnknownFact>| {
+        rules.unwrap_or_else(|error| {
             all.lacks_facts = true;
-            let fault = Fault::new(ConditionReason::ClusterFactsUnknown, format!("{what}: {why}"));
+            let fault =
+                Fault::new(ConditionReason::ClusterFactsUnknown, format!("{what}: {error}"));
             all.faults.push(fault);
             Vec::new()
         })
     };
-    let internet = known("addresses of the infra API server", internet(config, cluster));
+    let internet = rules_or_fault("addresses of the infra API server", internet(config, cluster));
     let mut out = vec![json!({"to": [same_namespace()]})];
-    out.extend(known("cluster DNS", dns(config, cluster)));
+    out.extend(rules_or_fault("cluster DNS", dns(config, cluster)));
     let servers = config.dns_config.as_ref().and_then(|dns| dns.nameservers.clone());
     out.extend(name_servers(&servers.unwrap_or_default(), &mut all.faults));
     out.extend(input.api_server.map(|address| json!({"to": [single_address_peer(address)]})));
-    let of = |name: &str, spec: Value| {
+    let policy_object = |name: &str, spec: Value| {
         DesiredObject::new(Kind::NetworkPolicy, tenant, name, json!({"spec": spec}))
     };
     if isolation == Isolation::Egress {
         out.extend(internet.iter().map(|block| json!({"to": [block]})));
         let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": out});
-        all.isolation.push(of(ISOLATION, spec));
+        all.isolation.push(policy_object(ISOLATION, spec));
     } else {
-        all.isolation.push(of(
+        all.isolation.push(policy_object(
             ISOLATION,
             json!({
                 "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
@@ -121,11 +127,15 @@ fn add_isolation_policies(input: Input<'_>, isolation: Isolation, all: &mut Poli
             }),
         ));
         // These policies are left out if ingress is not isolated, because they would then restrict ingress.
-        all.isolation.push(of(workloads::CDI, workloads::cdi()));
-        all.isolation.push(of(workloads::VIRT_API, workloads::virt_api()));
+        all.isolation.push(policy_object(workload_policies::CDI, workload_policies::cdi()));
+        all.isolation
+            .push(policy_object(workload_policies::VIRT_API, workload_policies::virt_api()));
     }
     // This policy is left out if egress is not isolated, because it would then restrict importers.
-    all.isolation.push(of(workloads::IMPORTER, workloads::importer(config, &internet)));
+    all.isolation.push(policy_object(
+        workload_policies::IMPORTER,
+        workload_policies::importer(config, &internet),
+    ));
 }
 
 fn custom_policy(
@@ -144,7 +154,7 @@ fn custom_policy(
     }
     let mut wanted =
         DesiredObject::new(Kind::NetworkPolicy, tenant, &policy.name, json!({"spec": spec}));
-    wanted.body["metadata"]["labels"][CUSTOM_POLICY] = source.into();
+    wanted.body["metadata"]["labels"][CUSTOM_POLICY_LABEL] = source.into();
     Ok(wanted)
 }
 

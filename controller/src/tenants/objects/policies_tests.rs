@@ -25,10 +25,17 @@ fn cluster() -> ClusterFacts {
 }
 
 fn rendered(isolation: &str, config: Value, cluster: &ClusterFacts) -> Policies {
-    let asked: NetworkPolicies = serde_json::from_value(json!({"isolation": isolation})).unwrap();
+    let requested: NetworkPolicies =
+        serde_json::from_value(json!({"isolation": isolation})).unwrap();
     let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
     let api_server = Some("192.0.2.7".parse().unwrap());
-    policies(Input { tenant: "abc", asked: Some(&asked), config: &config, cluster, api_server })
+    policies(Input {
+        tenant: "abc",
+        requested: Some(&requested),
+        config: &config,
+        cluster,
+        api_server,
+    })
 }
 
 fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
@@ -37,10 +44,10 @@ fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
 
 /// Returns the rules of all isolating policies, for ingress and egress.
 fn rules(all: &Policies) -> Vec<&Value> {
-    let of = |one: &'static str| {
+    let rules_of = |one: &'static str| {
         all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
     };
-    of("ingress").chain(of("egress")).flatten().collect()
+    rules_of("ingress").chain(rules_of("egress")).flatten().collect()
 }
 
 #[test]
@@ -81,17 +88,17 @@ fn inside_the_cluster_only_in_both_directions() {
 
 #[test]
 fn unknown_facts_allow_nothing_and_give_faults() {
-    let mut blind = cluster();
-    blind.dns = Err(UnknownFact::NotListed("services"));
-    blind.api_server = Err(UnknownFact::NotListed("endpoints"));
+    let mut without_facts = cluster();
+    without_facts.dns = Err(UnknownFact::NotListed("services"));
+    without_facts.api_server = Err(UnknownFact::NotListed("endpoints"));
     for isolation in ["InCluster", "Egress"] {
         let servers = json!({"dnsConfig": {"nameservers": ["ten.dot.one"]}});
-        let all = rendered(isolation, servers, &blind);
+        let all = rendered(isolation, servers, &without_facts);
         assert!(all.lacks_facts);
-        let said: Vec<(ConditionReason, &str)> =
+        let faults: Vec<(ConditionReason, &str)> =
             all.faults.iter().map(|fault| (fault.reason, fault.message.as_str())).collect();
         assert_eq!(
-            said[..2],
+            faults[..2],
             [
                 (
                     ConditionReason::ClusterFactsUnknown,
@@ -100,7 +107,7 @@ fn unknown_facts_allow_nothing_and_give_faults() {
                 (ConditionReason::ClusterFactsUnknown, "cluster DNS: services are not listed yet"),
             ]
         );
-        assert!(said[2].1.contains("nameservers[0]: `ten.dot.one`"), "{said:?}");
+        assert!(faults[2].1.contains("nameservers[0]: `ten.dot.one`"), "{faults:?}");
         let text = json!(rules(&all)).to_string();
         assert!(
             !text.contains("0.0.0.0/0") && !text.contains("\"port\":53"),
@@ -108,7 +115,7 @@ fn unknown_facts_allow_nothing_and_give_faults() {
         );
     }
     // If isolation is off, none of the unknown facts is needed.
-    let off = rendered("Off", json!({}), &blind);
+    let off = rendered("Off", json!({}), &without_facts);
     assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
 }
 
@@ -165,9 +172,9 @@ fn cluster_dns_may_be_named() {
         "namespaceLabels": {"kubernetes.io/metadata.name": "openshift-dns"},
         "podLabels": {"dns.operator.openshift.io/daemonset-dns": "default"}, "ports": [5353],
     }});
-    let mut blind = cluster();
-    blind.dns = Err(UnknownFact::NotListed("services"));
-    let all = rendered("Egress", config, &blind);
+    let mut without_facts = cluster();
+    without_facts.dns = Err(UnknownFact::NotListed("services"));
+    let all = rendered("Egress", config, &without_facts);
     assert!(all.faults.is_empty() && !all.lacks_facts);
     let text = spec(&all, "cluster-isolation").to_string();
     assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
@@ -179,7 +186,7 @@ fn cluster_dns_may_be_named() {
 #[test]
 fn policies_of_lists_are_labelled_and_never_replace_berths() {
     let policy = |name: &str| CustomNetworkPolicy { name: name.to_owned(), ..Default::default() };
-    let asked = NetworkPolicies {
+    let requested = NetworkPolicies {
         isolation: Some(Isolation::Off),
         custom: vec![policy("both"), policy("own"), policy("cluster-isolation")],
     };
@@ -189,18 +196,18 @@ fn policies_of_lists_are_labelled_and_never_replace_berths() {
     };
     let all = policies(Input {
         tenant: "abc",
-        asked: Some(&asked),
+        requested: Some(&requested),
         config: &config,
         cluster: &cluster(),
         api_server: None,
     });
-    let mark = |one: &DesiredObject| {
-        one.body["metadata"]["labels"][CUSTOM_POLICY].as_str().unwrap().to_owned()
+    let label = |one: &DesiredObject| {
+        one.body["metadata"]["labels"][CUSTOM_POLICY_LABEL].as_str().unwrap().to_owned()
     };
-    let with_content_hash: Vec<(&str, String)> =
-        all.custom.iter().map(|one| (one.name(), mark(one))).collect();
+    let policy_sources: Vec<(&str, String)> =
+        all.custom.iter().map(|one| (one.name(), label(one))).collect();
     let expected = [("both", "infra-config"), ("common", "infra-config"), ("own", "tenant")];
-    assert_eq!(with_content_hash, expected.map(|(name, mark)| (name, mark.to_owned())));
+    assert_eq!(policy_sources, expected.map(|(name, mark)| (name, mark.to_owned())));
     assert_eq!(all.faults.len(), 2);
     assert!(
         all.faults[0].message.starts_with("spec.networkPolicies.custom[both]"),

@@ -7,36 +7,42 @@ use super::zones::Zone;
 use crate::{Condition, VlanRanges};
 
 /// Maximum number of characters of a message (`maxLength`).
-const MESSAGE: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 /// Maximum number of characters of a path below `status`, or of the description of a change.
-const NAME: usize = 256;
+const MAX_PATH_CHARS: usize = 256;
 /// Maximum number of characters of the message of a condition, by the API conventions.
-const CONDITION: usize = 32_768;
+const MAX_CONDITION_CHARS: usize = 32_768;
 /// Maximum number of entries of lists (`maxItems`).
-const UPLINKS: usize = 128;
+const MAX_UPLINKS: usize = 128;
 const MAX_ENTRIES: usize = 64;
-const FIELDS: usize = 16;
-const THREADS: usize = 8;
-const CACHES: usize = 128;
-const PAGE_SIZES: usize = 8;
-const DEVICES: usize = 256;
-const CONTAINERS: usize = 64;
-const BLOCKS: usize = 16;
+const MAX_FIELDS: usize = 16;
+const MAX_THREADS: usize = 8;
+const MAX_CACHES: usize = 128;
+const MAX_PAGE_SIZES: usize = 8;
+const MAX_DEVICES: usize = 256;
+const MAX_CONTAINERS: usize = 64;
+const MAX_BLOCKS: usize = 16;
 /// Maximum number of characters of the name of a container, and of a resource with its domain.
-const CONTAINER: usize = 63;
-const RESOURCE: usize = 317;
+const MAX_CONTAINER_NAME_CHARS: usize = 63;
+const MAX_RESOURCE_NAME_CHARS: usize = 317;
 
 impl InfraNodeStatus {
     /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`.
     pub fn truncate_to_schema(&mut self) {
         for unknown in &mut self.unknown {
-            truncate_chars(&mut unknown.path, NAME);
-            unknown.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
+            truncate_chars(&mut unknown.path, MAX_PATH_CHARS);
+            unknown
+                .message
+                .iter_mut()
+                .for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
         }
         self.changes.truncate(MAX_ENTRIES);
         for change in &mut self.changes {
-            truncate_chars(&mut change.what, NAME);
-            change.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
+            truncate_chars(&mut change.what, MAX_PATH_CHARS);
+            change
+                .message
+                .iter_mut()
+                .for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
             change
                 .removes
                 .iter_mut()
@@ -46,34 +52,37 @@ impl InfraNodeStatus {
         for network in &mut self.networks {
             network.not_ready.truncate(MAX_ENTRIES);
             for tenant in &mut network.not_ready {
-                tenant.message.iter_mut().for_each(|message| truncate_chars(message, MESSAGE));
+                tenant
+                    .message
+                    .iter_mut()
+                    .for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
             }
         }
         for Condition { message, .. } in &mut self.conditions {
-            truncate_chars(message, CONDITION);
+            truncate_chars(message, MAX_CONDITION_CHARS);
         }
         let capabilities = &mut self.capabilities;
-        capabilities.uplinks.truncate(UPLINKS);
+        capabilities.uplinks.truncate(MAX_UPLINKS);
         capabilities.links.truncate(MAX_ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
-        start.for_each(|start| start.pending_restart.truncate(FIELDS));
+        start.for_each(|start| start.pending_restart.truncate(MAX_FIELDS));
         // An incomplete list of threads would be wrong.
-        let most = |zone: &&mut Zone| zone.threads.len() > THREADS;
-        self.zones.iter_mut().filter(most).for_each(|zone| zone.threads.clear());
+        let has_too_many_threads = |zone: &&mut Zone| zone.threads.len() > MAX_THREADS;
+        self.zones.iter_mut().filter(has_too_many_threads).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {
-            if zone.caches.len() > CACHES {
+            if zone.caches.len() > MAX_CACHES {
                 zone.caches.clear();
             }
-            zone.reserved_hugepages.truncate(PAGE_SIZES);
+            zone.reserved_hugepages.truncate(MAX_PAGE_SIZES);
         }
         // Placement treats absent devices as unknown. It would take a part of the list for the whole list.
-        if self.devices.len() > DEVICES {
+        if self.devices.len() > MAX_DEVICES {
             self.devices.clear();
         }
-        self.devices.retain(|one| one.resource.chars().count() <= RESOURCE);
+        self.devices.retain(|one| one.resource.chars().count() <= MAX_RESOURCE_NAME_CHARS);
         for allocation in &mut self.allocations {
-            let all = &allocation.containers;
-            if all.len() > CONTAINERS || !all.iter().all(is_within_limits) {
+            let containers = &allocation.containers;
+            if containers.len() > MAX_CONTAINERS || !containers.iter().all(is_within_limits) {
                 allocation.containers.clear();
             }
         }
@@ -81,18 +90,21 @@ impl InfraNodeStatus {
 }
 
 fn is_within_limits(container: &AllocatedContainer) -> bool {
-    container.name.chars().count() <= CONTAINER
-        && container.memory.len() <= BLOCKS
+    container.name.chars().count() <= MAX_CONTAINER_NAME_CHARS
+        && container.memory.len() <= MAX_BLOCKS
         && container.memory.iter().all(|block| block.zones.len() <= MAX_ENTRIES)
         && container.devices.len() <= MAX_ENTRIES
 }
 
-/// Truncates a text to `most` characters. The API server counts characters, not bytes.
-fn truncate_chars(text: &mut String, most: usize) {
-    if text.chars().count() <= most {
+/// Truncates a text to `has_too_many_threads` characters. The API server counts characters, not bytes.
+fn truncate_chars(text: &mut String, max_chars: usize) {
+    if text.chars().count() <= max_chars {
         return;
     }
-    let end = text.char_indices().nth(most.saturating_sub(1)).map_or(text.len(), |(at, _)| at);
+    let end = text
+        .char_indices()
+        .nth(max_chars.saturating_sub(1))
+        .map_or(text.len(), |(offset, _)| offset);
     text.truncate(end);
     text.push('…');
 }

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::allocation::allocation;
 use super::host::HostForm;
-use super::pod::{observed, on, uid};
+use super::pod::{bound_to, observed, uid};
 
 /// Event of the pod watch.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ enum Event {
 
 /// Task of a kubelet; tasks run in order.
 #[derive(Clone, Debug)]
-enum Work {
+enum Task {
     Add(String),
     Remove(String),
 }
@@ -31,11 +31,11 @@ enum Work {
 pub(crate) struct Kubelet {
     pub(crate) form: HostForm,
     pub(crate) state: State,
-    work: VecDeque<Work>,
+    tasks: VecDeque<Task>,
     reports: VecDeque<(u64, HostForm)>,
     /// The last report on the API server.
     published: (u64, HostForm),
-    seen: u64,
+    newest_version: u64,
 }
 
 pub(crate) struct Cluster {
@@ -62,7 +62,14 @@ impl Cluster {
             let (facts, _) = form.facts().expect("a host that a kubelet starts on");
             let published = (1, form.clone());
             let (work, reports) = (VecDeque::new(), VecDeque::new());
-            Kubelet { state: State::new(&facts.admission), form, work, reports, published, seen: 0 }
+            Kubelet {
+                state: State::new(&facts.admission),
+                form,
+                tasks: work,
+                reports,
+                published,
+                newest_version: 0,
+            }
         };
         let mut this = Self {
             extender: Extender::new(),
@@ -89,27 +96,27 @@ impl Cluster {
     /// Restarts the extender with the objects on the API server.
     pub(crate) fn restart(&mut self) {
         self.log.push("restart".to_owned());
-        self.extender = Extender::before_listing();
+        self.extender = Extender::awaiting_pod_list();
         self.events.clear();
         for at in 0..self.kubelets.len() {
             self.kubelets[at].reports.clear();
             let (version, form) = self.kubelets[at].published.clone();
             self.report_host(at, &form, version);
         }
-        let mut late = Vec::new();
+        let mut unreported = Vec::new();
         let all: Vec<v1::Pod> = self.pods.values().cloned().collect();
         let listed: HashSet<String> = all.iter().map(uid).collect();
         for pod in all {
             let read = observed(&pod);
             if self.extender.is_unreported(&read) {
-                late.push(pod);
+                unreported.push(pod);
             } else {
-                self.extender.pod(self.now, pod, &read).expect("a pod that can be counted");
+                self.extender.update_pod(self.now, pod, &read).expect("a pod that can be counted");
             }
         }
-        for pod in late {
+        for pod in unreported {
             let read = observed(&pod);
-            self.extender.pod(self.now, pod, &read).expect("a pod that can be counted");
+            self.extender.update_pod(self.now, pod, &read).expect("a pod that can be counted");
         }
         self.extender.pods_listed(self.now, &listed);
     }
@@ -118,8 +125,8 @@ impl Cluster {
         let (facts, problems) = form.facts().expect("a report that can be read");
         assert!(problems.is_empty(), "{problems:?}");
         let facts = Some((facts, Class::Standard));
-        self.extender.host(self.now, &form.name, facts, Some(version)).expect("a host");
-        self.kubelets[at].seen = self.kubelets[at].seen.max(version);
+        self.extender.update_host(self.now, &form.name, facts, Some(version)).expect("a host");
+        self.kubelets[at].newest_version = self.kubelets[at].newest_version.max(version);
     }
 
     /// Deletes a Node; the kubelet keeps running, and the Node is created again when the agent's next report is read.
@@ -128,7 +135,7 @@ impl Cluster {
         self.log.push(format!("Node {name} is deleted"));
         self.extender.node_deleted(name);
         // The next report that is read is the newest.
-        self.kubelets[at].seen = 0;
+        self.kubelets[at].newest_version = 0;
     }
 
     pub(crate) fn create(&mut self, pod: v1::Pod) {
@@ -141,7 +148,7 @@ impl Cluster {
         match self.events.pop_front() {
             Some(Event::Applied(pod)) => {
                 let read = observed(&pod);
-                self.extender.pod(self.now, *pod, &read).expect("a pod that can be counted");
+                self.extender.update_pod(self.now, *pod, &read).expect("a pod that can be counted");
             }
             Some(Event::Deleted(uid)) => self.extender.pod_deleted(self.now, &uid),
             None => {}
@@ -186,39 +193,39 @@ impl Cluster {
             }
         }
         let Some(pod) = self.pods.get(&uid).cloned() else {
-            self.extender.not_bound(self.now, &uid);
+            self.extender.binding_failed(self.now, &uid);
             return false;
         };
         if observed(&pod).existing.node_name.is_some() {
-            self.extender.not_bound(self.now, &uid);
+            self.extender.binding_failed(self.now, &uid);
             return false;
         }
-        let pod = on(pod, &host);
+        let pod = bound_to(pod, &host);
         self.pods.insert(uid.clone(), pod.clone());
         self.events.push_back(Event::Applied(Box::new(pod)));
         let kubelet = self.kubelets.iter_mut().find(|kubelet| kubelet.form.name == host);
-        kubelet.expect("a host").work.push_back(Work::Add(uid.clone()));
+        kubelet.expect("a host").tasks.push_back(Task::Add(uid.clone()));
         self.bound += 1;
         self.log.push(format!("{uid} is bound to {host}, outcome known: {is_known}"));
         if is_known {
-            self.extender.bound(self.now, &uid);
+            self.extender.binding_succeeded(self.now, &uid);
         }
         true
     }
 
     /// Runs the next task of a kubelet, which must admit all pods that are bound to it.
-    pub(crate) fn work(&mut self, at: usize) {
+    pub(crate) fn run_task(&mut self, at: usize) {
         let kubelet = &mut self.kubelets[at];
-        match kubelet.work.pop_front() {
-            Some(Work::Add(uid)) => {
+        match kubelet.tasks.pop_front() {
+            Some(Task::Add(uid)) => {
                 // The kubelet never sees a pod that was deleted earlier.
                 let Some(pod) = self.pods.get(&uid) else { return };
                 let pod = observed(pod).existing.pod;
-                let taken = kubelet.state.admit(&pod);
+                let result = kubelet.state.admit(&pod);
                 let (name, log) = (&kubelet.form.name, self.log.join("\n"));
                 assert!(
-                    taken.is_ok(),
-                    "{name} refuses {uid}: {taken:?}\n{:?}\n{log}",
+                    result.is_ok(),
+                    "{name} refuses {uid}: {result:?}\n{:?}\n{log}",
                     kubelet.form
                 );
                 let mut cpus = berth_api::CpuSet::new();
@@ -229,7 +236,7 @@ impl Cluster {
                     cpus = cpus.union(&own);
                 }
             }
-            Some(Work::Remove(uid)) => {
+            Some(Task::Remove(uid)) => {
                 kubelet.state.remove(&uid);
                 self.log.push(format!("{} has released {uid}", kubelet.form.name));
             }
@@ -238,24 +245,24 @@ impl Cluster {
     }
 
     /// Sends a report of the host's agent.
-    pub(crate) fn report(&mut self, at: usize) {
+    pub(crate) fn publish_report(&mut self, at: usize) {
         self.version += 1;
         let uids: Vec<String> = self.pods.keys().cloned().collect();
         let kubelet = &mut self.kubelets[at];
-        let gone = kubelet.work.iter().filter_map(|work| match work {
-            Work::Remove(uid) => Some(uid.clone()),
-            Work::Add(_) => None,
+        let removed = kubelet.tasks.iter().filter_map(|work| match work {
+            Task::Remove(uid) => Some(uid.clone()),
+            Task::Add(_) => None,
         });
-        let uids = uids.into_iter().chain(gone.collect::<Vec<_>>());
+        let uids = uids.into_iter().chain(removed.collect::<Vec<_>>());
         let mut form = kubelet.form.clone();
         form.has = uids.filter_map(|uid| allocation(&kubelet.state, &uid)).collect();
         kubelet.published = (self.version, form.clone());
         kubelet.reports.push_back((self.version, form));
     }
 
-    /// Delivers a report; with `again`, the report is delivered a second time later.
-    pub(crate) fn read(&mut self, at: usize, again: bool) {
-        let next = if again {
+    /// Delivers a report; with `keep_queued`, the report is delivered a second time later.
+    pub(crate) fn deliver_report(&mut self, at: usize, keep_queued: bool) {
+        let next = if keep_queued {
             self.kubelets[at].reports.front().cloned()
         } else {
             self.kubelets[at].reports.pop_front()
@@ -268,12 +275,12 @@ impl Cluster {
     }
 
     /// Delivers a report that is older than the last one.
-    pub(crate) fn read_stale(&mut self, at: usize) {
-        if self.kubelets[at].seen > 1 {
+    pub(crate) fn deliver_stale_report(&mut self, at: usize) {
+        if self.kubelets[at].newest_version > 1 {
             let form = HostForm { has: Vec::new(), ..self.kubelets[at].form.clone() };
             let (facts, _) = form.facts().expect("a report that can be read");
             let facts = Some((facts, Class::Standard));
-            self.extender.host(self.now, &form.name, facts, Some(1)).expect("a host");
+            self.extender.update_host(self.now, &form.name, facts, Some(1)).expect("a host");
         }
     }
 
@@ -293,9 +300,9 @@ impl Cluster {
             }
         }
         if let Some(at) = at {
-            self.kubelets[at].work.push_back(Work::Remove(uid.to_owned()));
-            while !is_forced && !self.kubelets[at].work.is_empty() {
-                self.work(at);
+            self.kubelets[at].tasks.push_back(Task::Remove(uid.to_owned()));
+            while !is_forced && !self.kubelets[at].tasks.is_empty() {
+                self.run_task(at);
             }
         }
         self.pods.remove(uid);
@@ -311,12 +318,12 @@ impl Cluster {
         if self.idle >= Duration::from_secs(5) {
             self.idle = Duration::ZERO;
             for at in 0..self.kubelets.len() {
-                while !self.kubelets[at].work.is_empty() {
-                    self.work(at);
+                while !self.kubelets[at].tasks.is_empty() {
+                    self.run_task(at);
                 }
-                self.report(at);
+                self.publish_report(at);
                 while !self.kubelets[at].reports.is_empty() {
-                    self.read(at, false);
+                    self.deliver_report(at, false);
                 }
             }
             while !self.events.is_empty() {

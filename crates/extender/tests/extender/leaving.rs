@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1;
 use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, observed, on};
-use super::scenes::{extender, report};
+use super::pod::{PodForm, bound_to, observed};
+use super::scenarios::{extender, report};
 
 fn host(name: &str) -> HostForm {
     let zone = ZoneForm { cpus: 9, memory: 64, huge: 0, small: 0 };
@@ -17,7 +17,7 @@ fn host(name: &str) -> HostForm {
 }
 
 /// A pod with a spread constraint: a host may have at most one such pod more than another host.
-fn spread(name: &str) -> v1::Pod {
+fn pod_with_spread_constraint(name: &str) -> v1::Pod {
     let mut pod = PodForm::vm(name, 1).build();
     pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
     let constraint = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
@@ -27,18 +27,18 @@ fn spread(name: &str) -> v1::Pod {
     pod
 }
 
-fn is_on(extender: &mut Extender, now: Instant, pod: v1::Pod, host: &str) {
-    let there = on(pod, host);
-    extender.pod(now, there.clone(), &observed(&there)).expect("counted");
+fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, host: &str) {
+    let bound_pod = bound_to(pod, host);
+    extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
 }
 
 #[test]
 fn a_deleted_node_is_not_counted() {
     let now = Instant::now();
     let mut extender = extender(&[host("a"), host("b"), host("c")]);
-    is_on(&mut extender, now, spread("one"), "a");
-    is_on(&mut extender, now, spread("two"), "b");
-    let third = spread("three");
+    add_bound_pod(&mut extender, now, pod_with_spread_constraint("one"), "a");
+    add_bound_pod(&mut extender, now, pod_with_spread_constraint("two"), "b");
+    let third = pod_with_spread_constraint("three");
     // The scheduler does not offer host c, which has none of these pods.
     assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Refused(_)));
     extender.node_deleted("c");
@@ -54,16 +54,16 @@ fn a_deleted_node_is_not_counted() {
 }
 
 #[test]
-fn a_node_that_is_created_again_has_its_pods() {
+fn recreated_node_keeps_its_pods() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
-    is_on(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
+    add_bound_pod(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
     extender.node_deleted("a");
     let other = PodForm::vm("other", 2).build();
-    let FilterAnswer::Refused(why) = extender.filter(now, &other, &["a"]) else {
+    let FilterAnswer::Refused(reasons) = extender.filter(now, &other, &["a"]) else {
         unreachable!("no host")
     };
-    assert_eq!(why[0].1, "node(s) had no agent report");
+    assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert!(matches!(extender.bind(now, "other", "a", Some(&other)), BindAnswer::Refused(_)));
     report(&mut extender, &host("a"), 1);
     assert!(
@@ -78,15 +78,16 @@ fn a_node_that_is_created_again_has_its_pods() {
 
 /// A terminating pod without exclusive CPUs and huge pages.
 #[test]
-fn a_terminating_pod_without_exclusive_resources_does_not_block_a_host_that_comes_back() {
+fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
-    let mut hangs = PodForm { beside: 100, ..PodForm::vm("hangs", 0) }.build();
-    hangs.metadata.deletion_timestamp =
+    let mut terminating =
+        PodForm { second_container_millis: 100, ..PodForm::vm("hangs", 0) }.build();
+    terminating.metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
-    let containers = &mut hangs.spec.get_or_insert_default().containers;
+    let containers = &mut terminating.spec.get_or_insert_default().containers;
     containers.iter_mut().for_each(|one| one.resources = None);
-    is_on(&mut extender, now, hangs, "a");
+    add_bound_pod(&mut extender, now, terminating, "a");
     extender.node_deleted("a");
     report(&mut extender, &host("a"), 1);
     let vm = PodForm::vm("vm", 8).build();
@@ -95,12 +96,12 @@ fn a_terminating_pod_without_exclusive_resources_does_not_block_a_host_that_come
 
 /// The pods are deleted with the Node, but the kubelet runs the pods a moment longer.
 #[test]
-fn resources_of_a_deleted_node_are_not_free_at_once() {
+fn resources_of_a_deleted_node_are_released_after_a_delay() {
     let now = Instant::now();
-    let mut extender = Extender::before_listing();
+    let mut extender = Extender::awaiting_pod_list();
     report(&mut extender, &host("a"), 1);
     extender.pods_listed(now, &HashSet::new());
-    is_on(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
+    add_bound_pod(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
     extender.node_deleted("a");
     extender.pod_deleted(now, "vm");
     report(&mut extender, &host("a"), 1);
@@ -112,15 +113,15 @@ fn resources_of_a_deleted_node_are_not_free_at_once() {
 
 /// A broken watch does not show deletions; the next list does.
 #[test]
-fn pods_that_a_list_lacks_are_deleted() {
+fn pods_missing_from_a_list_are_deleted() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
     let pod = PodForm::vm("vm", 8).build();
-    extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
-    let waits = PodForm::vm("waits", 8).build();
-    extender.pod(now, waits.clone(), &observed(&waits)).expect("counted");
-    assert!(matches!(extender.filter(now, &waits, &["a"]), FilterAnswer::Refused(_)));
+    let waiting = PodForm::vm("waits", 8).build();
+    extender.update_pod(now, waiting.clone(), &observed(&waiting)).expect("counted");
+    assert!(matches!(extender.filter(now, &waiting, &["a"]), FilterAnswer::Refused(_)));
     assert!(extender.has_waiting_pods());
     extender.pods_listed(now, &HashSet::new());
     assert!(!extender.has_waiting_pods() && extender.can_be_rebuilt());
@@ -129,24 +130,24 @@ fn pods_that_a_list_lacks_are_deleted() {
 }
 
 #[test]
-fn each_of_many_waiting_request_classes_has_its_turn() {
+fn all_waiting_request_classes_are_retried() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
     let first = PodForm::vm("first", 8).build();
     assert_eq!(extender.filter(now, &first, &["a"]), FilterAnswer::Host("a"));
     for cpus in 9..150 {
-        let never = PodForm::vm(&format!("never-{cpus}"), cpus).build();
-        assert!(matches!(extender.filter(now, &never, &["a"]), FilterAnswer::Refused(_)));
+        let too_large = PodForm::vm(&format!("never-{cpus}"), cpus).build();
+        assert!(matches!(extender.filter(now, &too_large, &["a"]), FilterAnswer::Refused(_)));
     }
     let small = PodForm::vm("small", 3).build();
     assert!(matches!(extender.filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
     extender.pod_deleted(now, "first");
-    let mut woken = Vec::new();
+    let mut patched_hosts = Vec::new();
     for version in 2..6 {
-        woken.extend(extender.take_hosts_to_patch());
+        patched_hosts.extend(extender.take_hosts_to_patch());
         // A host changes in each round.
         let zone = ZoneForm { cpus: 2, memory: 64, huge: 0, small: 0 };
         report(&mut extender, &HostForm { zones: vec![zone], ..host("b") }, version);
     }
-    assert_eq!(woken, ["a"]);
+    assert_eq!(patched_hosts, ["a"]);
 }

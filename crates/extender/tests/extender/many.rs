@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};
 use super::pod::PodForm;
-use super::scenes::report;
+use super::scenarios::report;
 
 const HOSTS: usize = 5_000;
 const CALLS: usize = 200;
@@ -32,30 +32,33 @@ fn body(form: &PodForm, names: &[String]) -> String {
 }
 
 /// Returns true if the response names a host.
-fn call(extender: &mut Extender, body: &str) -> bool {
-    let read = wire::filter(body.as_bytes()).expect("a body");
-    let answer = extender.filter(Instant::now(), &read.pod, &read.names);
+fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
+    let read = wire::parse_filter_args(body.as_bytes()).expect("a body");
+    let answer = extender.filter(Instant::now(), &read.pod, &read.node_names);
     let is_host = matches!(answer, FilterAnswer::Host(_));
     let body = match answer {
-        FilterAnswer::Host(name) => wire::host(name),
-        FilterAnswer::Refused(hosts) => wire::refused(&hosts),
-        FilterAnswer::NotReady(why) => wire::filter_error(&why.to_string()),
-        FilterAnswer::Failed(error) => wire::filter_error(&error.to_string()),
+        FilterAnswer::Host(name) => wire::host_response(name),
+        FilterAnswer::Refused(hosts) => wire::refusal_response(&hosts),
+        FilterAnswer::NotReady(why) => wire::filter_error_response(&why.to_string()),
+        FilterAnswer::Failed(error) => wire::filter_error_response(&error.to_string()),
     };
     assert!(!body.is_empty());
     is_host
 }
 
 #[test]
-fn five_thousand_names_are_answered() {
+fn five_thousand_host_names_are_filtered() {
     let (mut extender, names) = fleet();
     for number in 0..CALLS {
         let form =
             PodForm { huge: 8, ..PodForm::vm(&format!("vm-{number}"), [2, 4, 8, 16][number % 4]) };
-        assert!(call(&mut extender, &body(&form, &names)));
+        assert!(filter_finds_host(&mut extender, &body(&form, &names)));
     }
     for number in 0..50 {
         let form = PodForm::vm(&format!("wide-{number}"), 64);
-        assert!(!call(&mut extender, &body(&form, &names)), "it is wider than any zone");
+        assert!(
+            !filter_finds_host(&mut extender, &body(&form, &names)),
+            "it is wider than any zone"
+        );
     }
 }

@@ -15,11 +15,11 @@ pub(crate) struct PodForm {
     pub(crate) is_first_consumer: bool,
     pub(crate) cpus: u64,
     /// CPU request of a second container, in thousandths.
-    pub(crate) beside: u64,
+    pub(crate) second_container_millis: u64,
     /// Huge pages of 1 GiB, in GiB.
     pub(crate) huge: u64,
     /// Value of the label `app`; the pod has an anti-affinity to pods with the same value.
-    pub(crate) apart: Option<String>,
+    pub(crate) anti_affinity_app: Option<String>,
     pub(crate) claim: Option<String>,
     /// Namespace of the pod; `None` means `default`.
     pub(crate) namespace: Option<String>,
@@ -60,11 +60,11 @@ impl PodForm {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
         let mut containers = vec![Self::container("compute", self.cpus * 1000, self.huge, "256Mi")];
-        if self.beside > 0 {
-            containers.push(Self::container("beside", self.beside, 0, "64Mi"));
+        if self.second_container_millis > 0 {
+            containers.push(Self::container("beside", self.second_container_millis, 0, "64Mi"));
         }
         let mut spec = json!({"schedulerName": "berth-scheduler", "containers": containers});
-        if let Some(app) = &self.apart {
+        if let Some(app) = &self.anti_affinity_app {
             labels["app"] = app.clone().into();
             spec["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
                 {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}]}});
@@ -83,7 +83,7 @@ impl PodForm {
 }
 
 /// Returns the pod after it was bound to a host.
-pub(crate) fn on(mut pod: v1::Pod, host: &str) -> v1::Pod {
+pub(crate) fn bound_to(mut pod: v1::Pod, host: &str) -> v1::Pod {
     pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
     pod
 }

@@ -15,35 +15,39 @@ use super::pod::{PodForm, observed};
 struct Dice<'a>(&'a [u8]);
 
 impl Dice<'_> {
-    fn below(&mut self, most: usize) -> usize {
+    fn below(&mut self, limit: usize) -> usize {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
-        usize::from(*first) % most.max(1)
+        usize::from(*first) % limit.max(1)
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
     fn host(&mut self, at: usize) -> HostForm {
-        let zone =
-            ZoneForm { cpus: self.of(&[8, 6, 12]), memory: 32, huge: self.of(&[8, 4]), small: 0 };
+        let zone = ZoneForm {
+            cpus: self.choose(&[8, 6, 12]),
+            memory: 32,
+            huge: self.choose(&[8, 4]),
+            small: 0,
+        };
         HostForm {
             name: format!("host-{at}"),
-            zones: vec![zone; self.of(&[2, 2, 1])],
-            policy: self.of(&["single-numa-node", "restricted"]).to_owned(),
-            scope: self.of(&["pod", "container"]).to_owned(),
+            zones: vec![zone; self.choose(&[2, 2, 1])],
+            policy: self.choose(&["single-numa-node", "restricted"]).to_owned(),
+            scope: self.choose(&["pod", "container"]).to_owned(),
             keeps_memory: self.below(4) > 0,
             ..HostForm::default()
         }
     }
 
     fn pod(&mut self, number: usize) -> PodForm {
-        let mut form = PodForm::vm(&format!("pod-{number}"), self.of(&[2, 1, 4, 3, 6]));
-        form.huge = self.of(&[0, 0, 1, 3]);
-        form.beside = self.of(&[0, 0, 200, 1000]);
+        let mut form = PodForm::vm(&format!("pod-{number}"), self.choose(&[2, 1, 4, 3, 6]));
+        form.huge = self.choose(&[0, 0, 1, 3]);
+        form.second_container_millis = self.choose(&[0, 0, 200, 1000]);
         if self.below(5) == 4 {
-            form.apart = Some("web".to_owned());
+            form.anti_affinity_app = Some("web".to_owned());
         }
         if self.below(8) == 7 {
             form.instance = None;
@@ -57,12 +61,12 @@ struct Tally {
     bound: Cell<usize>,
     refused: Cell<usize>,
     not_bound: Cell<usize>,
-    again: Cell<usize>,
+    repeated_filters: Cell<usize>,
 }
 
-fn pick(cluster: &Cluster, dice: &mut Dice<'_>, is_on: bool) -> Option<String> {
+fn random_pod(cluster: &Cluster, dice: &mut Dice<'_>, is_bound: bool) -> Option<String> {
     let all =
-        cluster.pods.values().filter(|pod| observed(pod).existing.node_name.is_some() == is_on);
+        cluster.pods.values().filter(|pod| observed(pod).existing.node_name.is_some() == is_bound);
     let all: Vec<&str> = all.filter_map(|pod| pod.metadata.uid.as_deref()).collect();
     (!all.is_empty()).then(|| all[dice.below(all.len())].to_owned())
 }
@@ -75,7 +79,7 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
             cluster.create(pod);
         }
         3..=5 => {
-            let Some(uid) = pick(cluster, dice, false) else { return };
+            let Some(uid) = random_pod(cluster, dice, false) else { return };
             let mut names = cluster.names();
             if dice.below(4) == 3 {
                 names.truncate(1 + dice.below(names.len()));
@@ -86,7 +90,7 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
             if dice.below(3) == 2 {
                 let second = cluster.filter(&uid, &names);
                 assert_eq!(first, second, "called twice for {uid}");
-                tally.again.set(tally.again.get() + 1);
+                tally.repeated_filters.set(tally.repeated_filters.get() + 1);
             }
         }
         6..=8 => {
@@ -96,23 +100,23 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
             }
         }
         9..=10 => cluster.deliver_event(),
-        11 => cluster.work(at),
+        11 => cluster.run_task(at),
         12 => {
-            cluster.report(at);
+            cluster.publish_report(at);
             if dice.below(2) == 1 {
-                cluster.read_stale(at);
+                cluster.deliver_stale_report(at);
             }
         }
         13 => {
-            let again = dice.below(4) == 3;
+            let keep_queued = dice.below(4) == 3;
             if dice.below(8) == 7 {
                 cluster.delete_node(at);
             }
-            cluster.read(at, again);
+            cluster.deliver_report(at, keep_queued);
         }
         14 => {
-            let (is_on, is_forced) = (dice.below(3) > 0, dice.below(3) == 2);
-            if let Some(uid) = pick(cluster, dice, is_on) {
+            let (is_bound, is_forced) = (dice.below(3) > 0, dice.below(3) == 2);
+            if let Some(uid) = random_pod(cluster, dice, is_bound) {
                 cluster.delete(&uid, is_forced);
             }
         }
@@ -148,7 +152,12 @@ fn kubelets_admit_all_pods_that_are_bound() {
         Ok(())
     });
     result.expect("kubelets admit all pods");
-    let seen = [tally.bound.get(), tally.refused.get(), tally.not_bound.get(), tally.again.get()];
+    let seen = [
+        tally.bound.get(),
+        tally.refused.get(),
+        tally.not_bound.get(),
+        tally.repeated_filters.get(),
+    ];
     assert!(seen[0] > 3_000, "little was bound: {seen:?}");
     assert!(seen[1] > 300 && seen[2] > 10 && seen[3] > 300, "little was tried: {seen:?}");
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use berth_extender::{Extender, FilterAnswer};
 use k8s_openapi::api::core::v1;
 
-use super::pod::{PodForm, observed, on};
-use super::scenes::extender;
+use super::pod::{PodForm, bound_to, observed};
+use super::scenarios::extender;
 use super::volumes::{after_first_consumer, host, instance};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ fn a_pod_of_another_namespace_takes_no_reservation() {
     assert!(is_refused(&mut extender, later, &forged("forged")));
     assert_eq!(extender.stage_counts().kept, 1);
     // A pod that another scheduler bound.
-    let bound = on(forged("bound"), "b");
-    extender.pod(later, bound.clone(), &observed(&bound)).expect("counted");
+    let bound = bound_to(forged("bound"), "b");
+    extender.update_pod(later, bound.clone(), &observed(&bound)).expect("counted");
     assert_eq!(extender.stage_counts().kept, 1);
     let own = PodForm::vm("vm", 8).build();
     assert_eq!(extender.filter(later, &own, &["a", "b"]), FilterAnswer::Host("a"));
@@ -66,7 +66,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
         let mut extender = extender(&[host("a")]);
         extender.set_kubevirt_installed(true);
         let pod = PodForm::vm("vm", 8).build();
-        extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
         assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
         for after in [SECOND, 3 * SECOND, 600 * SECOND] {
             extender.tick(now + after);
@@ -81,7 +81,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
         if is_listed {
             extender.instances_listed(HashMap::from([(uid, read)]));
         } else {
-            extender.instance(&uid, read);
+            extender.update_instance(&uid, read);
         }
         assert_eq!(extender.take_hosts_to_patch(), ["a"]);
         assert_eq!(extender.filter(now + 601 * SECOND, &pod, &["a"]), FilterAnswer::Host("a"));
@@ -90,23 +90,23 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
 
 /// Without this limit, a tenant who creates a pod each second would delay the pods of all tenants.
 #[test]
-fn pods_of_a_namespace_are_not_held_after_one_was_held_in_vain() {
+fn pods_of_a_namespace_are_not_held_after_a_hold_was_unsuccessful() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
     extender.set_kubevirt_installed(true);
-    let of = |name: &str, namespace: &str| {
+    let pod_in_namespace = |name: &str, namespace: &str| {
         PodForm { namespace: Some(namespace.to_owned()), ..PodForm::vm(name, 1) }.build()
     };
-    let first = of("first", "other");
+    let first = pod_in_namespace("first", "other");
     assert!(matches!(extender.filter(now, &first, &["a"]), FilterAnswer::NotReady(_)));
     assert!(is_refused(&mut extender, now + SECOND, &first));
-    assert!(is_refused(&mut extender, now + SECOND, &of("second", "other")));
-    let another = of("third", "default");
+    assert!(is_refused(&mut extender, now + SECOND, &pod_in_namespace("second", "other")));
+    let another = pod_in_namespace("third", "default");
     assert!(matches!(extender.filter(now + SECOND, &another, &["a"]), FilterAnswer::NotReady(_)));
     let late = now + 120 * SECOND;
     extender.tick(late);
     assert!(matches!(
-        extender.filter(late, &of("fourth", "other"), &["a"]),
+        extender.filter(late, &pod_in_namespace("fourth", "other"), &["a"]),
         FilterAnswer::NotReady(_)
     ));
 }

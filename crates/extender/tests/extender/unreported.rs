@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
 use super::host::HostForm;
-use super::pod::{PodForm, observed, on};
-use super::scenes::extender;
+use super::pod::{PodForm, bound_to, observed};
+use super::scenarios::extender;
 use super::volumes::host;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -22,7 +22,7 @@ fn in_zone(name: &str, zone: &str) -> HostForm {
 }
 
 /// The watch shows a Node without an InfraNode.
-fn node(extender: &mut Extender, name: &str, zone: &str) {
+fn add_node(extender: &mut Extender, name: &str, zone: &str) {
     let labels = BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]);
     let (allocatable, taints) = (Resources::default(), []);
     let parts = HostParts {
@@ -33,7 +33,7 @@ fn node(extender: &mut Extender, name: &str, zone: &str) {
         allocatable: &allocatable,
         pods_limit: 0,
     };
-    extender.node(&parts).expect("a node");
+    extender.update_node(&parts).expect("a node");
 }
 
 fn labelled(name: &str, app: &str) -> v1::Pod {
@@ -43,7 +43,7 @@ fn labelled(name: &str, app: &str) -> v1::Pod {
 }
 
 /// A VM with a required rule about pods with this label in the VM's zone.
-fn vm(name: &str, rule: &str, app: &str) -> v1::Pod {
+fn vm_with_rule(name: &str, rule: &str, app: &str) -> v1::Pod {
     let mut pod = PodForm::vm(name, 1).build();
     let required: Value =
         json!([{"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": app}}}]);
@@ -53,9 +53,9 @@ fn vm(name: &str, rule: &str, app: &str) -> v1::Pod {
     pod
 }
 
-fn is_on(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str) {
-    let pod = on(pod, node);
-    extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str) {
+    let pod = bound_to(pod, node);
+    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
 }
 
 #[test]
@@ -65,20 +65,20 @@ fn pods_on_an_unreported_node_count_for_required_rules() {
     for node_first in [true, false] {
         let mut extender = extender(&[in_zone("a", "one"), in_zone("b", "two")]);
         if node_first {
-            node(&mut extender, "plain", "one");
+            add_node(&mut extender, "plain", "one");
         }
-        is_on(&mut extender, now, labelled("database", "db"), "plain");
+        add_bound_pod(&mut extender, now, labelled("database", "db"), "plain");
         if !node_first {
-            node(&mut extender, "plain", "one");
+            add_node(&mut extender, "plain", "one");
         }
-        let beside = vm("beside", "podAffinity", "db");
+        let beside = vm_with_rule("beside", "podAffinity", "db");
         assert_eq!(extender.filter(now, &beside, &["a"]), FilterAnswer::Host("a"));
-        let apart = vm("apart", "podAntiAffinity", "db");
+        let apart = vm_with_rule("apart", "podAntiAffinity", "db");
         assert_eq!(extender.filter(now, &apart, &["a", "b"]), FilterAnswer::Host("b"));
         extender.pod_deleted(now, "database");
         extender.tick(now + std::time::Duration::from_secs(60));
         assert!(matches!(
-            extender.filter(now, &vm("late", "podAffinity", "db"), &["a"]),
+            extender.filter(now, &vm_with_rule("late", "podAffinity", "db"), &["a"]),
             FilterAnswer::Refused(_)
         ));
     }
@@ -88,34 +88,34 @@ fn pods_on_an_unreported_node_count_for_required_rules() {
 fn an_unreported_node_takes_no_vm() {
     let now = Instant::now();
     let mut extender = extender(&[in_zone("a", "one")]);
-    node(&mut extender, "plain", "one");
+    add_node(&mut extender, "plain", "one");
     let pod = PodForm::vm("vm", 2).build();
-    let FilterAnswer::Refused(why) = extender.filter(now, &pod, &["plain"]) else {
+    let FilterAnswer::Refused(reasons) = extender.filter(now, &pod, &["plain"]) else {
         unreachable!("no report")
     };
-    assert_eq!(why[0].1, "node(s) had no agent report");
+    assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert_eq!(extender.engine().hosts().count(), 1);
-    is_on(&mut extender, now, PodForm::vm("there", 6).build(), "plain");
+    add_bound_pod(&mut extender, now, PodForm::vm("there", 6).build(), "plain");
     // The pod is counted once, for rules and for CPUs.
     let (facts, _) = in_zone("plain", "one").facts().expect("a host");
-    extender.host(now, "plain", Some((facts, Class::Standard)), Some(1)).expect("a host");
+    extender.update_host(now, "plain", Some((facts, Class::Standard)), Some(1)).expect("a host");
     assert!(matches!(
         extender.filter(now, &PodForm::vm("large", 4).build(), &["plain"]),
         FilterAnswer::Refused(_)
     ));
-    assert_eq!(extender.engine().pods(), 1);
+    assert_eq!(extender.engine().pod_count(), 1);
 }
 
 #[test]
 fn pods_of_a_deleted_unreported_node_are_not_counted() {
     let now = Instant::now();
     let mut extender = extender(&[in_zone("a", "one")]);
-    node(&mut extender, "plain", "one");
-    is_on(&mut extender, now, labelled("database", "db"), "plain");
+    add_node(&mut extender, "plain", "one");
+    add_bound_pod(&mut extender, now, labelled("database", "db"), "plain");
     extender.node_deleted("plain");
-    let beside = vm("beside", "podAffinity", "db");
+    let beside = vm_with_rule("beside", "podAffinity", "db");
     assert!(matches!(extender.filter(now, &beside, &["a"]), FilterAnswer::Refused(_)));
-    assert_eq!(extender.engine().pods(), 0);
-    node(&mut extender, "plain", "one");
+    assert_eq!(extender.engine().pod_count(), 0);
+    add_node(&mut extender, "plain", "one");
     assert_eq!(extender.filter(now, &beside, &["a"]), FilterAnswer::Host("a"));
 }

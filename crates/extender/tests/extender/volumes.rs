@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{self, NodeSelector};
 use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, observed, on, uid};
-use super::scenes::{extender, report};
+use super::pod::{PodForm, bound_to, observed, uid};
+use super::scenarios::{extender, report};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -40,17 +40,17 @@ pub(crate) fn after_first_consumer(now: Instant) -> Extender {
     let pod = first_consumer().build();
     assert_eq!(extender.filter(now, &pod, &["a", "b"]), FilterAnswer::Host("a"));
     assert_eq!(extender.bind(now, "first-consumer", "a", None), BindAnswer::Send);
-    extender.bound(now, "first-consumer");
-    let there = on(pod, "a");
-    extender.pod(now, there.clone(), &observed(&there)).expect("counted");
+    extender.binding_succeeded(now, "first-consumer");
+    let bound_pod = bound_to(pod, "a");
+    extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
     extender.pod_deleted(now, "first-consumer");
     extender
 }
 
-fn another(extender: &mut Extender, now: Instant) -> FilterAnswer<'static> {
+fn filter_another_vm(extender: &mut Extender, now: Instant) -> FilterAnswer<'static> {
     extender.set_kubevirt_installed(true);
     let (uid, read) = instance("vmi-another", "Pending");
-    extender.instance(&uid, read);
+    extender.update_instance(&uid, read);
     extender.filter(now, &PodForm::vm("another", 8).build(), &["a"])
 }
 
@@ -60,7 +60,7 @@ fn the_reservation_of_a_first_consumer_pod_is_kept_for_its_vm() {
     let mut extender = after_first_consumer(now);
     extender.tick(now + HOUR);
     assert_eq!(extender.stage_counts().kept, 1);
-    assert!(matches!(another(&mut extender, now), FilterAnswer::Refused(_)));
+    assert!(matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)));
     let own = PodForm::vm("vm", 8).build();
     assert_eq!(extender.filter(now, &own, &["a", "b"]), FilterAnswer::Host("a"));
     assert_eq!(extender.stage_counts().kept, 0);
@@ -68,19 +68,19 @@ fn the_reservation_of_a_first_consumer_pod_is_kept_for_its_vm() {
 }
 
 #[test]
-fn nothing_is_kept_for_a_vm_that_is_deleted_or_has_ended() {
+fn reservation_is_released_when_the_vm_is_deleted_or_has_ended() {
     let now = Instant::now();
-    for ends in [true, false] {
+    for has_ended in [true, false] {
         let mut extender = after_first_consumer(now);
-        assert!(matches!(another(&mut extender, now), FilterAnswer::Refused(_)));
-        if ends {
+        assert!(matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)));
+        if has_ended {
             let (uid, read) = instance("vmi-vm", "Failed");
-            extender.instance(&uid, read);
+            extender.update_instance(&uid, read);
         } else {
             extender.instance_deleted("vmi-vm");
         }
         assert_eq!(extender.take_hosts_to_patch(), ["a"]);
-        assert_eq!(another(&mut extender, now), FilterAnswer::Host("a"));
+        assert_eq!(filter_another_vm(&mut extender, now), FilterAnswer::Host("a"));
     }
 }
 
@@ -88,21 +88,21 @@ fn nothing_is_kept_for_a_vm_that_is_deleted_or_has_ended() {
 fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
     let now = Instant::now();
     let mut extender = after_first_consumer(now);
-    let has = Allocation {
+    let allocation = Allocation {
         pod_uid: "first-consumer".to_owned(),
         cpus: Some((1..9).collect()),
         zones: vec![0],
         ..Allocation::default()
     };
-    report(&mut extender, &HostForm { has: vec![has], ..host("a") }, 2);
+    report(&mut extender, &HostForm { has: vec![allocation], ..host("a") }, 2);
     let own = PodForm::vm("vm", 8).build();
     assert!(matches!(extender.filter(now, &own, &["a"]), FilterAnswer::Refused(_)));
-    assert!(matches!(another(&mut extender, now), FilterAnswer::Refused(_)));
+    assert!(matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)));
     assert!(extender.take_hosts_to_patch().is_empty());
     report(&mut extender, &host("a"), 3);
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert!(
-        matches!(another(&mut extender, now), FilterAnswer::Refused(_)),
+        matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)),
         "the host is kept for the VM"
     );
     assert_eq!(extender.filter(now, &own, &["a"]), FilterAnswer::Host("a"));
@@ -116,7 +116,7 @@ fn a_pod_whose_vm_is_not_known_yet_waits() {
     let pod = PodForm::vm("vm", 8).build();
     assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
     let (uid, read) = instance("vmi-vm", "Pending");
-    extender.instance(&uid, read);
+    extender.update_instance(&uid, read);
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
 }
 
@@ -124,18 +124,18 @@ fn a_pod_whose_vm_is_not_known_yet_waits() {
 fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
     let now = Instant::now();
     for claim_first in [true, false] {
-        let mut extender = Extender::before_listing();
+        let mut extender = Extender::awaiting_pod_list();
         report(&mut extender, &host("a"), 1);
         report(&mut extender, &host("b"), 1);
         let form = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 8) };
         let pod = form.build();
         let claim = |extender: &mut Extender| {
-            extender.claim(now, "default", "disk", Some(Some("b".to_owned())))
+            extender.update_claim(now, "default", "disk", Some(Some("b".to_owned())))
         };
         if claim_first {
             claim(&mut extender);
         }
-        extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
         if !claim_first {
             claim(&mut extender);
         }
@@ -153,14 +153,14 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
 fn a_reservation_lasts_longer_while_a_claim_is_unbound() {
     let now = Instant::now();
     let mut extender = extender(&[host("a"), host("b")]);
-    extender.claim(now, "default", "disk", Some(None));
+    extender.update_claim(now, "default", "disk", Some(None));
     let form = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 8) };
     assert_eq!(extender.filter(now, &form.build(), &["a"]), FilterAnswer::Host("a"));
     let plain = PodForm::vm("plain", 8).build();
     assert_eq!(extender.filter(now, &plain, &["b"]), FilterAnswer::Host("b"));
     extender.tick(now + Duration::from_secs(120));
     assert_eq!(extender.stage_counts().reserved, 1);
-    extender.claim(now, "default", "disk", None);
+    extender.update_claim(now, "default", "disk", None);
     extender.tick(now + HOUR);
     assert_eq!(extender.stage_counts().reserved, 0);
 }
@@ -180,8 +180,8 @@ fn pending_vm() -> PendingVm {
 }
 
 /// Returns the state after a restart, with a VM that is on no host and with the volume of its claim.
-fn restarted(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
-    let mut extender = Extender::before_listing();
+fn restart_with(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
+    let mut extender = Extender::awaiting_pod_list();
     for name in ["a", "b"] {
         report(&mut extender, &host(name), 1);
     }
@@ -190,19 +190,19 @@ fn restarted(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Ex
         instance("vmi-another", "Pending"),
     ]));
     let claim = ("default".to_owned(), "disk".to_owned());
-    extender.pending_vms(
+    extender.set_pending_vms(
         vec![pending_vm()],
         volume.into_iter().map(|volume| (claim.clone(), volume)).collect(),
     );
     for pod in pods {
-        extender.pod(now, pod.clone(), &observed(pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(pod)).expect("counted");
     }
     extender.pods_listed(now, &pods.iter().map(uid).collect());
     extender
 }
 
 /// Returns a node affinity in the form that provisioners of local volumes write.
-fn local(host: &str) -> NodeSelector {
+fn local_volume(host: &str) -> NodeSelector {
     let term = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]});
     serde_json::from_value(term).expect("a selector")
@@ -214,8 +214,8 @@ fn the_host_of_a_vm_with_a_local_volume_is_reserved_after_a_restart() {
     let launcher = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 6) }.build();
     // During the import of the image there is no pod; with populators there is a pod, but without a nominated node.
     for pods in [vec![], vec![launcher.clone()]] {
-        for volume in [local("b"), node_selector("b")] {
-            let mut extender = restarted(now, Some(volume), &pods);
+        for volume in [local_volume("b"), node_selector("b")] {
+            let mut extender = restart_with(now, Some(volume), &pods);
             assert_eq!(extender.stage_counts().kept, 1, "{} pods", pods.len());
             extender.tick(now + HOUR);
             let other = PodForm::vm("another", 8).build();
@@ -232,20 +232,20 @@ fn the_host_of_a_vm_with_a_local_volume_is_reserved_after_a_restart() {
 }
 
 #[test]
-fn nothing_is_reserved_for_a_vm_that_no_volume_ties_to_one_host() {
+fn no_host_is_reserved_for_a_vm_without_a_local_volume() {
     let now = Instant::now();
     let anywhere = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "Exists"}]}]});
     let anywhere: NodeSelector = serde_json::from_value(anywhere).expect("a selector");
-    for volume in [None, Some(anywhere), Some(local("elsewhere"))] {
-        assert_eq!(restarted(now, volume.clone(), &[]).stage_counts().kept, 0, "{volume:?}");
+    for volume in [None, Some(anywhere), Some(local_volume("elsewhere"))] {
+        assert_eq!(restart_with(now, volume.clone(), &[]).stage_counts().kept, 0, "{volume:?}");
     }
     // A VM that is on its host has a bound pod.
-    let there = on(PodForm::vm("vm", 8).build(), "b");
-    let extender = restarted(now, Some(local("b")), &[there]);
+    let bound_pod = bound_to(PodForm::vm("vm", 8).build(), "b");
+    let extender = restart_with(now, Some(local_volume("b")), &[bound_pod]);
     assert_eq!((extender.stage_counts().kept, extender.stage_counts().bound), (0, 1));
     // A VM that has ended needs no reservation.
-    let mut extender = restarted(now, Some(local("b")), &[]);
+    let mut extender = restart_with(now, Some(local_volume("b")), &[]);
     extender.instance_deleted("vmi-vm");
     assert_eq!(extender.stage_counts().kept, 0);
 }

@@ -27,8 +27,8 @@ pub fn cpu_state_fault(
     if state.policy_name != "static" {
         return None;
     }
-    let none = CpuSet::new();
-    let reserved = config.reserved_system_cpus.as_ref().unwrap_or(&none);
+    let no_cpus = CpuSet::new();
+    let reserved = config.reserved_system_cpus.as_ref().unwrap_or(&no_cpus);
     let strict = config.cpu_option("strict-cpu-reservation");
     let shared = &state.default_cpu_set;
     if shared.is_empty() {
@@ -47,29 +47,31 @@ pub fn cpu_state_fault(
             reserved.difference(shared)
         ));
     }
-    if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
+    if let Some((pod, cpus)) =
+        state.exclusive_cpus_by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
     {
         return Some(format!(
             "CPUs {} are allocated to pod {pod} and also in the shared pool",
             cpus.intersection(shared)
         ));
     }
-    let known = state.all();
+    let checkpoint_cpus = state.all_cpus();
     // If only an amount of CPUs is reserved, the kubelet has selected the CPUs itself. With strict reservation, these
     // CPUs are in no set of the checkpoint.
-    let chosen = strict && config.reserved_system_cpus.is_none();
-    let expected = match (strict, chosen) {
-        (true, true) => online.intersection(&known),
+    let selected_by_kubelet = strict && config.reserved_system_cpus.is_none();
+    let expected = match (strict, selected_by_kubelet) {
+        (true, true) => online.intersection(&checkpoint_cpus),
         (true, false) => online.difference(reserved),
         (false, _) => online.clone(),
     };
-    if online.is_empty() || known == expected {
+    if online.is_empty() || checkpoint_cpus == expected {
         return None;
     }
-    let (gone, new) = (known.difference(&expected), expected.difference(&known));
-    Some(match (gone.is_empty(), new.is_empty()) {
-        (false, _) => format!("the checkpoint has CPUs {gone}, which are not online"),
-        _ => format!("CPUs {new} are online, but not in the checkpoint"),
+    let (not_online, missing) =
+        (checkpoint_cpus.difference(&expected), expected.difference(&checkpoint_cpus));
+    Some(match (not_online.is_empty(), missing.is_empty()) {
+        (false, _) => format!("the checkpoint has CPUs {not_online}, which are not online"),
+        _ => format!("CPUs {missing} are online, but not in the checkpoint"),
     })
 }
 
@@ -96,8 +98,8 @@ pub fn memory_state_fault(
     zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
         None => Some(format!("zone {} is not in the checkpoint", zone.id)),
         Some(node) => {
-            let none = BTreeMap::new();
-            let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&none);
+            let no_reservation = BTreeMap::new();
+            let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&no_reservation);
             zone_fault(zone, &node.memory_map, reserved)
         }
     })
@@ -111,33 +113,33 @@ fn zone_fault(
     reserved: &BTreeMap<String, Bytes>,
 ) -> Option<String> {
     let id = zone.id;
-    let mut now: BTreeMap<String, Bytes> = BTreeMap::new();
+    let mut current: BTreeMap<String, Bytes> = BTreeMap::new();
     for pool in &zone.hugepages {
         let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
-        now.insert(pool.size.resource(), bytes);
+        current.insert(pool.size.resource_name(), bytes);
     }
     // If the huge page pools or MemTotal of the zone are unknown, the kubelet's comparison cannot be predicted.
-    let pages_known = !now.is_empty();
-    now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
-    let gone = tables
+    let pages_known = !current.is_empty();
+    current.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
+    let missing = tables
         .keys()
-        .find(|name| page_size(name).is_some() && pages_known && !now.contains_key(*name));
-    if let Some(resource) = gone {
+        .find(|name| page_size(name).is_some() && pages_known && !current.contains_key(*name));
+    if let Some(resource) = missing {
         return Some(format!(
             "zone {id}: {resource} is in the checkpoint, but this kernel has none"
         ));
     }
-    for (resource, amount) in &now {
+    for (resource, amount) in &current {
         let Some(table) = tables.get(resource) else {
             return Some(format!("zone {id}: {resource} is not in the checkpoint"));
         };
         if table.total != amount.0 {
             return Some(format!("zone {id}: {resource} was {}, now {amount}", Bytes(table.total)));
         }
-        let kept = reserved.get(resource).copied().unwrap_or_default();
-        if table.system_reserved != kept.0 {
+        let reserved_amount = reserved.get(resource).copied().unwrap_or_default();
+        if table.system_reserved != reserved_amount.0 {
             return Some(format!(
-                "zone {id}: {} of {resource} was reserved for the system, reservedMemory has {kept}",
+                "zone {id}: {} of {resource} was reserved for the system, reservedMemory has {reserved_amount}",
                 Bytes(table.system_reserved)
             ));
         }

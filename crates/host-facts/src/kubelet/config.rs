@@ -52,7 +52,7 @@ const KNOWN_VALUES: [(&str, &[&str]); 4] = [
     ("memoryManagerPolicy", &["None", "Static"]),
 ];
 /// The kubelet's default for `evictionHard` of `memory.available`.
-const EVICTION: &str = "100Mi";
+const DEFAULT_EVICTION_THRESHOLD: &str = "100Mi";
 
 impl Default for KubeletConfig {
     fn default() -> Self {
@@ -68,7 +68,7 @@ impl Default for KubeletConfig {
             reserved_memory: BTreeMap::new(),
             fail_swap_on: true,
             kept_memory: [Bytes(0); 2],
-            eviction: EVICTION.to_owned(),
+            eviction: DEFAULT_EVICTION_THRESHOLD.to_owned(),
             invalid: BTreeMap::new(),
         }
     }
@@ -77,37 +77,38 @@ impl Default for KubeletConfig {
 impl KubeletConfig {
     /// Reads the settings from the merged configuration files. A setting of the wrong type causes a warning that
     /// names the setting, and its default is used; the other settings are read.
-    pub fn from_tree(tree: &Value, place: &str, notes: &mut Notes) -> Self {
+    pub fn from_tree(tree: &Value, source: &str, notes: &mut Notes) -> Self {
         let mut config = Self::default();
-        let mut reader = Reader { tree, place, notes };
-        reader.text("cpuManagerPolicy", &mut config.cpu_manager_policy);
-        reader.map("cpuManagerPolicyOptions", &mut config.cpu_manager_policy_options);
-        reader.text("topologyManagerPolicy", &mut config.topology_manager_policy);
-        reader.text("topologyManagerScope", &mut config.topology_manager_scope);
-        reader.map("topologyManagerPolicyOptions", &mut config.topology_manager_policy_options);
-        reader.text("memoryManagerPolicy", &mut config.memory_manager_policy);
+        let mut reader = Reader { tree, source, notes };
+        reader.read_text("cpuManagerPolicy", &mut config.cpu_manager_policy);
+        reader.read_map("cpuManagerPolicyOptions", &mut config.cpu_manager_policy_options);
+        reader.read_text("topologyManagerPolicy", &mut config.topology_manager_policy);
+        reader.read_text("topologyManagerScope", &mut config.topology_manager_scope);
+        reader
+            .read_map("topologyManagerPolicyOptions", &mut config.topology_manager_policy_options);
+        reader.read_text("memoryManagerPolicy", &mut config.memory_manager_policy);
         let mut reserved = String::new();
-        reader.text("reservedSystemCPUs", &mut reserved);
+        reader.read_text("reservedSystemCPUs", &mut reserved);
         config.set_reserved_cpus(&reserved);
         let amount = |field: &&str| tree.get(field).and_then(|amounts| amounts.get("cpu"));
         let amounts = ["kubeReserved", "systemReserved"];
         config.reserves_cpu_by_amount =
             amounts.iter().filter_map(amount).any(|amount| is_nonzero_cpu(&amount.to_string()));
-        config.reserved_memory = reserved_memory(tree, place, reader.notes);
-        let kept = |field: &str| {
+        config.reserved_memory = reserved_memory(tree, source, reader.notes);
+        let memory_amount = |field: &str| {
             let amount = tree.get(field).and_then(|amounts| amounts.get("memory")).cloned();
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
-        config.kept_memory = amounts.map(kept);
+        config.kept_memory = amounts.map(memory_amount);
         // If `evictionHard` is set without `memory.available`, there is no threshold for memory. The defaults apply
         // only if the whole field is missing.
-        let merged = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
+        let merges_defaults = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
         if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
             match all.get("memory.available") {
                 Some(threshold) => {
                     config.eviction = threshold.as_str().unwrap_or_default().to_owned()
                 }
-                None if !merged && !all.is_empty() => config.eviction = "0".to_owned(),
+                None if !merges_defaults && !all.is_empty() => config.eviction = "0".to_owned(),
                 None => {}
             }
         }
@@ -115,7 +116,7 @@ impl KubeletConfig {
         match tree.get("failSwapOn") {
             Some(Value::Bool(fail)) => config.fail_swap_on = *fail,
             None | Some(Value::Null) => {}
-            Some(other) => warn_type(notes, place, "failSwapOn", other),
+            Some(other) => warn_wrong_type(notes, source, "failSwapOn", other),
         }
         config
     }
@@ -123,7 +124,7 @@ impl KubeletConfig {
     /// Applies the flags of the command line to the configuration. Returns true if this has changed the
     /// configuration.
     pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
-        let before = self.clone();
+        let original = self.clone();
         let text = |name: &str, target: &mut String| {
             if let Some(value) = flags.last_value(name) {
                 value.clone_into(target);
@@ -133,10 +134,10 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
-        // Each occurrence of the flag adds one parse_pair, and all pairs together replace the map of the configuration
+        // Each occurrence of the flag adds one pair, and all pairs together replace the map of the configuration
         // file.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
-            let pairs = flags.all(name).iter().filter_map(|value| flags::parse_pair(value));
+            let pairs = flags.all_values(name).iter().filter_map(|value| flags::parse_pair(value));
             let pairs: BTreeMap<String, String> =
                 pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             if !pairs.is_empty() {
@@ -145,36 +146,36 @@ impl KubeletConfig {
         };
         options("cpu-manager-policy-options", &mut self.cpu_manager_policy_options);
         options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
-        let place = "kubelet's command line";
+        let source = "kubelet's command line";
         if let Some(value) = flags.last_value("reserved-cpus") {
             self.set_reserved_cpus(value);
         }
         for (index, flag) in ["kube-reserved", "system-reserved"].into_iter().enumerate() {
-            let amounts = flags.all(flag).iter().flat_map(|value| value.split(','));
+            let amounts = flags.all_values(flag).iter().flat_map(|value| value.split(','));
             let amounts: BTreeMap<&str, &str> = amounts.filter_map(flags::parse_pair).collect();
             self.reserves_cpu_by_amount |=
                 amounts.get("cpu").is_some_and(|cpu| is_nonzero_cpu(cpu));
             let memory = amounts.get("memory").and_then(|amount| amount.parse().ok());
             self.kept_memory[index] = memory.unwrap_or(self.kept_memory[index]);
         }
-        let evictions = flags.all("eviction-hard").iter().flat_map(|value| value.split(','));
+        let evictions = flags.all_values("eviction-hard").iter().flat_map(|value| value.split(','));
         let memory = evictions
             .filter_map(|one| one.split_once('<'))
             .rfind(|(n, _)| *n == "memory.available");
         if let Some((_, threshold)) = memory {
             threshold.clone_into(&mut self.eviction);
-        } else if !flags.all("eviction-hard").is_empty() {
+        } else if !flags.all_values("eviction-hard").is_empty() {
             "0".clone_into(&mut self.eviction);
         }
-        if !flags.all("reserved-memory").is_empty() {
+        if !flags.all_values("reserved-memory").is_empty() {
             self.reserved_memory =
-                reserved_memory_flags(flags.all("reserved-memory"), place, notes);
+                reserved_memory_flags(flags.all_values("reserved-memory"), source, notes);
         }
         if let Some(value) = flags.last_value("fail-swap-on") {
             self.fail_swap_on = value != "false";
         }
         self.validate();
-        *self != before
+        *self != original
     }
 
     /// Returns the number of bytes that `reservedMemory` must have in total, which the Memory Manager checks. Returns
@@ -185,7 +186,7 @@ impl KubeletConfig {
             // Calculated as in `GetThresholdQuantity`: the percentage has single precision, the product has double
             // precision, and the fraction is truncated. The sum must be exact to the byte.
             Some(percent) => {
-                let part =
+                let fraction =
                     percent.parse::<f32>().ok().filter(|p| (0.0..=100.0).contains(p))? / 100.0;
                 #[expect(
                     clippy::cast_precision_loss,
@@ -193,7 +194,7 @@ impl KubeletConfig {
                     clippy::cast_sign_loss,
                     reason = "as the kubelet computes it; from 0 to the memory of a host"
                 )]
-                let bytes = (total?.0 as f64 * f64::from(part)) as u64;
+                let bytes = (total?.0 as f64 * f64::from(fraction)) as u64;
                 bytes
             }
             None => self.eviction.parse::<Bytes>().ok()?.0,
@@ -208,10 +209,10 @@ impl KubeletConfig {
         match list.parse::<CpuSet>() {
             _ if list.is_empty() => {}
             Ok(cpus) => self.reserved_system_cpus = Some(cpus),
-            Err(wrong) => {
+            Err(error) => {
                 _ = self
                     .invalid
-                    .insert("reservedSystemCPUs", format!("reservedSystemCPUs: {wrong}"));
+                    .insert("reservedSystemCPUs", format!("reservedSystemCPUs: {error}"));
             }
         }
     }
@@ -228,8 +229,8 @@ impl KubeletConfig {
                 self.invalid.remove(field);
             } else {
                 let value: String = value.chars().take(40).collect();
-                let why = format!("{field}: `{value}` must be one of {}", known.join(", "));
-                self.invalid.insert(field, why);
+                let message = format!("{field}: `{value}` must be one of {}", known.join(", "));
+                self.invalid.insert(field, message);
             }
         }
     }
@@ -243,23 +244,23 @@ impl KubeletConfig {
 
 struct Reader<'a> {
     tree: &'a Value,
-    place: &'a str,
+    source: &'a str,
     notes: &'a mut Notes,
 }
 
 impl Reader<'_> {
-    fn text(&mut self, field: &str, target: &mut String) {
+    fn read_text(&mut self, field: &str, target: &mut String) {
         match self.tree.get(field) {
             Some(Value::String(text)) if text.is_empty() => {}
             Some(Value::String(text)) => text.clone_into(target),
             // YAML parses `reservedSystemCPUs: 0` without quotes as a number, not as a string.
             Some(Value::Number(number)) => *target = number.to_string(),
             None | Some(Value::Null) => {}
-            Some(other) => warn_type(self.notes, self.place, field, other),
+            Some(other) => warn_wrong_type(self.notes, self.source, field, other),
         }
     }
 
-    fn map(&mut self, field: &str, target: &mut BTreeMap<String, String>) {
+    fn read_map(&mut self, field: &str, target: &mut BTreeMap<String, String>) {
         match self.tree.get(field) {
             Some(Value::Object(pairs)) => {
                 let text = |value: &Value| match value {
@@ -269,15 +270,15 @@ impl Reader<'_> {
                 target.extend(pairs.iter().map(|(name, value)| (name.clone(), text(value))));
             }
             None | Some(Value::Null) => {}
-            Some(other) => warn_type(self.notes, self.place, field, other),
+            Some(other) => warn_wrong_type(self.notes, self.source, field, other),
         }
     }
 }
 
-fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
+fn warn_wrong_type(notes: &mut Notes, source: &str, field: &str, value: &Value) {
     let value: String = value.to_string().chars().take(60).collect();
     notes.warn(
-        place,
+        source,
         format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"),
     );
 }
@@ -290,7 +291,7 @@ fn is_nonzero_cpu(amount: &str) -> bool {
 /// Reads the field `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`.
 fn reserved_memory(
     tree: &Value,
-    place: &str,
+    source: &str,
     notes: &mut Notes,
 ) -> BTreeMap<u32, BTreeMap<String, Bytes>> {
     let mut reserved: BTreeMap<u32, BTreeMap<String, Bytes>> = BTreeMap::new();
@@ -302,7 +303,7 @@ fn reserved_memory(
                 (Ok(zone), Ok(amount)) => {
                     reserved.entry(zone).or_default().insert(resource.clone(), amount);
                 }
-                _ => warn_type(notes, place, "reservedMemory", entry),
+                _ => warn_wrong_type(notes, source, "reservedMemory", entry),
             }
         }
     }
@@ -313,7 +314,7 @@ fn reserved_memory(
 /// separate flags, or separated by `;`.
 fn reserved_memory_flags(
     values: &[String],
-    place: &str,
+    source: &str,
     notes: &mut Notes,
 ) -> BTreeMap<u32, BTreeMap<String, Bytes>> {
     let mut reserved: BTreeMap<u32, BTreeMap<String, Bytes>> = BTreeMap::new();
@@ -330,7 +331,12 @@ fn reserved_memory_flags(
         });
         match parsed {
             Some((zone, limits)) => reserved.entry(zone).or_default().extend(limits),
-            None => warn_type(notes, place, "--reserved-memory", &Value::String(entry.to_owned())),
+            None => warn_wrong_type(
+                notes,
+                source,
+                "--reserved-memory",
+                &Value::String(entry.to_owned()),
+            ),
         }
     }
     reserved
@@ -339,8 +345,8 @@ fn reserved_memory_flags(
 /// Parses a configuration file as YAML, which includes JSON.
 pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
     let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
-        let first = error.to_string().lines().next().unwrap_or_default().to_owned();
-        ParseConfigError::Syntax(first)
+        let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
+        ParseConfigError::Syntax(first_line)
     })?;
     match tree {
         Value::Object(_) => Ok(tree),
@@ -372,10 +378,10 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     })
 }
 
-/// Merges the file `over` into `base` as the kubelet does with drop-ins: maps are merged, all other values are
+/// Merges the file `overlay` into `base` as the kubelet does with drop-ins: maps are merged, all other values are
 /// replaced.
-pub fn merge(base: &mut Value, over: Value) {
-    match (base, over) {
+pub fn merge(base: &mut Value, overlay: Value) {
+    match (base, overlay) {
         (Value::Object(base), Value::Object(over)) => {
             for (name, value) in over {
                 merge(base.entry(name).or_insert(Value::Null), value);

@@ -39,12 +39,15 @@ pub struct PodEntry {
 impl CpuManagerState {
     /// Returns the exclusive CPUs of each pod, by pod UID.
     #[must_use]
-    pub fn by_pod(&self) -> BTreeMap<&str, CpuSet> {
-        let all = |containers: &BTreeMap<String, CpuSet>| {
+    pub fn exclusive_cpus_by_pod(&self) -> BTreeMap<&str, CpuSet> {
+        let union_of = |containers: &BTreeMap<String, CpuSet>| {
             containers.values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
         };
-        let mut pods: BTreeMap<&str, CpuSet> =
-            self.entries.iter().map(|(pod, containers)| (pod.as_str(), all(containers))).collect();
+        let mut pods: BTreeMap<&str, CpuSet> = self
+            .entries
+            .iter()
+            .map(|(pod, containers)| (pod.as_str(), union_of(containers)))
+            .collect();
         for (pod, entry) in &self.pod_entries {
             let cpus = pods.entry(pod).or_default();
             *cpus = cpus.union(&entry.cpu_set);
@@ -54,14 +57,14 @@ impl CpuManagerState {
 
     /// Returns all CPUs that are allocated exclusively to a container or pod.
     #[must_use]
-    pub fn exclusive(&self) -> CpuSet {
-        self.by_pod().values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
+    pub fn exclusive_cpus(&self) -> CpuSet {
+        self.exclusive_cpus_by_pod().values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
     }
 
     /// Returns all CPUs in the checkpoint: the shared pool and all exclusive CPUs.
     #[must_use]
-    pub fn all(&self) -> CpuSet {
-        self.default_cpu_set.union(&self.exclusive())
+    pub fn all_cpus(&self) -> CpuSet {
+        self.default_cpu_set.union(&self.exclusive_cpus())
     }
 }
 
@@ -74,8 +77,8 @@ mod tests {
         let text = r#"{"policyName":"static","defaultCpuSet":"0,3-7","entries":{"uid-1":{"compute":"1-2",
             "sidecar":"8"}},"checksum":1261164297}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
-        assert_eq!(state.by_pod()["uid-1"].to_string(), "1-2,8");
-        assert_eq!(state.all().to_string(), "0-8");
+        assert_eq!(state.exclusive_cpus_by_pod()["uid-1"].to_string(), "1-2,8");
+        assert_eq!(state.all_cpus().to_string(), "0-8");
     }
 
     #[test]
@@ -83,15 +86,15 @@ mod tests {
         let text = r#"{"policyName":"static","defaultCpuSet":"0-3","entries":{"uid":{"c":"4"}},
             "podEntries":{"uid":{"cpuSet":"4-5"},"other":{"cpuSet":"6"}},"checksum":1}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
-        assert_eq!(state.by_pod()["uid"].to_string(), "4-5");
-        assert_eq!(state.all().to_string(), "0-6");
+        assert_eq!(state.exclusive_cpus_by_pod()["uid"].to_string(), "4-5");
+        assert_eq!(state.all_cpus().to_string(), "0-6");
     }
 
     #[test]
     fn the_policy_none_writes_an_empty_set() {
         let text = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
-        assert!(state.all().is_empty());
+        assert!(state.all_cpus().is_empty());
     }
 
     #[test]

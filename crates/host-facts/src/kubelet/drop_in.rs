@@ -1,6 +1,6 @@
 //! File names of Berth's drop-in for the kubelet's configuration, in the folder of `--config-dir`.
 
 /// Name of the active drop-in. The kubelet reads the files `*.conf` in the order of their names.
-pub const ACTIVE: &str = "99-berth.conf";
+pub const ACTIVE_FILE_NAME: &str = "99-berth.conf";
 /// Name of the staged drop-in, which the kubelet does not read because of its extension.
-pub const STAGED: &str = "99-berth.conf.staged";
+pub const STAGED_FILE_NAME: &str = "99-berth.conf.staged";

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::UnknownReason;
 
 use super::config::KubeletConfig;
+use super::config_diff;
 use super::cpu_state::CpuManagerState;
-use super::fields;
 use super::memory_state::MemoryManagerState;
-use super::started::{Record, Start, StartedWith};
+use super::start_record::{RunningConfig, StartId, StartRecord};
 
 /// Facts about the host's kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,19 +16,19 @@ pub struct KubeletFacts {
     /// Process id of the kubelet, if it is a separate process.
     pub pid: Option<u32>,
     /// True if a kubelet runs, as a separate process or as a part of another program.
-    pub runs: bool,
+    pub is_running: bool,
     /// The configuration that the next start would read; `None` if there is no kubelet, or if a part of the
     /// configuration cannot be read.
     pub config: Option<KubeletConfig>,
     /// The configuration with which the running kubelet was started.
-    pub started_with: StartedWith,
+    pub running_config: RunningConfig,
     /// Start of the running kubelet, if its time is known.
-    pub start: Option<Start>,
+    pub start: Option<StartId>,
     /// The kubelet's command line without the program. If the kubelet is stopped, the command line that was last
     /// observed.
     pub arguments: Vec<String>,
     /// The configuration that the next start would read without Berth's drop-in; `None` if the drop-in is not active.
-    pub without_drop_in: Option<KubeletConfig>,
+    pub config_without_drop_in: Option<KubeletConfig>,
     /// Reason why `config` is `None`.
     pub config_fault: Option<(UnknownReason, String)>,
     /// Name of the Node, if the command line sets it (`--hostname-override`).
@@ -36,7 +36,7 @@ pub struct KubeletFacts {
     /// Files and flags from which the configuration was read, lowest priority first.
     pub sources: Vec<String>,
     /// Root folder of the kubelet (`--root-dir`, by default `/var/lib/kubelet`).
-    pub folder: String,
+    pub root_dir: String,
     /// Name of the kubelet's systemd unit.
     pub unit: String,
     /// Absolute path of the drop-in folder (`--config-dir`).
@@ -60,10 +60,10 @@ impl KubeletFacts {
     /// start if no kubelet runs. Returns `None` if it is unknown.
     #[must_use]
     pub fn effective_config(&self) -> Option<&KubeletConfig> {
-        match &self.started_with {
-            StartedWith::Known(config) => Some(config),
-            StartedWith::NotRunning => self.config.as_ref(),
-            StartedWith::Unknown(_) => None,
+        match &self.running_config {
+            RunningConfig::Known(config) => Some(config),
+            RunningConfig::NotRunning => self.config.as_ref(),
+            RunningConfig::Unknown(_) => None,
         }
     }
 
@@ -71,18 +71,22 @@ impl KubeletFacts {
     /// They take effect when the kubelet is restarted.
     #[must_use]
     pub fn pending_restart(&self) -> Vec<&'static str> {
-        let (StartedWith::Known(is), Some(next)) = (&self.started_with, &self.config) else {
+        let (RunningConfig::Known(current), Some(next)) = (&self.running_config, &self.config)
+        else {
             return Vec::new();
         };
-        fields::differences(is, next).into_iter().map(|difference| difference.field).collect()
+        config_diff::differences(current, next)
+            .into_iter()
+            .map(|difference| difference.field)
+            .collect()
     }
 
     /// Returns the record that the agent writes about the running kubelet; `None` if its start or configuration is
     /// unknown.
     #[must_use]
-    pub fn record(&self) -> Option<Record> {
-        let StartedWith::Known(configuration) = &self.started_with else { return None };
-        Some(Record {
+    pub fn record(&self) -> Option<StartRecord> {
+        let RunningConfig::Known(configuration) = &self.running_config else { return None };
+        Some(StartRecord {
             start: self.start.clone()?,
             arguments: self.arguments.clone(),
             configuration: (**configuration).clone(),

@@ -15,7 +15,7 @@ impl Flags {
 
     /// Returns all values of a flag that may be repeated.
     #[must_use]
-    pub fn all(&self, name: &str) -> &[String] {
+    pub fn all_values(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(flags.last_value("v"), Some("2"));
         assert_eq!(flags.last_value("fail-swap-on"), Some("true"));
         assert_eq!(flags.last_value("x"), Some("2"));
-        assert_eq!(flags.all("x"), ["1", "2"]);
+        assert_eq!(flags.all_values("x"), ["1", "2"]);
         assert_eq!(parse_pair("a = b=c"), Some(("a", "b=c")));
     }
 

@@ -4,7 +4,7 @@ use berth_api::infra_node::UnknownReason;
 use serde_json::Value;
 
 use super::config::{self, KubeletConfig};
-use super::drop_in::ACTIVE;
+use super::drop_in::ACTIVE_FILE_NAME;
 use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
@@ -34,9 +34,9 @@ type Unknown = (UnknownReason, String);
 pub(super) struct Layers {
     tree: Value,
     /// The merged files without Berth's drop-in; `None` if the drop-in is not one of the files.
-    without_drop_in: Option<Value>,
+    tree_without_drop_in: Option<Value>,
     /// Paths of the files and folders that were read, relative to the root.
-    pub(super) read: Vec<String>,
+    pub(super) read_paths: Vec<String>,
     /// The flags of the command line, or those in the environment files of the unit.
     pub(super) flags: Flags,
     /// Names of the files and flags that were read, lowest priority first.
@@ -47,7 +47,7 @@ pub(super) struct Layers {
 
 /// Reads the command line of a running kubelet, without the program.
 pub(super) fn arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unknown> {
-    let cmdline = root.bytes(&format!("proc/{pid}/cmdline")).map_err(unreadable)?;
+    let cmdline = root.read_bytes(&format!("proc/{pid}/cmdline")).map_err(unreadable)?;
     Ok(flags::arguments(&cmdline))
 }
 
@@ -58,24 +58,24 @@ pub(super) fn from_arguments(
     source: String,
 ) -> Result<Layers, Unknown> {
     let mut layers = Layers::new(Flags::from_arguments(arguments), Some(source));
-    if let Some(file) = layers.flags.last_value("config").map(relative) {
-        layers.add(root, &file)?;
+    if let Some(file) = layers.flags.last_value("config").map(relative_path) {
+        layers.add_file(root, &file)?;
     }
-    if let Some(folder) = layers.flags.last_value("config-dir").map(relative) {
+    if let Some(folder) = layers.flags.last_value("config-dir").map(relative_path) {
         layers.add_drop_ins(root, &folder)?;
     }
     Ok(layers)
 }
 
 /// Reads the layers of a kubelet that does not run, from the usual files.
-pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
-    let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
-    let Some(file) = DEFAULT_FILES.iter().find(usual) else {
+pub(super) fn from_default_files(root: &Root, processes_visible: bool) -> Result<Layers, Unknown> {
+    let is_kubelet_config = |path: &&&str| config::is_kubelet_configuration(root, path);
+    let Some(file) = DEFAULT_FILES.iter().find(is_kubelet_config) else {
         // A file that exists but cannot be read makes the configuration unknown; a missing file does not.
-        let closed = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
-        let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
-        return Err(closed.into_iter().next().unwrap_or_else(|| {
-            let processes = if processes_known {
+        let read_errors = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
+        let errors = read_errors.filter(|error| !error.is_not_found()).map(unreadable);
+        return Err(errors.into_iter().next().unwrap_or_else(|| {
+            let processes = if processes_visible {
                 "no process named kubelet"
             } else {
                 "the host's processes are not visible here"
@@ -95,9 +95,9 @@ pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Lay
         }
     }
     let mut layers = Layers::new(flags, source);
-    layers.add(root, file)?;
-    let beside = format!("{file}.d");
-    let folder = layers.flags.last_value("config-dir").map_or(beside, relative);
+    layers.add_file(root, file)?;
+    let default_folder = format!("{file}.d");
+    let folder = layers.flags.last_value("config-dir").map_or(default_folder, relative_path);
     if root.exists(&folder) {
         layers.add_drop_ins(root, &folder)?;
     }
@@ -108,26 +108,26 @@ impl Layers {
     fn new(flags: Flags, flags_source: Option<String>) -> Self {
         Self {
             tree: Value::Null,
-            without_drop_in: None,
-            read: Vec::new(),
+            tree_without_drop_in: None,
+            read_paths: Vec::new(),
             flags,
             sources: Vec::new(),
             flags_source,
         }
     }
 
-    fn add(&mut self, root: &Root, file: &str) -> Result<(), Unknown> {
+    fn add_file(&mut self, root: &Root, file: &str) -> Result<(), Unknown> {
         let text = root.read(file).map_err(unreadable)?;
         let layer = config::parse(&text).map_err(|error| {
             (UnknownReason::Malformed, format!("/{file}: not a kubelet configuration: {error}"))
         })?;
-        if file.ends_with(&format!("/{ACTIVE}")) {
-            self.without_drop_in = Some(self.tree.clone());
-        } else if let Some(without) = &mut self.without_drop_in {
-            config::merge(without, layer.clone());
+        if file.ends_with(&format!("/{ACTIVE_FILE_NAME}")) {
+            self.tree_without_drop_in = Some(self.tree.clone());
+        } else if let Some(tree) = &mut self.tree_without_drop_in {
+            config::merge(tree, layer.clone());
         }
         config::merge(&mut self.tree, layer);
-        self.read.push(file.to_owned());
+        self.read_paths.push(file.to_owned());
         self.sources.push(format!("/{file}"));
         Ok(())
     }
@@ -135,26 +135,27 @@ impl Layers {
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
         let folder = folder.trim_end_matches('/');
         // The folder must be recorded too: if a file is removed, only the folder's time of change shows this.
-        self.read.push(folder.to_owned());
-        for file in drop_ins(root, folder, MAX_DEPTH)? {
-            self.add(root, &file)?;
+        self.read_paths.push(folder.to_owned());
+        for file in list_drop_ins(root, folder, MAX_DEPTH)? {
+            self.add_file(root, &file)?;
         }
         Ok(())
     }
 
     /// Returns the configuration without Berth's drop-in; `None` if the drop-in is not one of the files.
-    pub(super) fn without_drop_in(&self) -> Option<KubeletConfig> {
+    pub(super) fn config_without_drop_in(&self) -> Option<KubeletConfig> {
         // Problems of the files are already reported for the whole configuration.
         let mut notes = Notes::default();
-        let mut config = KubeletConfig::from_tree(self.without_drop_in.as_ref()?, "", &mut notes);
+        let mut config =
+            KubeletConfig::from_tree(self.tree_without_drop_in.as_ref()?, "", &mut notes);
         config.apply_flags(&self.flags, &mut notes);
         Some(config)
     }
 
     /// Returns the configuration that results from all layers.
     pub(super) fn configuration(&mut self, notes: &mut Notes) -> KubeletConfig {
-        let place = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
-        let mut config = KubeletConfig::from_tree(&self.tree, &place, notes);
+        let source = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
+        let mut config = KubeletConfig::from_tree(&self.tree, &source, notes);
         if config.apply_flags(&self.flags, notes) {
             self.sources.extend(self.flags_source.take());
         }
@@ -163,13 +164,13 @@ impl Layers {
 }
 
 /// Returns the paths of the `*.conf` files below a folder, in the order in which the kubelet walks the folder.
-fn drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
+fn list_drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
     let mut files = Vec::new();
     for name in root.list(folder).map_err(unreadable)? {
         let path = format!("{folder}/{name}");
         if root.list(&path).is_ok() {
             if depth > 0 {
-                files.extend(drop_ins(root, &path, depth - 1)?);
+                files.extend(list_drop_ins(root, &path, depth - 1)?);
             }
         } else if name.ends_with(".conf") {
             files.push(path);
@@ -178,7 +179,7 @@ fn drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unkn
     Ok(files)
 }
 
-fn relative(path: &str) -> String {
+fn relative_path(path: &str) -> String {
     path.trim_start_matches('/').to_owned()
 }
 

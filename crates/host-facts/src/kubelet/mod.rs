@@ -6,10 +6,10 @@
 
 pub mod checkpoints;
 pub mod config;
+pub mod config_diff;
 pub mod cpu_state;
 pub mod drop_in;
 pub mod facts;
-pub mod fields;
 pub mod flags;
 mod go_json;
 mod layers;
@@ -17,10 +17,10 @@ pub mod memory_state;
 pub mod observe;
 pub mod podresources;
 pub mod process;
-pub mod started;
+pub mod start_record;
 
 pub use config::KubeletConfig;
 pub use cpu_state::CpuManagerState;
 pub use facts::KubeletFacts;
 pub use memory_state::MemoryManagerState;
-pub use started::{Record, Start, StartedWith};
+pub use start_record::{RunningConfig, StartId, StartRecord};

@@ -32,7 +32,7 @@ pub enum PodResourcesError {
 
 /// The pods and devices in the kubelet's answers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listed {
+pub struct PodResourcesList {
     /// Pods with the resources of their containers.
     pub pods: Vec<PodResources>,
     /// CPUs that can be allocated exclusively; `None` from kubelets before 1.23.
@@ -48,7 +48,7 @@ pub struct Devices {
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
     /// Names of the resources that have a device with several zones. These resources are not in `by_zone`, because
     /// the kubelet lists such a device for each of its zones.
-    pub of_several_zones: BTreeSet<String>,
+    pub multi_zone_resources: BTreeSet<String>,
 }
 
 impl Devices {
@@ -59,17 +59,20 @@ impl Devices {
         let mut devices = Self::default();
         for entry in listed {
             match zones(entry).as_slice() {
-                [_, _, ..] => drop(devices.of_several_zones.insert(entry.resource_name.clone())),
+                [_, _, ..] => {
+                    devices.multi_zone_resources.insert(entry.resource_name.clone());
+                }
                 one => {
                     let key = (entry.resource_name.clone(), one.first().copied());
                     let count: &mut u32 = devices.by_zone.entry(key).or_default();
-                    *count =
-                        count.saturating_add(crate::kernel_files::count(entry.device_ids.len()));
+                    *count = count.saturating_add(crate::kernel_files::saturating_u32(
+                        entry.device_ids.len(),
+                    ));
                 }
             }
         }
-        let several = &devices.of_several_zones;
-        devices.by_zone.retain(|(resource, _), _| !several.contains(resource));
+        let multi_zone_resources = &devices.multi_zone_resources;
+        devices.by_zone.retain(|(resource, _), _| !multi_zone_resources.contains(resource));
         devices
     }
 }

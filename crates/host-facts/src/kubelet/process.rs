@@ -9,7 +9,7 @@ use crate::root::Root;
 
 /// Result of the search for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum KubeletProcess {
     /// No kubelet runs as a separate process.
     None,
     /// Id of the process of the host's kubelet.
@@ -20,9 +20,9 @@ pub(super) enum Found {
 
 /// Searches for the process of the host's kubelet. If there are several candidates, the only candidate that runs in a
 /// systemd service is selected.
-pub(super) fn find(root: &Root, processes: &Processes) -> Found {
-    let named = processes.found.iter().filter(|process| process.name == KUBELET);
-    let mut pids: Vec<u32> = named.map(|process| process.pid).collect();
+pub(super) fn find(root: &Root, processes: &Processes) -> KubeletProcess {
+    let kubelets = processes.found.iter().filter(|process| process.name == KUBELET);
+    let mut pids: Vec<u32> = kubelets.map(|process| process.pid).collect();
     if pids.len() > 1 {
         let in_service = pids.iter().copied().filter(|pid| systemd_unit(root, *pid).is_some());
         let in_service: Vec<u32> = in_service.collect();
@@ -31,9 +31,9 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
         }
     }
     match pids.as_slice() {
-        [] => Found::None,
-        [pid] => Found::One(*pid),
-        _ => Found::Several(pids),
+        [] => KubeletProcess::None,
+        [pid] => KubeletProcess::One(*pid),
+        _ => KubeletProcess::Several(pids),
     }
 }
 

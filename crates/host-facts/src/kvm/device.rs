@@ -19,7 +19,7 @@ pub enum Device {
     /// EPERM: a device cgroup forbids opening the device, as in a container without the device.
     Forbidden,
     /// Opening failed with another errno.
-    Broken(String),
+    OpenFailed(String),
 }
 
 /// Version and limits that the opened device reports, and the result of the test.
@@ -36,7 +36,7 @@ pub struct Probe {
     /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`).
     pub memory_slots: Option<u32>,
     /// Error of the kernel when the VM was created; `None` if the VM was created.
-    pub failure: Option<String>,
+    pub test_failure: Option<String>,
 }
 
 /// Version of the API (`KVM_GET_API_VERSION`) in all released kernels.
@@ -56,7 +56,7 @@ pub fn probe() -> Device {
                 Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Device::Absent,
                 Errno::EACCES => Device::NoPermission,
                 Errno::EPERM => Device::Forbidden,
-                errno => Device::Broken(errno.desc().to_owned()),
+                errno => Device::OpenFailed(errno.desc().to_owned()),
             };
         }
     };
@@ -69,7 +69,7 @@ pub fn probe() -> Device {
         recommended_vcpus: limit(Cap::NrVcpus),
         max_vcpu_id: limit(Cap::MaxVcpuId),
         memory_slots: limit(Cap::NrMemslots),
-        failure: if version == API_VERSION {
+        test_failure: if version == API_VERSION {
             create_test_vm(&kvm)
         } else {
             Some(format!("KVM_GET_API_VERSION is {version}, not {API_VERSION}"))
@@ -99,13 +99,13 @@ fn create_test_vm(kvm: &Kvm) -> Option<String> {
 #[must_use]
 pub fn is_locked_by_firmware(module: Option<&str>) -> Option<bool> {
     let registers = File::open("/dev/cpu/0/msr").ok()?;
-    let read = |register: u64| {
+    let read_register = |register: u64| {
         let mut value = [0; 8];
         registers.read_exact_at(&mut value, register).ok()?;
         Some(u64::from_le_bytes(value))
     };
     match module? {
-        "kvm_amd" => read(0xc001_0114).map(|vm_cr| vm_cr & 1 << 4 != 0),
-        _ => read(0x3a).map(|control| control & 1 != 0 && control & 1 << 2 == 0),
+        "kvm_amd" => read_register(0xc001_0114).map(|vm_cr| vm_cr & 1 << 4 != 0),
+        _ => read_register(0x3a).map(|control| control & 1 != 0 && control & 1 << 2 == 0),
     }
 }

@@ -20,5 +20,5 @@ pub struct Evidence {
     /// True if this module is loaded; `None` if the tree has no `/sys/module`.
     pub module_loaded: Option<bool>,
     /// True if the kernel has registered KVM's device, even if its device node is not visible.
-    pub registered: bool,
+    pub device_registered: bool,
 }

@@ -14,22 +14,22 @@ const MODULES: &str = "sys/module";
 
 /// Reads CPU flags and module parameters. On a running machine, also opens `/dev/kvm`.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
-    let evidence = evidence(root, cpuinfo);
+    let evidence = read_evidence(root, cpuinfo);
     let mut kvm = match state::determine_state(&evidence) {
         Ok(state) => Kvm { state: Some(state), ..Kvm::default() },
-        Err((reason, why)) => {
-            notes.unknown("capabilities.kvm.state", reason, why);
+        Err((reason, message)) => {
+            notes.add_unknown("capabilities.kvm.state", reason, message);
             Kvm::default()
         }
     };
-    limits(&evidence, &mut kvm, notes);
-    parameters(root, &evidence, &mut kvm, notes);
-    kvm.confidential = confidential(root, &evidence, notes);
-    helpers(root, &mut kvm, notes);
+    read_limits(&evidence, &mut kvm, notes);
+    read_parameters(root, &evidence, &mut kvm, notes);
+    kvm.confidential = confidential_kinds(root, &evidence, notes);
+    read_helper_devices(root, &mut kvm, notes);
     (evidence, kvm)
 }
 
-fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
+fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     let x86 = cpuinfo.is_x86();
     let cpu_flag = (x86 && cpuinfo.has_flags).then(|| cpuinfo.has("vmx") || cpuinfo.has("svm"));
     let module = match cpuinfo.vendor.as_deref() {
@@ -39,15 +39,15 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     };
     // A module that is being loaded already has a folder, but has not checked the CPU yet; its file `initstate` shows
     // this. A built-in module does not have this file.
-    let loaded = |module| {
+    let is_loaded = |module| {
         let state = root.read(&format!("{MODULES}/{module}/initstate"));
         root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
     };
     let live = root.is_live();
-    let registered = root.exists("sys/devices/virtual/misc/kvm");
+    let device_registered = root.exists("sys/devices/virtual/misc/kvm");
     let probe = || match device::probe() {
         // The host has the device, but the agent's container does not.
-        Device::Absent if registered && root.is_from_container() => Device::Forbidden,
+        Device::Absent if device_registered && root.is_from_container() => Device::Forbidden,
         found => found,
     };
     Evidence {
@@ -56,12 +56,12 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         cpuid: live.then(cpuid::virtualization).flatten(),
         is_locked_by_firmware: live.then(|| device::is_locked_by_firmware(module)).flatten(),
         module,
-        module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
-        registered,
+        module_loaded: root.exists(MODULES).then(|| module.is_some_and(is_loaded)),
+        device_registered,
     }
 }
 
-fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     match &evidence.device {
         Some(Device::Opened(probe)) => {
             kvm.api_version = probe.api_version;
@@ -71,7 +71,7 @@ fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
             kvm.memory_slots = probe.memory_slots;
         }
         device => {
-            let (reason, why) = match device {
+            let (reason, message) = match device {
                 None => (UnknownReason::CapturedTree, "only a running kernel has it".to_owned()),
                 Some(Device::Forbidden) => {
                     (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
@@ -82,14 +82,14 @@ fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
                 _ => (UnknownReason::NotFound, "/dev/kvm cannot be opened".to_owned()),
             };
             for field in ["apiVersion", "maxVCPUs"] {
-                notes.unknown(format!("capabilities.kvm.{field}"), reason, why.clone());
+                notes.add_unknown(format!("capabilities.kvm.{field}"), reason, message.clone());
             }
         }
     }
 }
 
 /// Reads the parameters of the CPU vendor's module. They exist only while the module is loaded.
-fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+fn read_parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
     let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
     let parameter = |names: [&str; 2]| {
         let module = loaded?;
@@ -99,18 +99,22 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     kvm.nested = parameter(["nested", "nested"]);
     kvm.second_level_translation = parameter(["ept", "npt"]);
     kvm.interrupt_virtualization = parameter(["enable_apicv", "avic"]);
-    let missing = [
+    let parameters = [
         ("nested", kvm.nested),
         ("secondLevelTranslation", kvm.second_level_translation),
         ("interruptVirtualization", kvm.interrupt_virtualization),
     ];
-    for (field, value) in missing {
+    for (field, value) in parameters {
         if value.is_none() {
-            let why = match loaded {
+            let message = match loaded {
                 Some(module) => format!("/{MODULES}/{module}/parameters does not have it"),
                 None => "no KVM module of this CPU's vendor is loaded".to_owned(),
             };
-            notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::NotFound, why);
+            notes.add_unknown(
+                format!("capabilities.kvm.{field}"),
+                UnknownReason::NotFound,
+                message,
+            );
         }
     }
 }
@@ -118,33 +122,37 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
 /// Returns the kinds of confidential VMs that the host supports. For SEV, the module's parameter is not sufficient:
 /// it is `Y` even if the firmware then refuses, so the device of the security processor is also required. For TDX,
 /// the module sets the parameter only after its initialisation succeeded.
-fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
-    let on = |path: &str| read_bool(root, &format!("{MODULES}/{path}")) == Some(true);
+fn confidential_kinds(
+    root: &Root,
+    evidence: &Evidence,
+    notes: &mut Notes,
+) -> Option<Vec<Confidential>> {
+    let is_on = |path: &str| read_bool(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
-    let unknown = |notes: &mut Notes, reason, why: &str| {
-        notes.unknown("capabilities.kvm.confidential", reason, why);
+    let note_unknown = |notes: &mut Notes, reason, message: &str| {
+        notes.add_unknown("capabilities.kvm.confidential", reason, message);
         None
     };
     if evidence.module_loaded != Some(true) {
-        let why = "no KVM module of this CPU's vendor is loaded";
-        return unknown(notes, UnknownReason::NotFound, why);
+        let message = "no KVM module of this CPU's vendor is loaded";
+        return note_unknown(notes, UnknownReason::NotFound, message);
     }
-    let sev = on("kvm_amd/parameters/sev");
-    let firmware = if sev { device_node(root, "sev", "sev") } else { Ok(false) };
+    let sev = is_on("kvm_amd/parameters/sev");
+    let firmware = if sev { has_device(root, "sev", "sev") } else { Ok(false) };
     let firmware = match firmware {
-        Ok(there) => there,
-        Err((reason, why)) => return unknown(notes, reason, &why),
+        Ok(exists) => exists,
+        Err((reason, message)) => return note_unknown(notes, reason, &message),
     };
     if sev && firmware {
         kinds.push(Confidential::Sev);
-        if on("kvm_amd/parameters/sev_es") {
+        if is_on("kvm_amd/parameters/sev_es") {
             kinds.push(Confidential::SevEs);
         }
-        if on("kvm_amd/parameters/sev_snp") {
+        if is_on("kvm_amd/parameters/sev_snp") {
             kinds.push(Confidential::SevSnp);
         }
     }
-    if on("kvm_intel/parameters/tdx") {
+    if is_on("kvm_intel/parameters/tdx") {
         kinds.push(Confidential::Tdx);
     }
     Some(kinds)
@@ -152,30 +160,31 @@ fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<V
 
 /// Checks which device nodes of the kernel's modules for VMs exist, such as vhost-net. The nodes are not opened,
 /// because this would load the module, and a report must not change the host.
-fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
-    let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
-        Ok(there) => Some(there),
-        Err((reason, why)) => {
-            notes.unknown(format!("capabilities.kvm.{field}"), reason, why);
+fn read_helper_devices(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
+    let mut device_exists = |field: &str, node: &str, name: &str| match has_device(root, node, name)
+    {
+        Ok(exists) => Some(exists),
+        Err((reason, message)) => {
+            notes.add_unknown(format!("capabilities.kvm.{field}"), reason, message);
             None
         }
     };
-    kvm.vhost_net = there("vhostNet", "vhost-net", "vhost-net");
-    kvm.vhost_vsock = there("vhostVsock", "vhost-vsock", "vhost-vsock");
-    kvm.tun = there("tun", "net/tun", "tun");
+    kvm.vhost_net = device_exists("vhostNet", "vhost-net", "vhost-net");
+    kvm.vhost_vsock = device_exists("vhostVsock", "vhost-vsock", "vhost-vsock");
+    kvm.tun = device_exists("tun", "net/tun", "tun");
 }
 
 /// Returns true if the host has a device: its device node exists, or the kernel has registered it. A missing node
 /// proves nothing in a container, which sees few nodes, and in a capture, which often has no nodes.
-fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
+fn has_device(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
     // A container may not see the host's device nodes. On the host, udev creates a node for each device that the
     // kernel has registered.
     if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {
-        let why = format!("the kernel has {name}, but /dev/{node} is not visible here");
-        Err((UnknownReason::NotFound, why))
+        let message = format!("the kernel has {name}, but /dev/{node} is not visible here");
+        Err((UnknownReason::NotFound, message))
     } else if root.is_live() {
         Ok(false)
     } else {

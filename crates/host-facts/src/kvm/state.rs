@@ -8,44 +8,45 @@ use super::evidence::Evidence;
 /// Returns the state of KVM, or the reason why it is unknown.
 pub(super) fn determine_state(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     match &evidence.device {
-        Some(Device::Opened(probe)) if probe.failure.is_none() => Ok(KvmState::Ready),
+        Some(Device::Opened(probe)) if probe.test_failure.is_none() => Ok(KvmState::Ready),
         Some(Device::Opened(_)) => Ok(KvmState::SmokeTestFailed),
         Some(Device::NoPermission) => Ok(KvmState::NoPermission),
         Some(Device::Forbidden) => Err((
             UnknownReason::DeviceCgroup,
             "opening /dev/kvm gave EPERM: this container's device cgroup forbids it".to_owned(),
         )),
-        Some(Device::Broken(what)) => {
-            Err((UnknownReason::Unreadable, format!("opening /dev/kvm: {what}")))
+        Some(Device::OpenFailed(error)) => {
+            Err((UnknownReason::Unreadable, format!("opening /dev/kvm: {error}")))
         }
-        Some(Device::Absent) | None => without_device(evidence),
+        Some(Device::Absent) | None => state_without_device(evidence),
     }
 }
 
 /// Determines the state if there is no device, because of the processor, the firmware or the module. Kernels since
 /// 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore the missing
 /// flag alone does not distinguish a CPU without virtualisation from a CPU on which it is disabled, but CPUID does.
-fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
-    let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
+fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+    let captured_tree = |message: &str| Err((UnknownReason::CapturedTree, message.to_owned()));
     // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).
-    if evidence.registered {
+    if evidence.device_registered {
         if evidence.device.is_none() {
-            return captured("the kernel has KVM, but no VM was created as a test");
+            return captured_tree("the kernel has KVM, but no VM was created as a test");
         }
-        let why = "the kernel has KVM, but /dev/kvm is not in this container or mount namespace";
-        return Err((UnknownReason::NotFound, why.to_owned()));
+        let message =
+            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace";
+        return Err((UnknownReason::NotFound, message.to_owned()));
     }
     match (evidence.cpu_flag, evidence.cpuid) {
         (Some(false), Some(true)) => return Ok(KvmState::DisabledInFirmware),
         (Some(false), _) => return Ok(KvmState::NoCpuSupport),
         (None, _) if evidence.device.is_none() => {
-            return captured(
+            return captured_tree(
                 "/proc/cpuinfo has no x86 flags, and only a running kernel has /dev/kvm",
             );
         }
         (None, _) => {
-            let why = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags, so the cause is not known";
-            return Err((UnknownReason::NotFound, why.to_owned()));
+            let message = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags, so the cause is not known";
+            return Err((UnknownReason::NotFound, message.to_owned()));
         }
         (Some(true), _) => {}
     }
@@ -58,12 +59,12 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
         // failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
-            let why = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
-            Err((UnknownReason::NotFound, why.to_owned()))
+            let message = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
+            Err((UnknownReason::NotFound, message.to_owned()))
         }
-        (_, false) => {
-            captured("the CPU can and nothing in the tree says otherwise, but VMs were not tried")
-        }
+        (_, false) => captured_tree(
+            "the CPU can and nothing in the tree says otherwise, but VMs were not tried",
+        ),
     }
 }
 
@@ -88,14 +89,17 @@ mod tests {
             is_locked_by_firmware: None,
             module: Some("kvm_intel"),
             module_loaded: Some(true),
-            registered: true,
+            device_registered: true,
         }
     }
 
     #[test]
     fn every_state_has_its_evidence() {
         let opened = |failure: Option<&str>| {
-            Some(Device::Opened(Probe { failure: failure.map(str::to_owned), ..Probe::default() }))
+            Some(Device::Opened(Probe {
+                test_failure: failure.map(str::to_owned),
+                ..Probe::default()
+            }))
         };
         let absent = || working_evidence(Some(Device::Absent));
         let cases = [
@@ -105,20 +109,20 @@ mod tests {
             ("EPERM", working_evidence(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
             (
                 "EMFILE",
-                working_evidence(Some(Device::Broken("x".into()))),
+                working_evidence(Some(Device::OpenFailed("x".into()))),
                 Err(UnknownReason::Unreadable),
             ),
             ("no node in a container", absent(), Err(UnknownReason::NotFound)),
             (
                 "flag, module absent",
-                Evidence { module_loaded: Some(false), registered: false, ..absent() },
+                Evidence { module_loaded: Some(false), device_registered: false, ..absent() },
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
                 "flag, module absent, register says locked",
                 Evidence {
                     module_loaded: Some(false),
-                    registered: false,
+                    device_registered: false,
                     is_locked_by_firmware: Some(true),
                     ..absent()
                 },
@@ -126,7 +130,7 @@ mod tests {
             ),
             (
                 "built in, no device registered",
-                Evidence { registered: false, ..absent() },
+                Evidence { device_registered: false, ..absent() },
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
@@ -136,7 +140,7 @@ mod tests {
             ),
             (
                 "the kernel hid the flag",
-                Evidence { cpu_flag: Some(false), registered: false, ..absent() },
+                Evidence { cpu_flag: Some(false), device_registered: false, ..absent() },
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
@@ -144,7 +148,7 @@ mod tests {
                 Evidence {
                     cpu_flag: Some(false),
                     cpuid: Some(false),
-                    registered: false,
+                    device_registered: false,
                     ..absent()
                 },
                 Ok(KvmState::NoCpuSupport),
@@ -154,7 +158,7 @@ mod tests {
                 Evidence {
                     cpu_flag: Some(false),
                     cpuid: None,
-                    registered: false,
+                    device_registered: false,
                     ..working_evidence(None)
                 },
                 Ok(KvmState::NoCpuSupport),
@@ -164,14 +168,18 @@ mod tests {
                 "captured, module not loaded",
                 Evidence {
                     module_loaded: Some(false),
-                    registered: false,
+                    device_registered: false,
                     ..working_evidence(None)
                 },
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
                 "captured, no /sys/module",
-                Evidence { module_loaded: None, registered: false, ..working_evidence(None) },
+                Evidence {
+                    module_loaded: None,
+                    device_registered: false,
+                    ..working_evidence(None)
+                },
                 Err(UnknownReason::CapturedTree),
             ),
             ("captured, nothing", Evidence::default(), Err(UnknownReason::CapturedTree)),

@@ -11,5 +11,5 @@ pub enum BridgeFilter {
     /// The table does not exist.
     Absent,
     /// The table exists.
-    There(Table),
+    Present(Table),
 }

@@ -46,7 +46,7 @@ pub struct Tunnel {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IpOptions {
     /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
-    pub ipv6_generates: Option<bool>,
+    pub generates_ipv6_addresses: Option<bool>,
     /// True if IPv6 is disabled on the link (`disable_ipv6`).
     pub ipv6_disabled: Option<bool>,
     /// Value of `arp_ignore`. With 8, the kernel does not answer ARP requests for any address.
@@ -57,6 +57,10 @@ pub struct IpOptions {
 
 impl IpOptions {
     /// Options of which none is known.
-    pub const NONE: Self =
-        Self { ipv6_generates: None, ipv6_disabled: None, arp_ignore: None, rp_filter: None };
+    pub const UNKNOWN: Self = Self {
+        generates_ipv6_addresses: None,
+        ipv6_disabled: None,
+        arp_ignore: None,
+        rp_filter: None,
+    };
 }

@@ -42,7 +42,7 @@ impl Manager {
 pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     let networkd = root.list("run/systemd/netif/links").is_ok_and(|links| !links.is_empty());
     let nm = root.list("run/NetworkManager/devices").is_ok_and(|links| !links.is_empty());
-    let manager = |link: &Link| {
+    let manager_of = |link: &Link| {
         let index = link.index?;
         let read = |path: String| root.read(&path).unwrap_or_default();
         if networkd && networkd_manages(&read(format!("run/systemd/netif/links/{index}"))) {
@@ -55,8 +55,8 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     };
     let managers = if networkd || nm {
         // A host with many pods has thousands of links, but only the managers of Berth's links and of uplinks matter.
-        let relevant = links.iter().filter(|link| link.is_ours() || link.is_uplink());
-        relevant.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
+        let relevant = links.iter().filter(|link| link.is_created_by_berth() || link.is_uplink());
+        relevant.filter_map(|link| Some((link.name.clone(), manager_of(link)?))).collect()
     } else {
         BTreeMap::new()
     };

@@ -17,17 +17,17 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
     if !root.is_live() || links.incomplete {
         return BridgeFilter::Unknown;
     }
-    let made = links.all.iter().any(Link::is_ours);
-    if !made && ledger.filter.is_none() && !root.exists("sys/module/nf_tables") {
+    let has_berth_links = links.all.iter().any(Link::is_created_by_berth);
+    if !has_berth_links && ledger.filter.is_none() && !root.exists("sys/module/nf_tables") {
         return BridgeFilter::Absent;
     }
     match Nftables::open() {
         // A kernel without netfilter cannot have the table.
         Err(_) => BridgeFilter::Absent,
         Ok(mut nftables) => read(&mut nftables).unwrap_or_else(|error| {
-            if made {
-                let what = "it is not known if guests' control frames are dropped";
-                notes.warn("nf_tables", format!("{error}; {what}"));
+            if has_berth_links {
+                let consequence = "it is not known if guests' control frames are dropped";
+                notes.warn("nf_tables", format!("{error}; {consequence}"));
             }
             BridgeFilter::Unknown
         }),
@@ -39,11 +39,11 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
 /// # Errors
 /// Returns the errors of [`Nftables::read`].
 pub fn read(nftables: &mut Nftables) -> std::io::Result<BridgeFilter> {
-    let read = nftables.read(TABLE);
-    let errno = read.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);
+    let result = nftables.read(TABLE);
+    let errno = result.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);
     match errno {
         // The kernel does not support nf_tables for bridges, or the table was deleted while it was read.
         Some(Errno::EOPNOTSUPP | Errno::ENOENT) => Ok(BridgeFilter::Absent),
-        _ => Ok(read?.map_or(BridgeFilter::Absent, BridgeFilter::There)),
+        _ => Ok(result?.map_or(BridgeFilter::Absent, BridgeFilter::Present)),
     }
 }

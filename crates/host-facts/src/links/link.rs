@@ -28,7 +28,7 @@ pub struct Link {
     pub parent: Option<LinkName>,
     /// Links in other network namespaces that are stacked on this link, such as the macvlan of a pod, each with its
     /// namespace.
-    pub users_elsewhere: BTreeSet<String>,
+    pub users_in_other_namespaces: BTreeSet<String>,
     /// VLAN id of a VLAN link.
     pub vlan: Option<u16>,
     /// True if VLAN filtering of a bridge is on.
@@ -41,7 +41,7 @@ pub struct Link {
     pub default_route: bool,
     /// Destination of a route through the link that is not a default route and does not follow from the link's own
     /// addresses.
-    pub destination: Option<String>,
+    pub route_destination: Option<String>,
     /// Kernel driver of a physical link.
     pub driver: Option<String>,
     /// PCI function of a physical link.
@@ -63,7 +63,7 @@ pub struct Link {
     /// Permanent address of the hardware. A bond does not change it.
     pub permanent_mac: Option<MacAddress>,
     /// Link-local addresses with prefix length, sorted.
-    pub link_local: Vec<String>,
+    pub link_local_addresses: Vec<String>,
     /// Options of a bridge.
     pub bridge: Option<BridgeOptions>,
     /// VLANs of a bridge port, or of the bridge itself.
@@ -71,7 +71,7 @@ pub struct Link {
     /// Tunnel of a VXLAN link.
     pub tunnel: Option<Tunnel>,
     /// IP options of the link.
-    pub ip: IpOptions,
+    pub ip_options: IpOptions,
 }
 
 /// Kind of a link.
@@ -115,13 +115,13 @@ impl Link {
             state: None,
             master: None,
             parent: None,
-            users_elsewhere: BTreeSet::new(),
+            users_in_other_namespaces: BTreeSet::new(),
             vlan: None,
             vlan_filtering: None,
             alias: None,
             addresses: Vec::new(),
             default_route: false,
-            destination: None,
+            route_destination: None,
             driver: None,
             pci_address: None,
             zone: None,
@@ -132,17 +132,17 @@ impl Link {
             up: None,
             group: None,
             permanent_mac: None,
-            link_local: Vec::new(),
+            link_local_addresses: Vec::new(),
             bridge: None,
             vlans: None,
             tunnel: None,
-            ip: IpOptions::NONE,
+            ip_options: IpOptions::UNKNOWN,
         }
     }
 
     /// Returns true if Berth created the link.
     #[must_use]
-    pub fn is_ours(&self) -> bool {
+    pub fn is_created_by_berth(&self) -> bool {
         let prefix = berth_api::names::LINK_ALIAS_PREFIX;
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }

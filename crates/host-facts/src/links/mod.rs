@@ -10,13 +10,13 @@ mod conflicting_settings;
 pub mod filter;
 mod gateways;
 mod link;
-mod nearby;
 mod netlink;
 pub mod observe;
 mod other_namespaces;
 mod physical;
 pub mod proc_net;
 mod routes;
+mod stacked_links;
 mod sysfs;
 mod table;
 
@@ -26,8 +26,8 @@ pub use conflicting_settings::{ConflictingSettings, Manager, networkd_manages, n
 pub use filter::read as read_filter;
 pub use gateways::{Gateway, default_gateways};
 pub use link::{Link, LinkKind};
-pub use nearby::read_stacked_links;
-pub use netlink::{indexes, link_of};
-pub use observe::live;
+pub use netlink::{parse_link_message, read_link_indexes};
+pub use observe::observe_live;
 pub use routes::Routes;
+pub use stacked_links::read_stacked_links;
 pub use table::Links;

@@ -35,63 +35,69 @@ pub(super) struct Dump {
 /// Reads links and routes.
 pub(super) fn dump() -> io::Result<Dump> {
     let mut netlink = NetlinkReader::open()?;
-    let read = |message: &LinkMessage| Some((link(message)?, lower_links(message)));
-    let found = links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
-    let (mut links, stacks): (Vec<Link>, Vec<LowerLinks>) = found.into_iter().unzip();
+    let read = |message: &LinkMessage| Some((parse_link(message)?, lower_links(message)));
+    let found = dump_links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
+    let (mut links, lower_links_by_position): (Vec<Link>, Vec<LowerLinks>) =
+        found.into_iter().unzip();
     let names = names_by_index(&links);
-    for (link, stacked) in links.iter_mut().zip(stacks) {
-        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
-        link.master = named(stacked.master);
-        link.parent = named(stacked.parent.filter(|parent| Some(*parent) != link.index));
+    for (link, stacked) in links.iter_mut().zip(lower_links_by_position) {
+        let name_of = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
+        link.master = name_of(stacked.master);
+        link.parent = name_of(stacked.parent.filter(|parent| Some(*parent) != link.index));
     }
-    let places: BTreeMap<u32, usize> =
-        links.iter().enumerate().filter_map(|(at, link)| Some((link.index?, at))).collect();
-    let at = |links: &mut [Link], index: u32, f: &mut dyn FnMut(&mut Link)| {
-        places.get(&index).and_then(|place| links.get_mut(*place)).map(f);
+    let positions: BTreeMap<u32, usize> = links
+        .iter()
+        .enumerate()
+        .filter_map(|(position, link)| Some((link.index?, position)))
+        .collect();
+    let update_link = |links: &mut [Link], index: u32, f: &mut dyn FnMut(&mut Link)| {
+        positions.get(&index).and_then(|position| links.get_mut(*position)).map(f);
     };
     if links.iter().any(|link| link.vlan_filtering == Some(true)) {
         let read = |port: &LinkMessage| Some((port.header.index, port_vlans(port)?));
         let mask = LinkExtentMask::BrvlanCompressed;
-        for (index, vlans) in self::links(&mut netlink, AddressFamily::Bridge, mask, read)? {
-            at(&mut links, index, &mut |link| link.vlans = Some(vlans.clone()));
+        for (index, vlans) in self::dump_links(&mut netlink, AddressFamily::Bridge, mask, read)? {
+            update_link(&mut links, index, &mut |link| link.vlans = Some(vlans.clone()));
         }
     }
     if links.iter().any(|link| link.tunnel.is_some()) {
-        for (index, peer) in peers(&mut netlink)? {
+        for (index, peer) in read_flood_lists(&mut netlink)? {
             let add = &mut |link: &mut Link| {
                 link.tunnel.get_or_insert_default().peers.insert(peer);
             };
-            at(&mut links, index, add);
+            update_link(&mut links, index, add);
         }
     }
-    for (index, address, length) in addresses(&mut netlink)? {
-        at(&mut links, index, &mut |link| {
-            let local = is_link_local(&address);
-            let list = if local { &mut link.link_local } else { &mut link.addresses };
+    for (index, address, length) in read_addresses(&mut netlink)? {
+        update_link(&mut links, index, &mut |link| {
+            let is_local = is_link_local(&address);
+            let list = if is_local { &mut link.link_local_addresses } else { &mut link.addresses };
             list.push(format!("{address}/{length}"));
         });
     }
     // Berth removes only links that it has created. Therefore the links of other network namespaces are read only if
     // there is such a link.
-    if links.iter().any(Link::is_ours) {
+    if links.iter().any(Link::is_created_by_berth) {
         // Without root, the agent cannot read other namespaces, but it also cannot remove links.
-        let elsewhere = match links_in_other_namespaces(&mut netlink) {
+        let users_in_other_namespaces = match links_in_other_namespaces(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
         };
-        for (index, users) in elsewhere {
-            at(&mut links, index, &mut |link| link.users_elsewhere.clone_from(&users));
+        for (index, users) in users_in_other_namespaces {
+            update_link(&mut links, index, &mut |link| {
+                link.users_in_other_namespaces.clone_from(&users)
+            });
         }
     }
     for link in &mut links {
         link.addresses.sort_unstable();
-        link.link_local.sort_unstable();
+        link.link_local_addresses.sort_unstable();
     }
-    let routes = routes(&mut netlink, &names)?;
+    let routes = read_routes(&mut netlink, &names)?;
     Ok(Dump { links, routes })
 }
 
-pub(super) fn links<T>(
+pub(super) fn dump_links<T>(
     netlink: &mut NetlinkReader,
     family: AddressFamily,
     mask: LinkExtentMask,
@@ -107,10 +113,10 @@ pub(super) fn links<T>(
 }
 
 /// Parses a message about a link; returns the link, and the VLANs if the link is a bridge port.
-pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
+pub fn parse_link_message(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
-            Some((link(message)?, port_vlans(message)))
+            Some((parse_link(message)?, port_vlans(message)))
         }
         _ => None,
     }
@@ -118,7 +124,7 @@ pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVl
 
 /// Parses a link without its relations to other links, which the message contains as interface indexes. Returns
 /// `None` for a link with an invalid name, which the kernel does not allow.
-pub(super) fn link(message: &LinkMessage) -> Option<Link> {
+pub(super) fn parse_link(message: &LinkMessage) -> Option<Link> {
     let name = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => name.parse().ok(),
         _ => None,
@@ -131,7 +137,9 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     }
     for attribute in &message.attributes {
         match attribute {
-            LinkAttribute::Address(octets) if !octets.is_empty() => link.mac = Some(mac(octets)),
+            LinkAttribute::Address(octets) if !octets.is_empty() => {
+                link.mac = Some(format_mac(octets))
+            }
             LinkAttribute::PermAddress(octets) => {
                 link.permanent_mac = octets.as_slice().try_into().ok().map(MacAddress);
             }
@@ -142,7 +150,9 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::LinkInfo(infos) => {
                 infos.iter().for_each(|info| apply_link_info(&mut link, info))
             }
-            LinkAttribute::AfSpecUnspec(families) => read_ip_options(&mut link.ip, families),
+            LinkAttribute::AfSpecUnspec(families) => {
+                read_ip_options(&mut link.ip_options, families)
+            }
             _ => {}
         }
     }
@@ -217,7 +227,7 @@ fn read_ip_options(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
                             ip.ipv6_disabled = Some(conf.disable_ipv6 != 0);
                         }
                         AfSpecInet6::AddrGenMode(mode) => {
-                            ip.ipv6_generates = Some(*mode != In6AddrGenMode::None);
+                            ip.generates_ipv6_addresses = Some(*mode != In6AddrGenMode::None);
                         }
                         _ => {}
                     }
@@ -235,18 +245,19 @@ pub(super) struct LowerLinks {
 }
 
 pub(super) fn lower_links(message: &LinkMessage) -> LowerLinks {
-    let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
-    let mut stacked = LowerLinks { master: None, parent: None };
+    let parent_in_other_namespace =
+        message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
+    let mut lower = LowerLinks { master: None, parent: None };
     for attribute in &message.attributes {
         match attribute {
-            LinkAttribute::Controller(index) => stacked.master = Some(*index),
+            LinkAttribute::Controller(index) => lower.master = Some(*index),
             // If the parent is in another network namespace, its interface index refers to an unrelated link in this
             // namespace.
-            LinkAttribute::Link(index) if !elsewhere => stacked.parent = Some(*index),
+            LinkAttribute::Link(index) if !parent_in_other_namespace => lower.parent = Some(*index),
             _ => {}
         }
     }
-    stacked
+    lower
 }
 
 /// Parses the VLANs of a bridge port. The message contains single VLANs, and ranges as a first and a last VLAN.
@@ -261,14 +272,15 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
         return None;
     }
     let mut vlans = PortVlans::default();
-    let mut first = None;
+    let mut range_start = None;
     for item in items {
         let AfSpecBridge::VlanInfo(BridgeVlanInfo { vid, flags }) = item else { continue };
         if flags.contains(BridgeVlanInfoFlags::RangeBegin) {
-            first = Some(*vid);
+            range_start = Some(*vid);
             continue;
         }
-        let ids = (first.take().unwrap_or(*vid)..=*vid).filter_map(|id| VlanId::try_from(id).ok());
+        let ids =
+            (range_start.take().unwrap_or(*vid)..=*vid).filter_map(|id| VlanId::try_from(id).ok());
         for id in ids {
             vlans.all.insert(id);
             if flags.contains(BridgeVlanInfoFlags::Untagged) {
@@ -283,34 +295,34 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
 }
 
 /// Reads the flood lists of all VXLAN links, as pairs of interface index and destination.
-fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
+fn read_flood_lists(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
     netlink.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
-        let floods = entry.attributes.iter().any(|attribute| {
+        let is_flood_entry = entry.attributes.iter().any(|attribute| {
             matches!(attribute, NeighbourAttribute::LinkLayerAddress(mac) if mac.iter().all(|octet| *octet == 0))
         });
-        let to = entry.attributes.iter().find_map(|attribute| match attribute {
+        let destination = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
             // Entries of a bridge's forwarding table have no address family, so the crate returns their addresses as
             // bytes.
-            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => parse_ip(bytes),
             _ => None,
         });
-        floods.then_some((entry.header.ifindex, to?))
+        is_flood_entry.then_some((entry.header.ifindex, destination?))
     })
 }
 
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
+fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(four));
     }
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-fn mac(octets: &[u8]) -> String {
+fn format_mac(octets: &[u8]) -> String {
     let octets: Vec<String> = octets.iter().map(|octet| format!("{octet:02x}")).collect();
     octets.join(":")
 }
@@ -328,7 +340,7 @@ const fn link_state(state: &State) -> LinkState {
 }
 
 /// Reads all addresses, as interface index, address and prefix length.
-fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
+fn read_addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
         // On a point-to-point link, `Address` is the address of the other end; `Local` is always the address of this
@@ -337,11 +349,11 @@ fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> 
             AddressAttribute::Local(address) => Some(*address),
             _ => None,
         });
-        let any = message.attributes.iter().find_map(|attribute| match attribute {
+        let address = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Address(address) => Some(*address),
             _ => None,
         });
-        Some((message.header.index, local.or(any)?, message.header.prefix_len))
+        Some((message.header.index, local.or(address)?, message.header.prefix_len))
     })
 }
 
@@ -354,7 +366,7 @@ const fn is_link_local(address: &IpAddr) -> bool {
 
 /// Reads all routes, in one dump for each address family. A router may have a million routes, so only one destination
 /// is stored for each link.
-fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
+fn read_routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {
         netlink.dump(&request, |answer| -> Option<()> {
@@ -363,11 +375,11 @@ fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::R
             if !is_default && destination.is_none() {
                 return None;
             }
-            let mut used = links_used(route).peekable();
+            let mut link_indexes = route_link_indexes(route).peekable();
             // For a route with a nexthop object (RTA_NH_ID), the kernel also reports the links, unless
             // net.ipv4.nexthop_compat_mode is off.
-            routes.complete &= used.peek().is_some();
-            for name in used.filter_map(|index| names.get(&index)) {
+            routes.complete &= link_indexes.peek().is_some();
+            for name in link_indexes.filter_map(|index| names.get(&index)) {
                 match &destination {
                     _ if is_default => drop(routes.default.insert(name.clone())),
                     Some(to) => routes.add(name, to),
@@ -403,8 +415,8 @@ fn destination(route: &RouteMessage) -> Option<Destination> {
         RouteAttribute::Destination(address) => route_address(address),
         _ => None,
     })?;
-    let leads_out = !is_link_local(&address) && !address.is_multicast();
-    leads_out.then_some(Destination(address, header.destination_prefix_length))
+    let leaves_host = !is_link_local(&address) && !address.is_multicast();
+    leaves_host.then_some(Destination(address, header.destination_prefix_length))
 }
 
 /// Destination of a route as address and prefix length. It is converted to text only if it is stored.
@@ -428,8 +440,8 @@ pub(super) const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
 ///
 /// # Errors
 /// Returns an error if the kernel does not answer.
-pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
-    let numbered = |message: &LinkMessage| {
+pub fn read_link_indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
+    let name_and_index = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => name.parse().ok(),
             _ => None,
@@ -437,11 +449,11 @@ pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32
         Some((name, message.header.index))
     };
     let mask = LinkExtentMask::SkipStats;
-    Ok(links(netlink, AddressFamily::Unspec, mask, numbered)?.into_iter().collect())
+    Ok(dump_links(netlink, AddressFamily::Unspec, mask, name_and_index)?.into_iter().collect())
 }
 
 /// Returns the interface index of the link that a route uses, or those of all links of a multipath route.
-fn links_used(message: &RouteMessage) -> impl Iterator<Item = u32> {
+fn route_link_indexes(message: &RouteMessage) -> impl Iterator<Item = u32> {
     message.attributes.iter().flat_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => vec![*index],
         RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),

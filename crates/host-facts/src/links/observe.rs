@@ -13,7 +13,7 @@ use crate::root::Root;
 ///
 /// # Errors
 /// Returns an error if the kernel does not answer.
-pub fn live() -> std::io::Result<Links> {
+pub fn observe_live() -> std::io::Result<Links> {
     let dump = netlink::dump()?;
     let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -29,11 +29,11 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
         Some(Ok(dump)) => (dump.links, Some(dump.routes)),
         other => {
             if let Some(Err(error)) = other {
-                let what =
+                let consequence =
                     "links are read from /sys instead, and tenant networks are left as they are";
-                notes.warn("netlink", format!("{error}; {what}"));
+                notes.warn("netlink", format!("{error}; {consequence}"));
             }
-            let mut all = sysfs::links(root, notes);
+            let mut all = sysfs::read_links(root, notes);
             proc_net::add_vlans(root, &mut all);
             (all, proc_net::routes(root))
         }
@@ -61,16 +61,16 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
 
 fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
     if links.all.is_empty() && !root.is_live() && !root.exists("sys/class/net") {
-        let why = "/sys/class/net: not there";
-        notes.unknown("capabilities.uplinks", UnknownReason::NotFound, why);
+        let message = "/sys/class/net: not there";
+        notes.add_unknown("capabilities.uplinks", UnknownReason::NotFound, message);
         return;
     }
     if !links.routes_known {
-        let why = "neither netlink nor /proc/net/route has the uplinks of default routes";
-        notes.unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, why);
+        let message = "neither netlink nor /proc/net/route has the uplinks of default routes";
+        notes.add_unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, message);
     }
     if !root.is_live() {
-        let why = "addresses come from netlink, which only a running kernel has";
-        notes.unknown("capabilities.uplinks[].addresses", UnknownReason::CapturedTree, why);
+        let message = "addresses come from netlink, which only a running kernel has";
+        notes.add_unknown("capabilities.uplinks[].addresses", UnknownReason::CapturedTree, message);
     }
 }

@@ -27,19 +27,20 @@ pub(super) fn links_in_other_namespaces(
         request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
         let stacked = netlink.dump(&Message::GetLink(request), |answer| {
             let Message::NewLink(message) = answer else { return None };
-            let (mut lower, mut of, mut asked, mut name) = (None, None, false, None);
+            let (mut lower, mut parent_namespace, mut is_requested_namespace, mut name) =
+                (None, None, false, None);
             for attribute in &message.attributes {
                 match attribute {
                     LinkAttribute::Link(index) => lower = Some(*index),
-                    LinkAttribute::LinkNetNsId(id) => of = Some(*id),
+                    LinkAttribute::LinkNetNsId(id) => parent_namespace = Some(*id),
                     // Kernels before 4.20 ignore the attribute, and answer with the links of this namespace.
-                    LinkAttribute::IfNetnsId(_) => asked = true,
+                    LinkAttribute::IfNetnsId(_) => is_requested_namespace = true,
                     LinkAttribute::IfName(text) => name = Some(text.clone()),
                     _ => {}
                 }
             }
-            let text = format!("{} (network namespace id {id})", name?);
-            asked.then_some((lower?, of?, text))
+            let description = format!("{} (network namespace id {id})", name?);
+            is_requested_namespace.then_some((lower?, parent_namespace?, description))
         });
         match stacked {
             Ok(stacked) => found.extend(stacked),
@@ -54,10 +55,12 @@ pub(super) fn links_in_other_namespaces(
     // The requests above may have assigned an id to this namespace itself.
     let mut request = NsidMessage::default();
     request.attributes.push(NsidAttribute::Pid(std::process::id()));
-    let own = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
+    let own_id = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
     let mut users: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for (lower, _, text) in found.into_iter().filter(|(_, of, _)| Some(*of) == own) {
-        users.entry(lower).or_default().insert(text);
+    for (lower, _, description) in
+        found.into_iter().filter(|(_, namespace, _)| Some(*namespace) == own_id)
+    {
+        users.entry(lower).or_default().insert(description);
     }
     Ok(users)
 }

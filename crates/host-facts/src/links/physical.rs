@@ -10,7 +10,7 @@ const NET: &str = "sys/class/net";
 pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
     // Only links without a kind can be physical, because virtual links never have a device.
-    if link.kind == LinkKind::Other && root.link(&file("device")).is_some() {
+    if link.kind == LinkKind::Other && root.read_link(&file("device")).is_some() {
         link.kind = LinkKind::Physical;
     }
     if !link.is_uplink() {
@@ -22,10 +22,10 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     if link.kind != LinkKind::Physical {
         return;
     }
-    link.driver = root.link_name(&file("device/driver"));
-    let class = root.link(&format!("{NET}/{}", link.name)).unwrap_or_default();
-    let device = root.link(&file("device")).unwrap_or_default();
-    link.pci_address = address_in_path(&class).or_else(|| address_in_path(&device));
+    link.driver = root.read_link_name(&file("device/driver"));
+    let class_path = root.read_link(&format!("{NET}/{}", link.name)).unwrap_or_default();
+    let device_path = root.read_link(&file("device")).unwrap_or_default();
+    link.pci_address = address_in_path(&class_path).or_else(|| address_in_path(&device_path));
     let function = pci.iter().find(|device| Some(device.address) == link.pci_address);
     let zone = root.parse(&file("device/numa_node")).ok();
     link.zone = zone.or_else(|| function.and_then(|device| device.zone));
@@ -37,8 +37,8 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let port = root.read(&file("phys_port_name")).unwrap_or_default();
     if function.is_some_and(|device| device.is_virtual) || is_representor(&port) {
         link.kind = LinkKind::VirtualFunction;
-        let of = root.list(&file("device/physfn/net")).unwrap_or_default();
-        link.physical_function = of.first().and_then(|name| name.parse().ok());
+        let physical_functions = root.list(&file("device/physfn/net")).unwrap_or_default();
+        link.physical_function = physical_functions.first().and_then(|name| name.parse().ok());
     }
 }
 
@@ -46,12 +46,12 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
 /// the card's switch. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card itself is named
 /// `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
 fn is_representor(port: &str) -> bool {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let function = port.split_once("pf").map_or("", |(_, rest)| rest);
     ["vf", "sf"].iter().any(|kind| {
         function
             .split_once(kind)
-            .is_some_and(|(physical, number)| digits(physical) && digits(number))
+            .is_some_and(|(physical, number)| is_number(physical) && is_number(number))
     })
 }
 

@@ -20,15 +20,15 @@ const RTF_LOCAL: u32 = 0x8000_0000;
 /// The tables do not show which routes the kernel has derived from addresses, and a tree does not contain the
 /// addresses. Therefore all routes are treated as configured routes.
 pub(super) fn routes(root: &Root) -> Option<Routes> {
-    let four = root.read_large("proc/net/route").ok();
-    let six = root.read_large("proc/net/ipv6_route").ok();
-    if four.is_none() && six.is_none() {
+    let ipv4_table = root.read_large("proc/net/route").ok();
+    let ipv6_table = root.read_large("proc/net/ipv6_route").ok();
+    if ipv4_table.is_none() && ipv6_table.is_none() {
         return None;
     }
-    let mut routes = four.as_deref().map(routes_v4).unwrap_or_default();
-    let six = six.as_deref().map(routes_v6).unwrap_or_default();
-    routes.default.extend(six.default);
-    for (link, destination) in six.others {
+    let mut routes = ipv4_table.as_deref().map(parse_routes_v4).unwrap_or_default();
+    let ipv6_routes = ipv6_table.as_deref().map(parse_routes_v6).unwrap_or_default();
+    routes.default.extend(ipv6_routes.default);
+    for (link, destination) in ipv6_routes.others {
         routes.others.entry(link).or_insert(destination);
     }
     routes.complete = true;
@@ -38,21 +38,22 @@ pub(super) fn routes(root: &Root) -> Option<Routes> {
 /// Parses the table of IPv4 routes: `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, with hexadecimal
 /// numbers.
 #[must_use]
-pub fn routes_v4(table: &str) -> Routes {
+pub fn parse_routes_v4(table: &str) -> Routes {
     let mut routes = Routes::default();
     for line in table.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [name, to, _, flags, _, _, _, mask, ..] = words.as_slice() else { continue };
-        let (Ok(name), Some(to), Some(mask)) = (name.parse(), address_v4(to), address_v4(mask))
+        let [name, destination, _, flags, _, _, _, mask, ..] = words.as_slice() else { continue };
+        let (Ok(name), Some(destination), Some(mask)) =
+            (name.parse(), address_v4(destination), address_v4(mask))
         else {
             continue;
         };
-        if !is_usable_route(flags) || to.is_link_local() || to.is_multicast() {
+        if !is_usable_route(flags) || destination.is_link_local() || destination.is_multicast() {
             continue;
         }
         match mask.to_bits().count_ones() {
             0 => drop(routes.default.insert(name)),
-            length => routes.add(&name, &format!("{to}/{length}")),
+            length => routes.add(&name, &format!("{destination}/{length}")),
         }
     }
     routes
@@ -66,25 +67,28 @@ fn address_v4(text: &str) -> Option<Ipv4Addr> {
 
 /// Parses the table of IPv6 routes: `destination length source length next-hop metric refcnt use flags name`.
 #[must_use]
-pub fn routes_v6(table: &str) -> Routes {
+pub fn parse_routes_v6(table: &str) -> Routes {
     let mut routes = Routes::default();
     for line in table.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [to, length, _, _, _, _, _, _, flags, name] = words.as_slice() else { continue };
-        let (Ok(to), Ok(length)) = (u128::from_str_radix(to, 16), u8::from_str_radix(length, 16))
+        let [destination, length, _, _, _, _, _, _, flags, name] = words.as_slice() else {
+            continue;
+        };
+        let (Ok(destination), Ok(length)) =
+            (u128::from_str_radix(destination, 16), u8::from_str_radix(length, 16))
         else {
             continue;
         };
-        let to = Ipv6Addr::from_bits(to);
-        let leads_out = !to.is_unicast_link_local() && !to.is_multicast();
+        let destination = Ipv6Addr::from_bits(destination);
+        let leaves_host = !destination.is_unicast_link_local() && !destination.is_multicast();
         // The routes for the host's own addresses are local routes through `lo`.
-        if !is_usable_route(flags) || *name == "lo" || is_local(flags) || !leads_out {
+        if !is_usable_route(flags) || *name == "lo" || is_local(flags) || !leaves_host {
             continue;
         }
         let Ok(name) = name.parse() else { continue };
         match length {
             0 => drop(routes.default.insert(name)),
-            _ => routes.add(&name, &format!("{to}/{length}")),
+            _ => routes.add(&name, &format!("{destination}/{length}")),
         }
     }
     routes
@@ -94,13 +98,13 @@ pub fn routes_v6(table: &str) -> Routes {
 pub(super) fn udp_ports(root: &Root) -> BTreeSet<u16> {
     let tables = ["proc/net/udp", "proc/net/udp6"];
     let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
-    tables.flat_map(|table| ports(&table)).collect()
+    tables.flat_map(|table| parse_udp_ports(&table)).collect()
 }
 
 /// Parses the table of sockets: `sl local_address rem_address ...`. The hexadecimal port follows the last colon of
 /// the local address.
 #[must_use]
-pub fn ports(table: &str) -> BTreeSet<u16> {
+pub fn parse_udp_ports(table: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
         let local = line.split_whitespace().nth(1)?;
         u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
@@ -119,7 +123,7 @@ fn is_local(flags: &str) -> bool {
 /// Adds the VLAN id and the parent to the VLAN links.
 pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
-    for (name, id, parent) in vlans(&table) {
+    for (name, id, parent) in parse_vlans(&table) {
         if let Some(link) = links.iter_mut().find(|link| link.name == name) {
             link.kind = LinkKind::Vlan;
             link.vlan = Some(id);
@@ -130,7 +134,7 @@ pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
 
 /// Parses `/proc/net/vlan/config`, which has lines such as `eth0.120 | 120 | eth0` after two heading lines.
 #[must_use]
-pub fn vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
+pub fn parse_vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
     let entry = |line: &str| {
         let mut words = line.split('|').map(str::trim);
         let (name, id, parent) = (words.next()?, words.next()?, words.next()?);
@@ -157,7 +161,7 @@ mod tests {
             eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
             eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
             eth2\t00000000\t0101A8C0\t0203\t0\t0\t0\t00000000\t0\t0\t0\n";
-        let found = routes_v4(table);
+        let found = parse_routes_v4(table);
         assert_eq!(names(found.default), ["eth0"]);
         assert_eq!(
             found.others,
@@ -168,7 +172,7 @@ mod tests {
             "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
              {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
         );
-        let found = routes_v6(&table);
+        let found = parse_routes_v6(&table);
         assert_eq!(names(found.default), ["eth3"]);
         let table = "20010db8000100000000000000000000 30 00000000000000000000000000000000 00 \
             fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
@@ -176,7 +180,7 @@ mod tests {
             00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth4\n\
             20010db8000000000000000000000005 80 00000000000000000000000000000000 00 \
             00000000000000000000000000000000 00000000 00000001 00000000 80200001 eth5\n";
-        let others = routes_v6(table).others;
+        let others = parse_routes_v6(table).others;
         assert_eq!(
             others,
             BTreeMap::from([("eth3".parse().unwrap(), "2001:db8:1::/48".to_owned())])
@@ -187,7 +191,7 @@ mod tests {
     fn vlans_have_their_parent_link() {
         let table = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
             bond0.100      | 100  | bond0\n";
-        let found = vlans(table);
+        let found = parse_vlans(table);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].1, found[0].2.as_str()), (100, "bond0"));
     }
@@ -195,13 +199,13 @@ mod tests {
     #[test]
     fn ports_are_local_udp_ports() {
         let table = "  sl  local_address rem_address   st\n  117: 00000000:12B5 00000000:0000 07 00000000:00000000\n";
-        assert_eq!(ports(table), BTreeSet::from([4789]));
+        assert_eq!(parse_udp_ports(table), BTreeSet::from([4789]));
     }
 
     proptest! {
         #[test]
         fn never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
-            drop((routes_v4(&text), routes_v6(&text), vlans(&text), ports(&text)));
+            drop((parse_routes_v4(&text), parse_routes_v6(&text), parse_vlans(&text), parse_udp_ports(&text)));
         }
     }
 }

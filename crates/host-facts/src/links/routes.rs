@@ -29,7 +29,7 @@ impl Routes {
 impl Links {
     pub(super) fn set_routes(&mut self, mut routes: Routes) {
         for link in &mut self.all {
-            link.destination = routes.others.remove(&link.name);
+            link.route_destination = routes.others.remove(&link.name);
         }
         self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
     }
@@ -43,22 +43,22 @@ impl Links {
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();
-        let mut open: Vec<LinkName> = names.iter().cloned().collect();
-        while let Some(name) = open.pop() {
+        let mut pending: Vec<LinkName> = names.iter().cloned().collect();
+        while let Some(name) = pending.pop() {
             if !marked.insert(name.clone()) {
                 continue;
             }
-            open.extend(self.named(&name).and_then(|link| link.parent.clone()));
-            let leads_out = |link: &&Link| link.is_uplink() || link.kind == LinkKind::Vlan;
+            pending.extend(self.by_name(&name).and_then(|link| link.parent.clone()));
+            let can_leave_host = |link: &&Link| link.is_uplink() || link.kind == LinkKind::Vlan;
             let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
-            open.extend(ports.filter(leads_out).map(|link| link.name.clone()));
+            pending.extend(ports.filter(can_leave_host).map(|link| link.name.clone()));
         }
-        let by_switch =
-            |name: &LinkName| self.named(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
+        let is_open_vswitch =
+            |name: &LinkName| self.by_name(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
         // In a capture, an internal port of Open vSwitch cannot be distinguished from other virtual links.
-        let nowhere = !self.uplinks().any(|link| marked.contains(&link.name));
-        if marked.iter().any(by_switch) || nowhere {
-            let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(by_switch);
+        let no_uplink_marked = !self.uplinks().any(|link| marked.contains(&link.name));
+        if marked.iter().any(is_open_vswitch) || no_uplink_marked {
+            let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(is_open_vswitch);
             let uplinks: Vec<LinkName> =
                 self.uplinks().filter(in_datapath).map(|link| link.name.clone()).collect();
             for name in uplinks {

@@ -12,17 +12,18 @@ use crate::root::Root;
 const NET: &str = "sys/class/net";
 
 /// Reads every link from sysfs. A capture may contain the name of a link without its folder.
-pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
+pub(super) fn read_links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     let names = root.list(NET).unwrap_or_default();
     // The folder of the links also contains the file `bonding_masters`.
     let names = names.iter().filter(|name| {
-        root.link(&format!("{NET}/{name}")).is_some() || root.list(&format!("{NET}/{name}")).is_ok()
+        root.read_link(&format!("{NET}/{name}")).is_some()
+            || root.list(&format!("{NET}/{name}")).is_ok()
     });
     let mut links = Vec::new();
     for name in names {
         match name.parse::<LinkName>() {
-            Ok(parsed) => links.push(link(root, parsed)),
-            Err(wrong) => notes.warn(format!("/{NET}"), wrong.to_string()),
+            Ok(parsed) => links.push(read_network_link(root, parsed)),
+            Err(error) => notes.warn(format!("/{NET}"), error.to_string()),
         }
     }
     let names = names_by_index(&links);
@@ -35,16 +36,16 @@ pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     links
 }
 
-fn link(root: &Root, name: LinkName) -> Link {
+fn read_network_link(root: &Root, name: LinkName) -> Link {
     let file = |attribute: &str| format!("{NET}/{name}/{attribute}");
     let text = |attribute: &str| root.read(&file(attribute)).ok().filter(|t| !t.is_empty());
-    let kind = kind(root, &name);
+    let kind = link_kind(root, &name);
     Link {
         index: root.parse(&file("ifindex")).ok(),
         mac: text("address").map(|mac| mac.to_lowercase()),
         mtu: root.parse(&file("mtu")).ok(),
         state: text("operstate").and_then(|word| state_from_word(&word)),
-        master: root.link_name(&file("master")).and_then(|master| master.parse().ok()),
+        master: root.read_link_name(&file("master")).and_then(|master| master.parse().ok()),
         vlan_filtering: (kind == LinkKind::Bridge)
             .then(|| crate::kernel_files::read_bool(root, &file("bridge/vlan_filtering")))
             .flatten(),
@@ -66,11 +67,11 @@ fn link(root: &Root, name: LinkName) -> Link {
     }
 }
 
-fn kind(root: &Root, name: &LinkName) -> LinkKind {
-    let there = |attribute: &str| root.exists(&format!("{NET}/{name}/{attribute}"));
+fn link_kind(root: &Root, name: &LinkName) -> LinkKind {
+    let exists = |attribute: &str| root.exists(&format!("{NET}/{name}/{attribute}"));
     let uevent = root.read(&format!("{NET}/{name}/uevent")).unwrap_or_default();
     let device_type = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
-    let target = root.link(&format!("{NET}/{name}")).unwrap_or_default();
+    let target = root.read_link(&format!("{NET}/{name}")).unwrap_or_default();
     let is_virtual = target.contains("/virtual/");
     match device_type {
         Some("vlan") => LinkKind::Vlan,
@@ -79,11 +80,11 @@ fn kind(root: &Root, name: &LinkName) -> LinkKind {
         Some("vxlan") => LinkKind::Vxlan,
         _ if name.as_str() == "lo" => LinkKind::Loopback,
         _ if name.as_str() == "ovs-system" => LinkKind::OpenVSwitch,
-        _ if there("bonding") => LinkKind::Bond,
-        _ if there("bridge") => LinkKind::Bridge,
-        _ if there("tun_flags") => LinkKind::Tun,
+        _ if exists("bonding") => LinkKind::Bond,
+        _ if exists("bridge") => LinkKind::Bridge,
+        _ if exists("tun_flags") => LinkKind::Tun,
         _ if is_virtual => LinkKind::Other,
-        _ if there("device") || !target.is_empty() => LinkKind::Physical,
+        _ if exists("device") || !target.is_empty() => LinkKind::Physical,
         _ => LinkKind::Other,
     }
 }

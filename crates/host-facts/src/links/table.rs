@@ -28,7 +28,7 @@ pub struct Links {
 impl Links {
     /// Returns the link with this name.
     #[must_use]
-    pub fn named(&self, name: &LinkName) -> Option<&Link> {
+    pub fn by_name(&self, name: &LinkName) -> Option<&Link> {
         let found = self.all.binary_search_by(|link| link.name.cmp(name)).ok();
         found.and_then(|index| self.all.get(index))
     }

@@ -28,9 +28,9 @@ pub struct ClusterObjects {
     /// Labels of each namespace, by name.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Names of the namespaces with a ResourceQuota on CPU limits.
-    pub cpu_limited: BTreeSet<String>,
+    pub cpu_limited_namespaces: BTreeSet<String>,
     /// Names of the namespaces with a ResourceQuota on memory limits.
-    pub memory_limited: BTreeSet<String>,
+    pub memory_limited_namespaces: BTreeSet<String>,
     /// Lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed frequency.
     pub lowest_tsc_frequency: Option<u64>,
 }
@@ -89,38 +89,38 @@ impl ClusterObjects {
         let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         match kind {
             "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
-                let read: Object<Instancetype> = invalid::read(object)?;
+                let read: Object<Instancetype> = invalid::deserialize(object)?;
                 self.instancetypes.insert(key(object, &read)?, read.spec);
             }
             "VirtualMachinePreference" | "VirtualMachineClusterPreference" => {
-                let read: Object<Preference> = invalid::read(object)?;
+                let read: Object<Preference> = invalid::deserialize(object)?;
                 self.preferences.insert(key(object, &read)?, read.spec);
             }
             "NetworkAttachmentDefinition" => {
-                let read: Object<Ignored> = invalid::read(object)?;
+                let read: Object<Ignored> = invalid::deserialize(object)?;
                 let Metadata { namespace, name, annotations, .. } = read.metadata;
                 let resource = annotations.get(RESOURCE_NAME).cloned().unwrap_or_default();
                 self.networks.insert(format!("{}/{name}", or_default(&namespace)), resource);
             }
             "Namespace" => {
-                let read: Object<Ignored> = invalid::read(object)?;
+                let read: Object<Ignored> = invalid::deserialize(object)?;
                 self.namespaces.insert(read.metadata.name, read.metadata.labels);
             }
             "ResourceQuota" => {
-                let read: Object<Quota> = invalid::read(object)?;
+                let read: Object<Quota> = invalid::deserialize(object)?;
                 let namespace = or_default(&read.metadata.namespace).to_owned();
                 if read.spec.hard.contains_key("limits.cpu") {
-                    self.cpu_limited.insert(namespace.clone());
+                    self.cpu_limited_namespaces.insert(namespace.clone());
                 }
                 if read.spec.hard.contains_key("limits.memory") {
-                    self.memory_limited.insert(namespace);
+                    self.memory_limited_namespaces.insert(namespace);
                 }
             }
             "RuntimeClass" => {
-                let read: RuntimeClass = invalid::read(object)?;
+                let read: RuntimeClass = invalid::deserialize(object)?;
                 let (fixed, _) = amounts::resources(&read.overhead.pod_fixed).map_err(|error| {
                     let field = format!("overhead.podFixed.{}", error.field);
-                    Invalid::new(invalid::name_of(object), field, error.problem.to_string())
+                    Invalid::new(invalid::qualified_name(object), field, error.problem.to_string())
                 })?;
                 self.runtime_classes.insert(read.metadata.name, fixed);
             }
@@ -130,11 +130,15 @@ impl ClusterObjects {
     }
 
     /// Returns true if KubeVirt sets a CPU limit for pods of a namespace (`doesVMIRequireAutoCPULimits`).
-    pub(super) fn limits_cpus(&self, namespace: &str, selector: Option<&LabelSelector>) -> bool {
+    pub(super) fn requires_cpu_limits(
+        &self,
+        namespace: &str,
+        selector: Option<&LabelSelector>,
+    ) -> bool {
         let labels = self.namespaces.get(namespace);
         let selected =
             selector.zip(labels).is_some_and(|(selector, labels)| matches(selector, labels));
-        self.cpu_limited.contains(namespace) || selected
+        self.cpu_limited_namespaces.contains(namespace) || selected
     }
 
     /// Returns the factor from memory request to memory limit in a namespace (`getMemoryLimitsRatio`).
@@ -150,7 +154,7 @@ impl ClusterObjects {
 fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {
     let name = read.metadata.name.clone();
     if name.is_empty() {
-        return Err(Invalid::new(invalid::name_of(object), "metadata.name", "is missing"));
+        return Err(Invalid::new(invalid::qualified_name(object), "metadata.name", "is missing"));
     }
     let is_cluster_scoped = read.kind.contains("Cluster");
     let namespace = (!is_cluster_scoped).then(|| or_default(&read.metadata.namespace).to_owned());

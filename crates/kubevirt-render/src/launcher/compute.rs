@@ -20,7 +20,7 @@ pub(super) struct Compute {
 /// Two pairs of requests and limits: those that the machine sets, which some steps change, and those that KubeVirt
 /// calculates. The former take precedence over the latter.
 #[derive(Default)]
-struct Lists {
+struct ResourceLists {
     requests: Amounts,
     limits: Amounts,
     calculated_requests: Amounts,
@@ -30,7 +30,7 @@ struct Lists {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// Renders the requests and limits of `compute`. `overhead` is the memory overhead of the pod.
+/// Renders the requests and limits of `compute`. `add_overhead` is the memory overhead of the pod.
 ///
 /// # Errors
 ///
@@ -43,62 +43,63 @@ pub(super) fn render(
 ) -> Result<Compute, Invalid> {
     let spec = &machine.spec;
     let resources = &spec.domain.resources;
-    let mut lists = Lists {
+    let mut lists = ResourceLists {
         requests: resources.requests.clone(),
         limits: resources.limits.clone(),
-        ..Lists::default()
+        ..ResourceLists::default()
     };
-    lists.ephemeral_storage();
-    lists.virtualization(spec, configuration);
-    if amount(&resources.requests, MEMORY).is_zero() && configuration.version.since(6, 4) {
-        lists.memory_request(spec, configuration.memory_overcommit);
+    lists.add_ephemeral_storage();
+    lists.add_virtualization_devices(spec, configuration);
+    if amount(&resources.requests, MEMORY).is_zero() && configuration.version.is_at_least(6, 4) {
+        lists.set_memory_request(spec, configuration.memory_overcommit);
     }
     if spec.is_dedicated() {
         lists.set_dedicated_cpus(machine);
     } else {
-        let limited = objects.cpu_limited.contains(&machine.namespace);
+        let limited = objects.cpu_limited_namespaces.contains(&machine.namespace);
         let selector = configuration.cpu_limit_namespaces.as_ref();
         let limited = !resources.limits.contains_key(CPU)
-            && (limited || objects.limits_cpus(&machine.namespace, selector));
+            && (limited || objects.requires_cpu_limits(&machine.namespace, selector));
         lists.set_shared_cpus(spec, configuration, limited);
     }
     if spec.domain.memory.hugepages.is_some() {
-        lists.hugepages(spec, overhead);
+        lists.set_hugepages(spec, overhead);
     } else {
-        lists.overhead(resources.overcommit_guest_overhead, overhead);
+        lists.add_overhead(resources.overcommit_guest_overhead, overhead);
     }
-    if !resources.limits.contains_key(MEMORY) && objects.memory_limited.contains(&machine.namespace)
+    if !resources.limits.contains_key(MEMORY)
+        && objects.memory_limited_namespaces.contains(&machine.namespace)
     {
         let ratio = objects.memory_limit_ratio(&machine.namespace);
         let limit =
             multiply_truncating(amount(&lists.requests, MEMORY).whole_units_rounded_up(), ratio);
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
-    for resource in networks(machine, objects)? {
+    for resource in network_resources(machine, objects)? {
         lists.add_device(&resource);
     }
-    lists.devices(spec, configuration);
+    lists.add_requested_devices(spec, configuration);
     Ok(lists.into_compute())
 }
 
-impl Lists {
+impl ResourceLists {
     /// Requests disk space for the launcher itself (`WithEphemeralStorageRequest`).
-    fn ephemeral_storage(&mut self) {
-        let own = Quantity::from_units(50_000_000);
+    fn add_ephemeral_storage(&mut self) {
+        let launcher_storage = Quantity::from_units(50_000_000);
         let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
-        *request = request.saturating_add(own);
+        *request = request.saturating_add(launcher_storage);
         if let Some(limit) = self.limits.get_mut(EPHEMERAL_STORAGE) {
-            *limit = limit.saturating_add(own);
+            *limit = limit.saturating_add(launcher_storage);
         }
     }
 
     /// Sets the limits of KubeVirt's own devices (`getRequiredResources`). The API server copies these limits to the
     /// requests.
-    fn virtualization(&mut self, spec: &Spec, configuration: &Configuration) {
+    fn add_virtualization_devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         let attached = devices.autoattach_pod_interface.unwrap_or(true);
-        let virtio = |model: &str| model.is_empty() || model == "virtio";
-        let any_virtio = devices.interfaces.iter().any(|it| virtio(&it.model));
+        let is_virtio = |model: &str| model.is_empty() || model == "virtio";
+        let any_virtio = devices.interfaces.iter().any(|it| is_virtio(&it.model));
         for (device, is_required) in [
             ("tun", attached || !devices.interfaces.is_empty()),
             ("vhost-net", any_virtio && !configuration.use_emulation),
@@ -113,7 +114,7 @@ impl Lists {
     }
 
     /// Calculates the memory request (`WithMemoryRequests`).
-    fn memory_request(&mut self, spec: &Spec, overcommit: u32) {
+    fn set_memory_request(&mut self, spec: &Spec, overcommit: u32) {
         let limit = amount(&self.limits, MEMORY);
         if let Some(request) = request_for_memory(spec, &self.requests, limit, overcommit) {
             self.requests.insert(MEMORY.to_owned(), request);
@@ -133,22 +134,24 @@ impl Lists {
                 }
             }
         } else {
-            let all = Quantity::from_units(vcpus.saturating_add(pool));
-            self.limits.insert(CPU.to_owned(), all);
-            self.requests.insert(CPU.to_owned(), all);
+            let total = Quantity::from_units(vcpus.saturating_add(pool));
+            self.limits.insert(CPU.to_owned(), total);
+            self.requests.insert(CPU.to_owned(), total);
         }
         if cpu.isolate_emulator_thread {
             let limit = amount(&self.limits, CPU);
             // If the policy is `supplementalPool`, KubeVirt counts the threads of the pool a second time for the
             // parity.
-            let policy = spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
-            let again = if policy { pool } else { 0 };
-            let even = limit.whole_units_rounded_up().saturating_add(i128::from(again)) % 2 == 0;
-            let two = even && machine.annotations.contains_key(EVEN_PARITY);
-            let own = Quantity::from_units(if two { 2 } else { 1 });
-            self.limits.insert(CPU.to_owned(), limit.saturating_add(own));
+            let is_supplemental_pool =
+                spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
+            let parity_threads = if is_supplemental_pool { pool } else { 0 };
+            let is_even =
+                limit.whole_units_rounded_up().saturating_add(i128::from(parity_threads)) % 2 == 0;
+            let needs_two = is_even && machine.annotations.contains_key(EVEN_PARITY);
+            let emulator_threads = Quantity::from_units(if needs_two { 2 } else { 1 });
+            self.limits.insert(CPU.to_owned(), limit.saturating_add(emulator_threads));
             if let Some(request) = self.requests.get_mut(CPU) {
-                *request = request.saturating_add(own);
+                *request = request.saturating_add(emulator_threads);
             }
         }
         if let Some(memory) = self.requests.get(MEMORY) {
@@ -160,28 +163,28 @@ impl Lists {
     /// `limited` is true.
     fn set_shared_cpus(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
         let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
-        let all = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
+        let total = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
         let ratio = configuration.cpu_allocation_ratio;
-        if all == 0 || ratio <= 0 {
+        if total == 0 || ratio <= 0 {
             return;
         }
-        self.calculated_requests.insert(CPU.to_owned(), divide_by_ratio(all, ratio));
+        self.calculated_requests.insert(CPU.to_owned(), divide_by_ratio(total, ratio));
         if limited {
-            self.calculated_limits.insert(CPU.to_owned(), Quantity::from_units(all));
+            self.calculated_limits.insert(CPU.to_owned(), Quantity::from_units(total));
         }
     }
 
     /// Requests huge pages (`WithHugePages`). Huge pages back the guest's memory, so the memory request contains only
     /// the overhead.
-    fn hugepages(&mut self, spec: &Spec, overhead: Quantity) {
+    fn set_hugepages(&mut self, spec: &Spec, overhead: Quantity) {
         let memory = &spec.domain.memory;
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
         let request = amount(&self.requests, MEMORY);
-        let more = |than: Quantity| {
-            let guest = memory
-                .guest
-                .filter(|guest| than.whole_units_rounded_up() > guest.whole_units_rounded_up());
-            guest.map_or(Quantity::ZERO, |guest| than.saturating_sub(guest))
+        let excess = |memory_amount: Quantity| {
+            let guest = memory.guest.filter(|guest| {
+                memory_amount.whole_units_rounded_up() > guest.whole_units_rounded_up()
+            });
+            guest.map_or(Quantity::ZERO, |guest| memory_amount.saturating_sub(guest))
         };
         let pages = memory
             .guest
@@ -190,15 +193,15 @@ impl Lists {
         let name = format!("hugepages-{size}");
         self.calculated_requests.insert(name.clone(), pages);
         self.calculated_limits.insert(name, pages);
-        self.requests.insert(MEMORY.to_owned(), more(request).saturating_add(overhead));
+        self.requests.insert(MEMORY.to_owned(), excess(request).saturating_add(overhead));
         if let Some(limit) = self.limits.get_mut(MEMORY) {
-            *limit = more(*limit).saturating_add(overhead);
+            *limit = excess(*limit).saturating_add(overhead);
         }
     }
 
     /// Adds the memory overhead to the memory limit, if there is one, and to the memory request unless `only_limit`
     /// is true (`WithMemoryOverhead`).
-    fn overhead(&mut self, only_limit: bool, overhead: Quantity) {
+    fn add_overhead(&mut self, only_limit: bool, overhead: Quantity) {
         let request = self.requests.entry(MEMORY.to_owned()).or_default();
         if !only_limit {
             *request = request.saturating_add(overhead);
@@ -209,7 +212,7 @@ impl Lists {
     }
 
     /// Requests the devices of device plugins that the machine names, in the order of `VMIResourcePredicates`.
-    fn devices(&mut self, spec: &Spec, configuration: &Configuration) {
+    fn add_requested_devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         for device in devices.gpus.iter().chain(&devices.host_devices) {
             if let Some(resource) = device.resource() {
@@ -219,7 +222,7 @@ impl Lists {
         let reserved = devices.disks.iter().any(|disk| disk.lun.reservation);
         for (device, is_required) in [
             ("sev", spec.is_sev()),
-            ("tdx", spec.is_tdx() && configuration.version.since(9, 0)),
+            ("tdx", spec.is_tdx() && configuration.version.is_at_least(9, 0)),
             ("pr-helper", reserved),
             ("iommufd", configuration.is_gate_enabled(Gate::Iommufd)),
         ] {
@@ -237,8 +240,8 @@ impl Lists {
             (&mut self.calculated_requests, &self.requests),
             (&mut self.calculated_limits, &self.limits),
         ] {
-            let more = given_or_calculated(calculated, given, name).saturating_add(one);
-            calculated.insert(name.to_owned(), more);
+            let sum = given_or_calculated(calculated, given, name).saturating_add(one);
+            calculated.insert(name.to_owned(), sum);
         }
     }
 
@@ -275,7 +278,7 @@ fn request_for_memory(
 }
 
 /// Sets the memory request of a machine that has none, as the webhook of older KubeVirt releases does.
-pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
+pub(super) fn set_missing_memory_request(spec: &mut Spec, overcommit: u32) {
     let limit = amount(&spec.domain.resources.limits, MEMORY);
     if let Some(request) =
         request_for_memory(spec, &spec.domain.resources.requests, limit, overcommit)
@@ -295,7 +298,7 @@ fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
 
 /// Returns the resource names of the machine's networks. The pod requests one unit for each entry
 /// (`NetworkToResource`).
-fn networks(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
+fn network_resources(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
     // With the feature gate ExternalNetResourceInjection, another webhook adds these resources to the pod instead of
     // KubeVirt; the pod is the same.
     let mut resources = Vec::new();

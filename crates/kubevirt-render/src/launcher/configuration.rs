@@ -32,7 +32,7 @@ pub struct Configuration {
     pub use_emulation: bool,
     /// Requests and limits of support containers by container type: `guest-console-log`, `sidecar`, `container-disk`,
     /// `virtiofs`.
-    pub support_containers: BTreeMap<String, Support>,
+    pub support_containers: BTreeMap<String, SupportContainerResources>,
     /// True if the serial console of a guest is logged only if the VM requests it.
     pub serial_console_log_disabled: bool,
     /// Machine type of VMs that name no machine type; `None` for the default of the architecture.
@@ -60,7 +60,7 @@ pub struct Configuration {
 
 /// Configured requests and limits of a support container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Support {
+pub struct SupportContainerResources {
     /// Requests that override `KubeVirt`'s default requests.
     pub requests: BTreeMap<String, Quantity>,
     /// Limits that override `KubeVirt`'s default limits.
@@ -111,17 +111,22 @@ impl Default for Configuration {
 impl Configuration {
     /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
     pub(super) fn is_gate_enabled(&self, gate: Gate) -> bool {
-        let on = self.feature_gates.contains(gate.name());
+        let is_enabled = self.feature_gates.contains(gate.name());
         // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
-        let beta = gate.is_beta() && self.version.since(9, 0);
-        self.version.since(gate.since(), 0)
-            && (on || beta && !self.disabled_feature_gates.contains(gate.name()))
+        let is_beta_default = gate.is_beta() && self.version.is_at_least(9, 0);
+        self.version.is_at_least(gate.since_minor(), 0)
+            && (is_enabled || is_beta_default && !self.disabled_feature_gates.contains(gate.name()))
     }
 
     /// Returns the configured request or limit of a support container for a resource; `None` if it is absent or zero.
-    pub(super) fn support(&self, container: &str, limit: bool, resource: &str) -> Option<Quantity> {
+    pub(super) fn support_container_amount(
+        &self,
+        container: &str,
+        is_limit: bool,
+        resource: &str,
+    ) -> Option<Quantity> {
         let support = self.support_containers.get(container)?;
-        let amounts = if limit { &support.limits } else { &support.requests };
+        let amounts = if is_limit { &support.limits } else { &support.requests };
         amounts.get(resource).copied().filter(|amount| !amount.is_zero())
     }
 
@@ -134,20 +139,22 @@ impl Configuration {
     ///
     /// Returns the field that is malformed or out of range.
     pub fn from_kubevirt(object: &Value) -> Result<Self, Invalid> {
-        let read: KubeVirt = invalid::read(object)?;
-        let wrong =
-            |field: &str, message: String| Invalid::new(invalid::name_of(object), field, message);
+        let kubevirt: KubeVirt = invalid::deserialize(object)?;
+        let invalid_field = |field: &str, message: String| {
+            Invalid::new(invalid::qualified_name(object), field, message)
+        };
         let mut this = Self::default();
-        let status = read.status;
+        let status = kubevirt.status;
         let versions = [
             ("status.observedKubeVirtVersion", status.observed_kube_virt_version),
             ("status.targetKubeVirtVersion", status.target_kube_virt_version),
         ];
         if let Some((field, text)) = versions.into_iter().find(|(_, text)| !text.is_empty()) {
-            this.version = text.parse().map_err(|error| wrong(field, format!("{error}")))?;
+            this.version =
+                text.parse().map_err(|error| invalid_field(field, format!("{error}")))?;
         }
-        let read_spec = read.spec.configuration;
-        let developer = read_spec.developer_configuration;
+        let configuration = kubevirt.spec.configuration;
+        let developer = configuration.developer_configuration;
         // The API omits fields with the value 0, so 0 means the default.
         if developer.cpu_allocation_ratio != 0 {
             this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
@@ -155,18 +162,19 @@ impl Configuration {
         if developer.memory_overcommit != 0 {
             this.memory_overcommit = u32::try_from(developer.memory_overcommit).map_err(|_| {
                 let value = developer.memory_overcommit;
-                wrong(
+                invalid_field(
                     "spec.configuration.developerConfiguration.memoryOvercommit",
                     format!("`{value}` must be a percentage of at least 1"),
                 )
             })?;
         }
         if let Some(text) =
-            read_spec.additional_guest_memory_overhead_ratio.filter(|t| !t.is_empty())
+            configuration.additional_guest_memory_overhead_ratio.filter(|t| !t.is_empty())
         {
             let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1e6).contains(ratio));
             let field = "spec.configuration.additionalGuestMemoryOverheadRatio";
-            let message = || wrong(field, format!("`{text}` must be a number from 0 to 1000000"));
+            let message =
+                || invalid_field(field, format!("`{text}` must be a number from 0 to 1000000"));
             this.overhead_ratio = Some(ratio.ok_or_else(message)?);
         }
         this.feature_gates = developer.feature_gates;
@@ -174,7 +182,7 @@ impl Configuration {
         this.node_selectors = developer.node_selectors;
         this.use_emulation = developer.use_emulation;
         this.tsc_frequency = developer.minimum_cluster_tsc_frequency;
-        for container in read_spec.support_container_resources {
+        for container in configuration.support_container_resources {
             let Requirements { requests, limits, .. } = container.resources;
             // As in `GetSupportContainerRequest`, if several entries configure the same container type, the first
             // entry with a quantity takes precedence.
@@ -185,10 +193,10 @@ impl Configuration {
                 }
             }
         }
-        let options = read_spec.virtual_machine_options;
+        let options = configuration.virtual_machine_options;
         this.serial_console_log_disabled = options.disable_serial_console_log.is_some();
-        this.machine_type = Some(read_spec.machine_type).filter(|text| !text.is_empty());
-        let architectures = read_spec.architecture_configuration;
+        this.machine_type = Some(configuration.machine_type).filter(|text| !text.is_empty());
+        let architectures = configuration.architecture_configuration;
         if !architectures.default_architecture.is_empty() {
             this.architecture = architectures.default_architecture;
         }
@@ -201,16 +209,17 @@ impl Configuration {
                 this.machine_types.insert(name.to_owned(), it.machine_type);
             }
         }
-        this.cpu_model = Some(read_spec.cpu_model).filter(|text| !text.is_empty());
+        this.cpu_model = Some(configuration.cpu_model).filter(|text| !text.is_empty());
         // 100m is the default of this field. KubeVirt ignores this value and calculates the request from the ratio
         // (`setDefaultResourceRequests`).
-        let by_ratio = |amount: &Quantity| amount.millis() == 100;
-        this.cpu_request = read_spec.cpu_request.filter(|amount| !by_ratio(amount));
-        this.runtime_class = Some(read_spec.default_runtime_class).filter(|text| !text.is_empty());
+        let is_default_request = |amount: &Quantity| amount.millis() == 100;
+        this.cpu_request = configuration.cpu_request.filter(|amount| !is_default_request(amount));
+        this.runtime_class =
+            Some(configuration.default_runtime_class).filter(|text| !text.is_empty());
         this.bindings =
-            read_spec.network.binding.into_iter().map(|(name, it)| (name, it.into())).collect();
-        this.cpu_limit_namespaces = read_spec.auto_cpu_limit_namespace_label_selector;
-        this.even_parity = read.metadata.annotations.contains_key(EVEN_PARITY);
+            configuration.network.binding.into_iter().map(|(name, it)| (name, it.into())).collect();
+        this.cpu_limit_namespaces = configuration.auto_cpu_limit_namespace_label_selector;
+        this.even_parity = kubevirt.metadata.annotations.contains_key(EVEN_PARITY);
         Ok(this)
     }
 }
@@ -242,7 +251,7 @@ impl Gate {
     }
 
     /// Returns the minor version of the first KubeVirt release 1.x that has the feature gate.
-    const fn since(self) -> u16 {
+    const fn since_minor(self) -> u16 {
         match self {
             Self::AlignCpus | Self::HypervStrictCheck => 2,
             Self::ImageVolume => 6,
@@ -275,12 +284,12 @@ struct Status {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct KubeVirtSpec {
-    configuration: Read,
+    configuration: ConfigurationSpec,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Read {
+struct ConfigurationSpec {
     developer_configuration: Developer,
     additional_guest_memory_overhead_ratio: Option<String>,
     support_container_resources: Vec<SupportContainer>,
@@ -340,12 +349,12 @@ struct Architecture {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Network {
-    binding: BTreeMap<String, ReadBinding>,
+    binding: BTreeMap<String, BindingSpec>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ReadBinding {
+struct BindingSpec {
     sidecar_image: String,
     compute_resource_overhead: Overhead,
 }
@@ -356,9 +365,9 @@ struct Overhead {
     requests: Amounts,
 }
 
-impl From<ReadBinding> for Binding {
-    fn from(read: ReadBinding) -> Self {
-        let memory = super::spec::amount(&read.compute_resource_overhead.requests, "memory");
-        Self { has_sidecar: !read.sidecar_image.is_empty(), memory }
+impl From<BindingSpec> for Binding {
+    fn from(spec: BindingSpec) -> Self {
+        let memory = super::spec::amount(&spec.compute_resource_overhead.requests, "memory");
+        Self { has_sidecar: !spec.sidecar_image.is_empty(), memory }
     }
 }

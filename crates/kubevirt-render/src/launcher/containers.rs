@@ -69,14 +69,15 @@ struct Renderer<'a> {
 
 impl Renderer<'_> {
     /// Renders a container. `kind` is its type in `supportContainerResources`, which overrides the default amounts
-    /// `own`.
-    fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> ContainerSpec {
+    /// `default_amounts`.
+    fn container(&self, name: String, kind: &str, default_amounts: [Amount; 2]) -> ContainerSpec {
         let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
-        for Amount { name, request, limit } in own {
-            let read = |text: Option<&str>| text.and_then(|text| text.parse().ok());
-            let configured = |is_limit| self.configuration.support(kind, is_limit, name);
-            let limit = configured(true).or_else(|| read(limit));
-            let request = configured(false).or_else(|| read(request));
+        for Amount { name, request, limit } in default_amounts {
+            let parse = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+            let configured =
+                |is_limit| self.configuration.support_container_amount(kind, is_limit, name);
+            let limit = configured(true).or_else(|| parse(limit));
+            let request = configured(false).or_else(|| parse(request));
             let request = if self.pinned { limit } else { request };
             limits.extend(limit.map(|limit| (name.to_owned(), limit)));
             requests.extend(request.map(|request| (name.to_owned(), request)));
@@ -86,8 +87,8 @@ impl Renderer<'_> {
 
     fn disk(&self, name: String) -> ContainerSpec {
         let mut container = self.container(name, "container-disk", DISK);
-        if let Ok(own) = "50M".parse() {
-            container.requests.insert("ephemeral-storage".to_owned(), own);
+        if let Ok(storage) = "50M".parse() {
+            container.requests.insert("ephemeral-storage".to_owned(), storage);
         }
         container
     }
@@ -107,21 +108,21 @@ pub(super) fn other_containers(
     let renderer = Renderer { configuration, pinned: is_pinned(spec, version) };
     let (mut init, mut concurrent) = (Vec::new(), Vec::new());
 
-    let kernel = spec.domain.firmware.kernel_boot.container.is_some();
+    let has_kernel_boot = spec.domain.firmware.kernel_boot.container.is_some();
     let disks = spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
     let disks =
         disks.map(|volume| volume.name.as_str()).filter(|name| *name != "kernel-boot-volume");
     let mut disks: Vec<String> = disks.map(|name| format!("volume{name}")).collect();
-    disks.extend(kernel.then(|| "volumekernel-boot-volume".to_owned()));
+    disks.extend(has_kernel_boot.then(|| "volumekernel-boot-volume".to_owned()));
     let image_volumes = configuration.is_gate_enabled(Gate::ImageVolume);
     if !image_volumes {
         concurrent.extend(disks.iter().map(|name| renderer.disk(name.clone())));
     }
-    let shared: BTreeSet<&String> =
+    let filesystems: BTreeSet<&String> =
         spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
     for volume in &spec.volumes {
         // A container path (`containerPath` of a volume) gets its containers from another webhook.
-        if shared.contains(&volume.name) && volume.container_path.is_none() {
+        if filesystems.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
             concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS));
         }
@@ -129,24 +130,28 @@ pub(super) fn other_containers(
     if logs_console(machine, configuration) {
         let name = "guest-console-log".to_owned();
         let mut log = renderer.container(name, "guest-console-log", CONSOLE);
-        log.is_sidecar = version.since(6, 0);
+        log.is_sidecar = version.is_at_least(6, 0);
         if log.is_sidecar { init.push(log) } else { concurrent.push(log) }
     }
     let hook = if renderer.pinned { HOOK_PINNED } else { HOOK };
-    let hooks = hooks(machine, configuration)?;
+    let hooks = hook_sidecar_count(machine, configuration)?;
     concurrent.extend(
         (0..hooks).map(|i| renderer.container(format!("hook-sidecar-{i}"), "sidecar", hook)),
     );
 
-    let skipped = "kubevirt.io/image-volume-skip-digest-resolution";
+    let skip_annotation = "kubevirt.io/image-volume-skip-digest-resolution";
     if image_volumes {
         // The only purpose of these init containers is to resolve the digest of the disk's image.
-        if machine.annotations.get(skipped).is_none_or(|text| text != "true") {
+        if machine.annotations.get(skip_annotation).is_none_or(|text| text != "true") {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
     } else if !disks.is_empty() {
-        let own = if renderer.pinned { DISK_BINARY_PINNED } else { DISK_BINARY };
-        init.push(renderer.container("container-disk-binary".to_owned(), "container-disk", own));
+        let default_amounts = if renderer.pinned { DISK_BINARY_PINNED } else { DISK_BINARY };
+        init.push(renderer.container(
+            "container-disk-binary".to_owned(),
+            "container-disk",
+            default_amounts,
+        ));
         init.extend(disks.into_iter().map(|name| renderer.disk(format!("{name}-init"))));
     }
     Ok(OtherContainers { init, concurrent })
@@ -167,18 +172,21 @@ struct Hook {
     _config_map: Option<Present>,
 }
 
-const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
+const HOOK_SIDECARS_ANNOTATION: &str = "hooks.kubevirt.io/hookSidecars";
 
 /// Returns the number of hook sidecars, from the annotation for hook sidecars and from binding plugins
 /// (`netbinding.go`).
-fn hooks(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
-    let listed = machine.annotations.get(HOOKS).map(|text| serde_json::from_str::<Vec<Hook>>(text));
+fn hook_sidecar_count(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
+    let listed = machine
+        .annotations
+        .get(HOOK_SIDECARS_ANNOTATION)
+        .map(|text| serde_json::from_str::<Vec<Hook>>(text));
     let listed = listed.transpose().map_err(|error| {
-        let template = machine.at.trim_end_matches(".spec").trim_end_matches("spec");
-        let place = if template.is_empty() { String::new() } else { format!("{template}.") };
+        let template = machine.spec_path.trim_end_matches(".spec").trim_end_matches("spec");
+        let path_prefix = if template.is_empty() { String::new() } else { format!("{template}.") };
         Invalid::new(
             &machine.object,
-            format!("{place}metadata.annotations[{HOOKS}]"),
+            format!("{path_prefix}metadata.annotations[{HOOK_SIDECARS_ANNOTATION}]"),
             error.to_string(),
         )
     })?;

@@ -5,14 +5,14 @@
 
 use berth_api::{PageSize, Quantity};
 
-use super::compute::memory_without_request;
+use super::compute::set_missing_memory_request;
 use super::configuration::{Configuration, EVEN_PARITY, Gate};
 use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
 
 /// Adds the default interface to a machine without interfaces (`SetDefaultNetworkInterface`).
-pub(super) fn add_network(spec: &mut Spec) {
+pub(super) fn add_default_network(spec: &mut Spec) {
     let devices = &mut spec.domain.devices;
     let is_enabled = devices.autoattach_pod_interface.unwrap_or(true);
     if is_enabled && spec.networks.is_empty() && devices.interfaces.is_empty() {
@@ -34,22 +34,22 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
     }
     // An API server drops the fields that do not exist in its KubeVirt release.
-    if !version.since(7, 0)
+    if !version.is_at_least(7, 0)
         && let Some(security) = &mut spec.domain.launch_security
     {
         (security.snp, security.tdx) = (None, None);
     }
-    if !version.since(8, 0) {
+    if !version.is_at_least(8, 0) {
         spec.domain.memory.reserved_overhead.added_overhead = None;
         spec.domain.devices.interfaces.iter_mut().for_each(|it| it.passt_binding = None);
     }
-    if !version.since(5, 0) {
+    if !version.is_at_least(5, 0) {
         spec.domain.io_threads.supplemental_pool_thread_count = None;
     }
-    requests(spec, configuration);
+    set_default_requests(spec, configuration);
     spec.domain.memory.guest = spec.guest_memory();
-    topology(spec);
-    add_network(spec);
+    set_default_topology(spec);
+    add_default_network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.model.is_empty() {
         cpu.model = configuration.cpu_model.clone().unwrap_or_else(|| "host-model".to_owned());
@@ -59,24 +59,24 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
     }
     if let Some(hyperv) = &mut spec.domain.features.hyperv {
-        enlightenments(hyperv);
+        enable_required_enlightenments(hyperv);
         if hyperv.get("evmcs").is_some_and(|switch| switch.is_on()) {
-            require(&mut cpu.features, "vmx");
+            require_cpu_feature(&mut cpu.features, "vmx");
         }
     }
 }
 
 /// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this KubeVirt function also set the
 /// memory request, which then also counts for the page tables in the memory overhead.
-fn requests(spec: &mut Spec, configuration: &Configuration) {
+fn set_default_requests(spec: &mut Spec, configuration: &Configuration) {
     let dedicated = spec.is_dedicated();
     let resources = &mut spec.domain.resources;
     let cpu = amount(&resources.limits, "cpu");
     if !cpu.is_zero() && amount(&resources.requests, "cpu").is_zero() {
         resources.requests.insert("cpu".to_owned(), cpu);
     }
-    if !configuration.version.since(6, 4) {
-        memory_without_request(spec, configuration.memory_overcommit);
+    if !configuration.version.is_at_least(6, 4) {
+        set_missing_memory_request(spec, configuration.memory_overcommit);
     }
     if let Some(cpu) = configuration.cpu_request.filter(|_| !dedicated) {
         spec.domain.resources.requests.entry("cpu".to_owned()).or_insert(cpu);
@@ -85,7 +85,7 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
 
 /// Sets the default CPU topology (`SetDefaultGuestCPUTopology`): as many sockets as the CPU limit, or else the CPU
 /// request.
-fn topology(spec: &mut Spec) {
+fn set_default_topology(spec: &mut Spec) {
     let resources = &spec.domain.resources;
     let requested = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
     let sockets = requested
@@ -98,7 +98,7 @@ fn topology(spec: &mut Spec) {
 
 /// Enables the Hyper-V enlightenments that the enabled enlightenments require, in the order of
 /// `SetHypervFeatureDependencies`.
-fn enlightenments(hyperv: &mut Hyperv) {
+fn enable_required_enlightenments(hyperv: &mut Hyperv) {
     for (feature, needs) in [
         ("evmcs", "vapic"),
         ("ipi", "vpindex"),
@@ -115,7 +115,7 @@ fn enlightenments(hyperv: &mut Hyperv) {
     }
 }
 
-fn require(features: &mut Vec<CpuFeature>, name: &str) {
+fn require_cpu_feature(features: &mut Vec<CpuFeature>, name: &str) {
     let policy = "require".to_owned();
     match features.iter_mut().find(|feature| feature.name == name) {
         Some(feature) => feature.policy = policy,

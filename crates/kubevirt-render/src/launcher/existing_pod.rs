@@ -33,7 +33,7 @@ pub struct ExistingPod {
     /// True if all containers of the pod have ended, so that the pod uses no resources.
     pub is_terminal: bool,
     /// True if the pod is being deleted.
-    pub is_deleted: bool,
+    pub is_terminating: bool,
     /// Field `spec.nodeName`.
     pub node_name: Option<String>,
     /// Field `status.nominatedNodeName`.
@@ -50,8 +50,9 @@ impl ExistingPod {
         let meta = &pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name) = (text(&meta.namespace), text(&meta.name));
-        let called = format!("Pod {namespace}/{name}");
-        let spec = pod.spec.as_ref().ok_or_else(|| Invalid::new(&called, "spec", "is missing"))?;
+        let qualified_name = format!("Pod {namespace}/{name}");
+        let spec =
+            pod.spec.as_ref().ok_or_else(|| Invalid::new(&qualified_name, "spec", "is missing"))?;
         let status = pod.status.clone().unwrap_or_default();
         let label = |key: &str| {
             meta.labels
@@ -60,22 +61,22 @@ impl ExistingPod {
                 .filter(|value| !value.is_empty())
         };
         let is_launcher = label("kubevirt.io").is_some_and(|value| value == "virt-launcher");
-        let key = |key| label(key).filter(|_| is_launcher).cloned();
+        let launcher_label = |key| label(key).filter(|_| is_launcher).cloned();
         let annotation =
             |key: &str| meta.annotations.as_ref().is_some_and(|all| all.contains_key(key));
 
-        let resized = |is_init: bool| {
+        let statuses_by_name = |is_init: bool| {
             let statuses =
                 if is_init { &status.init_container_statuses } else { &status.container_statuses };
             let statuses = statuses.iter().flatten();
             statuses.map(|one| (one.name.as_str(), one)).collect::<BTreeMap<_, _>>()
         };
         let (mut init_storage, mut storage) = (0, 0u64);
-        let mut list = |field: &str, containers: &[core::Container], is_init: bool| {
-            let statuses = resized(is_init);
+        let mut read_containers = |field: &str, containers: &[core::Container], is_init: bool| {
+            let statuses = statuses_by_name(is_init);
             let read = containers.iter().enumerate().map(|(index, container)| {
-                let at = format!("spec.{field}[{index}].resources");
-                let (mut read, disk) = read_container(&called, &at, container, is_init)?;
+                let path = format!("spec.{field}[{index}].resources");
+                let (mut read, disk) = read_container(&qualified_name, &path, container, is_init)?;
                 if let Some(status) = statuses.get(container.name.as_str()) {
                     apply_in_place_resize(&mut read, status);
                 }
@@ -88,39 +89,44 @@ impl ExistingPod {
             });
             read.collect::<Result<Vec<_>, Invalid>>()
         };
-        let init_containers =
-            list("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true)?;
-        let containers = list("containers", &spec.containers, false)?;
-        let overhead = amounts(&called, "spec.overhead", spec.overhead.as_ref())?;
-        let (overhead, of_runtime) = amounts::resources(&overhead).map_err(|error| {
+        let init_containers = read_containers(
+            "initContainers",
+            spec.init_containers.as_deref().unwrap_or_default(),
+            true,
+        )?;
+        let containers = read_containers("containers", &spec.containers, false)?;
+        let overhead = amounts(&qualified_name, "spec.overhead", spec.overhead.as_ref())?;
+        let (overhead, runtime_storage) = amounts::resources(&overhead).map_err(|error| {
             let field = format!("spec.overhead.{}", error.field);
-            Invalid::new(&called, field, error.problem.to_string())
+            Invalid::new(&qualified_name, field, error.problem.to_string())
         })?;
         let mut pod = Pod { uid: kubelet_uid(pod), init_containers, containers, overhead };
         if let Some(resources) = &spec.resources {
             let requests =
-                amounts(&called, "spec.resources.requests", resources.requests.as_ref())?;
-            let limits = amounts(&called, "spec.resources.limits", resources.limits.as_ref())?;
-            let (own, _) = amounts::container("", requests, &limits).map_err(|error| {
-                let field = format!("spec.resources.{}", error.field);
-                Invalid::new(&called, field, error.problem.to_string())
-            })?;
-            apply_pod_level_resources(&mut pod, &own.requests);
+                amounts(&qualified_name, "spec.resources.requests", resources.requests.as_ref())?;
+            let limits =
+                amounts(&qualified_name, "spec.resources.limits", resources.limits.as_ref())?;
+            let (pod_resources, _) =
+                amounts::container("", requests, &limits).map_err(|error| {
+                    let field = format!("spec.resources.{}", error.field);
+                    Invalid::new(&qualified_name, field, error.problem.to_string())
+                })?;
+            apply_pod_level_resources(&mut pod, &pod_resources.requests);
         }
         let phase = status.phase.unwrap_or_default();
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let non_empty = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Ok(Self {
             pod,
-            ephemeral_storage: storage.max(init_storage).saturating_add(of_runtime),
+            ephemeral_storage: storage.max(init_storage).saturating_add(runtime_storage),
             namespace,
             name,
-            vmi_uid: key("kubevirt.io/created-by"),
-            migration_uid: key("kubevirt.io/migrationJobUID"),
+            vmi_uid: launcher_label("kubevirt.io/created-by"),
+            migration_uid: launcher_label("kubevirt.io/migrationJobUID"),
             is_first_consumer: is_launcher && annotation("kubevirt.io/ephemeral-provisioning"),
             is_terminal: matches!(phase.as_str(), "Succeeded" | "Failed"),
-            is_deleted: meta.deletion_timestamp.is_some(),
-            node_name: given(&spec.node_name),
-            nominated_node_name: given(&status.nominated_node_name),
+            is_terminating: meta.deletion_timestamp.is_some(),
+            node_name: non_empty(&spec.node_name),
+            nominated_node_name: non_empty(&status.nominated_node_name),
         })
     }
 }
@@ -163,53 +169,58 @@ fn apply_in_place_resize(container: &mut Container, status: &core::ContainerStat
 /// exclusive CPUs or memory to no container of such a pod (`PodLevelResourceManagers` is off). Therefore the limits
 /// are removed so that the pod is not Guaranteed, and the part of the pod's requests that exceeds the sum of its
 /// containers' requests counts as overhead.
-fn apply_pod_level_resources(pod: &mut Pod, own: &Resources) {
+fn apply_pod_level_resources(pod: &mut Pod, pod_requests: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);
     }
-    let of_all = pod.requests();
+    let total_requests = pod.requests();
     let overhead = &mut pod.overhead;
-    let add = |sum: &mut u64, own: u64, of_all: u64| {
-        let of_containers = of_all.saturating_sub(*sum);
-        *sum = sum.saturating_add(own.saturating_sub(of_containers));
+    let add = |sum: &mut u64, own: u64, total: u64| {
+        let container_sum = total.saturating_sub(*sum);
+        *sum = sum.saturating_add(own.saturating_sub(container_sum));
     };
-    add(&mut overhead.cpu_millis, own.cpu_millis, of_all.cpu_millis);
-    add(&mut overhead.memory, own.memory, of_all.memory);
-    for (size, bytes) in &own.hugepages {
-        let of_all = of_all.hugepages.get(size).copied().unwrap_or_default();
-        add(overhead.hugepages.entry(*size).or_default(), *bytes, of_all);
+    add(&mut overhead.cpu_millis, pod_requests.cpu_millis, total_requests.cpu_millis);
+    add(&mut overhead.memory, pod_requests.memory, total_requests.memory);
+    for (size, bytes) in &pod_requests.hugepages {
+        let total = total_requests.hugepages.get(size).copied().unwrap_or_default();
+        add(overhead.hugepages.entry(*size).or_default(), *bytes, total);
     }
 }
 
 fn read_container(
-    called: &str,
-    at: &str,
+    qualified_name: &str,
+    path: &str,
     container: &core::Container,
     is_init: bool,
 ) -> Result<(Container, u64), Invalid> {
     let resources = container.resources.as_ref();
     let read = |field: &str, list: Option<&BTreeMap<String, Written>>| {
-        amounts(called, &format!("{at}.{field}"), list)
+        amounts(qualified_name, &format!("{path}.{field}"), list)
     };
     let requests = read("requests", resources.and_then(|it| it.requests.as_ref()))?;
     let limits = read("limits", resources.and_then(|it| it.limits.as_ref()))?;
     let (mut read, storage) =
         amounts::container(&container.name, requests, &limits).map_err(|error| {
-            Invalid::new(called, format!("{at}.{}", error.field), error.problem.to_string())
+            Invalid::new(
+                qualified_name,
+                format!("{path}.{}", error.field),
+                error.problem.to_string(),
+            )
         })?;
     read.is_sidecar = is_init && container.restart_policy.as_deref() == Some("Always");
     Ok((read, storage))
 }
 
 fn amounts(
-    called: &str,
+    qualified_name: &str,
     field: &str,
-    list: Option<&BTreeMap<String, Written>>,
+    quantities: Option<&BTreeMap<String, Written>>,
 ) -> Result<Amounts, Invalid> {
-    let read = list.into_iter().flatten().map(|(name, Written(text))| {
+    let read = quantities.into_iter().flatten().map(|(name, Written(text))| {
         let quantity: Result<Quantity, _> = text.parse();
-        let quantity = quantity
-            .map_err(|error| Invalid::new(called, format!("{field}.{name}"), error.to_string()))?;
+        let quantity = quantity.map_err(|error| {
+            Invalid::new(qualified_name, format!("{field}.{name}"), error.to_string())
+        })?;
         Ok((name.clone(), quantity))
     });
     read.collect()

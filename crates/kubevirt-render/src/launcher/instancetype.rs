@@ -51,11 +51,11 @@ pub(super) fn find<'a>(
 fn look_up<'a, T>(
     machine: &Machine,
     matcher: Option<&Matcher>,
-    known: &'a BTreeMap<(Option<String>, String), T>,
+    objects: &'a BTreeMap<(Option<String>, String), T>,
     kinds: &Kinds,
 ) -> Result<Option<&'a T>, Invalid> {
     let Some(matcher) = matcher else { return Ok(None) };
-    let wrong = |field: &str, message: String| {
+    let invalid_field = |field: &str, message: String| {
         Invalid::new(&machine.object, format!("spec.{}.{field}", kinds.field), message)
     };
     if matcher.name.is_empty() {
@@ -67,25 +67,25 @@ fn look_up<'a, T>(
                 matcher.infer_from_volume
             )
         };
-        return Err(wrong("name", message));
+        return Err(invalid_field("name", message));
     }
     // KubeVirt compares kinds case-insensitively and accepts their plurals (`find/spec.go`).
     let kind = matcher.kind.to_ascii_lowercase();
     let kind = kind.strip_suffix('s').unwrap_or(&kind);
-    let is = |name: &str| kind == name.to_ascii_lowercase();
-    let (namespace, kind) = if kind.is_empty() || is(kinds.cluster) {
+    let is_kind = |name: &str| kind == name.to_ascii_lowercase();
+    let (namespace, kind) = if kind.is_empty() || is_kind(kinds.cluster) {
         (None, kinds.cluster)
-    } else if is(kinds.namespaced) {
+    } else if is_kind(kinds.namespaced) {
         (Some(machine.namespace.clone()), kinds.namespaced)
     } else {
-        let both = format!("{} or {}", kinds.namespaced, kinds.cluster);
-        return Err(wrong("kind", format!("`{}` must be {both}", matcher.kind)));
+        let expected = format!("{} or {}", kinds.namespaced, kinds.cluster);
+        return Err(invalid_field("kind", format!("`{}` must be {expected}", matcher.kind)));
     };
-    let place = namespace.as_ref().map_or_else(String::new, |n| format!(" in namespace {n}"));
-    let found = known.get(&(namespace, matcher.name.clone()));
-    found
-        .map(Some)
-        .ok_or_else(|| wrong("name", format!("there is no {kind} `{}`{place}", matcher.name)))
+    let location = namespace.as_ref().map_or_else(String::new, |n| format!(" in namespace {n}"));
+    let found = objects.get(&(namespace, matcher.name.clone()));
+    found.map(Some).ok_or_else(|| {
+        invalid_field("name", format!("there is no {kind} `{}`{location}", matcher.name))
+    })
 }
 
 /// Sets the fields `autoattach...` of a machine from a preference, where they are unset
@@ -189,57 +189,60 @@ fn overcommitted_memory(memory: &InstancetypeMemory) -> Quantity {
 
 /// Returns the path of a field that both the machine and the instance type set, if there is one (`validateCPU`,
 /// `validateMemory`, ...).
-fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
+fn conflict(spec: &Spec, instancetype: &Instancetype) -> Option<String> {
     let domain = &spec.domain;
     let none = Cpu::default();
     let cpu = domain.cpu.as_ref().unwrap_or(&none);
     let (requests, limits) = (&domain.resources.requests, &domain.resources.limits);
-    let pool = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
-    let both = [
-        ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
-        ("schedulerName", !from.scheduler_name.is_empty() && !spec.scheduler_name.is_empty()),
+    let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
+    let conflicts = [
+        ("nodeSelector", instancetype.node_selector.is_some() && !spec.node_selector.is_empty()),
+        (
+            "schedulerName",
+            !instancetype.scheduler_name.is_empty() && !spec.scheduler_name.is_empty(),
+        ),
         ("domain.resources.requests.cpu", requests.contains_key("cpu")),
         ("domain.resources.limits.cpu", limits.contains_key("cpu")),
         ("domain.cpu.sockets", cpu.sockets != 0),
         ("domain.cpu.cores", cpu.cores != 0),
         ("domain.cpu.threads", cpu.threads != 0),
-        ("domain.cpu.model", !cpu.model.is_empty() && from.cpu.model.is_some()),
+        ("domain.cpu.model", !cpu.model.is_empty() && instancetype.cpu.model.is_some()),
         (
             "domain.cpu.dedicatedCpuPlacement",
-            cpu.dedicated_cpu_placement && from.cpu.dedicated_cpu_placement.is_some(),
+            cpu.dedicated_cpu_placement && instancetype.cpu.dedicated_cpu_placement.is_some(),
         ),
         (
             "domain.cpu.isolateEmulatorThread",
-            cpu.isolate_emulator_thread && from.cpu.isolate_emulator_thread.is_some(),
+            cpu.isolate_emulator_thread && instancetype.cpu.isolate_emulator_thread.is_some(),
         ),
-        ("domain.cpu.numa", cpu.numa.is_some() && from.cpu.numa.is_some()),
-        ("domain.cpu.realtime", cpu.realtime.is_some() && from.cpu.realtime.is_some()),
+        ("domain.cpu.numa", cpu.numa.is_some() && instancetype.cpu.numa.is_some()),
+        ("domain.cpu.realtime", cpu.realtime.is_some() && instancetype.cpu.realtime.is_some()),
         ("domain.memory.guest", domain.memory.guest.is_some()),
         (
             "domain.memory.hugepages",
-            domain.memory.hugepages.is_some() && from.memory.hugepages.is_some(),
+            domain.memory.hugepages.is_some() && instancetype.memory.hugepages.is_some(),
         ),
         ("domain.resources.requests.memory", requests.contains_key("memory")),
         ("domain.resources.limits.memory", limits.contains_key("memory")),
         (
             "domain.ioThreads.supplementalPoolThreadCount",
-            pool(&from.io_threads) && pool(&domain.io_threads),
+            sets_pool_threads(&instancetype.io_threads) && sets_pool_threads(&domain.io_threads),
         ),
         (
             "domain.ioThreadsPolicy",
-            from.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
+            instancetype.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
         ),
         (
             "domain.launchSecurity",
-            from.launch_security.is_some() && domain.launch_security.is_some(),
+            instancetype.launch_security.is_some() && domain.launch_security.is_some(),
         ),
-        ("domain.devices.gpus", !from.gpus.is_empty() && !domain.devices.gpus.is_empty()),
+        ("domain.devices.gpus", !instancetype.gpus.is_empty() && !domain.devices.gpus.is_empty()),
         (
             "domain.devices.hostDevices",
-            !from.host_devices.is_empty() && !domain.devices.host_devices.is_empty(),
+            !instancetype.host_devices.is_empty() && !domain.devices.host_devices.is_empty(),
         ),
     ];
-    both.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
+    conflicts.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
 }
 
 /// Reason why a preference determines no CPU topology.
@@ -249,8 +252,8 @@ enum TopologyError {
     UnknownTopology(String),
     #[error("cpu.spreadOptions.across of the preference: `{0}` is unknown")]
     UnknownAcross(String),
-    #[error("cpu.spreadOptions of the preference: {vcpus} vCPUs are not divisible by {by}")]
-    NotDivisible { vcpus: u32, by: u32 },
+    #[error("cpu.spreadOptions of the preference: {vcpus} vCPUs are not divisible by {divisor}")]
+    NotDivisible { vcpus: u32, divisor: u32 },
 }
 
 /// Returns the numbers of cores, sockets and threads for a number of vCPUs (`applyGuestCPUTopology`).
@@ -271,19 +274,19 @@ fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Top
 fn spread_vcpus(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     let none = SpreadOptions::default();
     let options = preference.map_or(&none, |preference| &preference.cpu.spread_options);
-    let older =
+    let deprecated_ratio =
         preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
-    let ratio = options.ratio.or(older).unwrap_or(2);
+    let ratio = options.ratio.or(deprecated_ratio).unwrap_or(2);
     // If the division has a remainder, the webhook rejects the VM when it is created
     // (`preference/validation/cpu.go`).
-    let parts = |by: u32| {
-        let is_divisible = by != 0 && vcpus.is_multiple_of(by);
-        is_divisible.then(|| vcpus / by).ok_or(TopologyError::NotDivisible { vcpus, by })
+    let divide = |divisor: u32| {
+        let is_divisible = divisor != 0 && vcpus.is_multiple_of(divisor);
+        is_divisible.then(|| vcpus / divisor).ok_or(TopologyError::NotDivisible { vcpus, divisor })
     };
     match options.across.as_deref().unwrap_or("SocketsCores") {
-        "SocketsCores" => Ok([ratio, parts(ratio)?, 1]),
-        "CoresThreads" => Ok([parts(ratio)?, 1, ratio]),
-        "SocketsCoresThreads" => Ok([ratio, parts(ratio.saturating_mul(2))?, 2]),
+        "SocketsCores" => Ok([ratio, divide(ratio)?, 1]),
+        "CoresThreads" => Ok([divide(ratio)?, 1, ratio]),
+        "SocketsCoresThreads" => Ok([ratio, divide(ratio.saturating_mul(2))?, 2]),
         other => Err(TopologyError::UnknownAcross(other.to_owned())),
     }
 }
@@ -306,9 +309,9 @@ pub(super) fn apply_preference(machine: &mut Machine, preference: &Preference) {
         }
     }
     if let Some(preferred) = &preference.features.preferred_hyperv {
-        let own = domain.features.hyperv.get_or_insert_default();
+        let hyperv = domain.features.hyperv.get_or_insert_default();
         for (name, switch) in preferred {
-            own.entry(name.clone()).or_insert(*switch);
+            hyperv.entry(name.clone()).or_insert(*switch);
         }
     }
     if domain.machine.kind.is_empty() {

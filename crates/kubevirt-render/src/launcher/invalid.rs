@@ -31,7 +31,7 @@ impl Invalid {
 
 /// Returns kind, namespace and name of an object, for messages. A missing kind is replaced by `object`, a missing
 /// name by `?`.
-pub(super) fn name_of(object: &Value) -> String {
+pub(super) fn qualified_name(object: &Value) -> String {
     let text = |value: Option<&Value>| {
         value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
     };
@@ -46,7 +46,7 @@ pub(super) fn name_of(object: &Value) -> String {
 
 /// Parses an object; returns the invalid field if this fails. As in an API server, a field with the value `null`
 /// counts as absent.
-pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
+pub(super) fn deserialize<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     let object =
         if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
     // Parsing with the path of each field is slower. Therefore only invalid objects are parsed again in this way, to
@@ -54,7 +54,7 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     T::deserialize(&*object).or_else(|_| {
         serde_path_to_error::deserialize(&*object).map_err(|error| {
             let field = error.path().to_string();
-            Invalid::new(name_of(&object), field, error.into_inner().to_string())
+            Invalid::new(qualified_name(&object), field, error.into_inner().to_string())
         })
     })
 }

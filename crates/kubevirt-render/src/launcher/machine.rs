@@ -28,7 +28,7 @@ pub struct Machine {
     pub(super) preference: Option<Matcher>,
     pub(super) spec: Spec,
     /// Path of the instance's spec: `spec.template.spec` or `spec`.
-    pub(super) at: &'static str,
+    pub(super) spec_path: &'static str,
 }
 
 /// A reference to an instance type or a preference.
@@ -91,10 +91,10 @@ impl Machine {
     }
 
     fn from_vm(object: &Value) -> Result<Self, Invalid> {
-        let Object { metadata, spec } = invalid::read::<Object<MachineSpec>>(object)?;
-        let template = spec
-            .template
-            .ok_or_else(|| Invalid::new(invalid::name_of(object), "spec.template", "is missing"))?;
+        let Object { metadata, spec } = invalid::deserialize::<Object<MachineSpec>>(object)?;
+        let template = spec.template.ok_or_else(|| {
+            Invalid::new(invalid::qualified_name(object), "spec.template", "is missing")
+        })?;
         let Metadata { labels, annotations, .. } = template.metadata;
         // The UID of a VirtualMachine is not the UID of its instance.
         let instance = Metadata { uid: String::new(), labels, annotations, ..metadata };
@@ -105,17 +105,22 @@ impl Machine {
     }
 
     fn from_instance(object: &Value) -> Result<Self, Invalid> {
-        let Object { metadata, spec } = invalid::read::<Object<Spec>>(object)?;
+        let Object { metadata, spec } = invalid::deserialize::<Object<Spec>>(object)?;
         Self::new(object, metadata, spec, "spec")
     }
 
-    fn new(object: &Value, meta: Metadata, spec: Spec, at: &'static str) -> Result<Self, Invalid> {
-        let called = invalid::name_of(object);
+    fn new(
+        object: &Value,
+        meta: Metadata,
+        spec: Spec,
+        spec_path: &'static str,
+    ) -> Result<Self, Invalid> {
+        let qualified_name = invalid::qualified_name(object);
         if meta.name.is_empty() {
-            return Err(Invalid::new(called, "metadata.name", "is missing"));
+            return Err(Invalid::new(qualified_name, "metadata.name", "is missing"));
         }
         Ok(Self {
-            object: called,
+            object: qualified_name,
             namespace: or_default(&meta.namespace).to_owned(),
             name: meta.name,
             uid: Some(meta.uid).filter(|uid| !uid.is_empty()),
@@ -124,7 +129,7 @@ impl Machine {
             instancetype: None,
             preference: None,
             spec,
-            at,
+            spec_path,
         })
     }
 
@@ -139,12 +144,12 @@ impl Machine {
                 u64::try_from(memory.whole_units_rounded_up()).unwrap_or_default()
             }),
             is_dedicated: cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement),
-            is_mapped: numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
+            has_numa_passthrough: numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
         }
     }
 
     /// Creates an error about a field of the instance's spec. `field` is the path below the spec.
     pub(super) fn invalid(&self, field: &str, message: impl Into<String>) -> Invalid {
-        Invalid::new(&self.object, format!("{}.{field}", self.at), message)
+        Invalid::new(&self.object, format!("{}.{field}", self.spec_path), message)
     }
 }

@@ -16,14 +16,14 @@ pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     let version = configuration.version;
     // Since 1.5.3, the ratio also applies to the overhead of dedicated CPUs.
     let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };
-    let is_multiplied = version.since(5, 3);
-    let own = fixed_overhead(spec, version).saturating_add(if is_multiplied {
+    let ratio_applies_to_pinned = version.is_at_least(5, 3);
+    let own = fixed_overhead(spec, version).saturating_add(if ratio_applies_to_pinned {
         pinned
     } else {
         Quantity::ZERO
     });
     let own = configuration.overhead_ratio.map_or(own, |ratio| multiply_memory(own, ratio));
-    let own = own.saturating_add(if is_multiplied { Quantity::ZERO } else { pinned });
+    let own = own.saturating_add(if ratio_applies_to_pinned { Quantity::ZERO } else { pinned });
     own.saturating_add(networks(spec, configuration))
 }
 
@@ -35,46 +35,46 @@ fn fixed_overhead(spec: &Spec, version: Version) -> Quantity {
     let kilos = amount(&domain.resources.requests, "memory").thousands_rounded_up();
     let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
     // KubeVirt's constants for monitor, launcher, virtlogd, virtqemud and QEMU; they differ between releases.
-    let virtlogd = if version.since(5, 0) { 25 } else { 20 };
+    let virtlogd = if version.is_at_least(5, 0) { 25 } else { 20 };
     let virtqemud = if version.is_since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
-    let qemu = if version.since(10, 0) { 50 } else { 30 };
-    let mut all = 25 + 100 + virtlogd + virtqemud + qemu;
-    all += 8 * vcpus(spec) + 8;
+    let qemu = if version.is_at_least(10, 0) { 50 } else { 30 };
+    let mut total_mib = 25 + 100 + virtlogd + virtqemud + qemu;
+    total_mib += 8 * vcpus(spec) + 8;
     if devices.autoattach_graphics_device.unwrap_or(true) {
-        all += if version.since(6, 0) { 32 } else { 16 };
+        total_mib += if version.is_at_least(6, 0) { 32 } else { 16 };
     }
     if spec.architecture == "arm64" {
-        all += 128;
+        total_mib += 128;
     }
     let sriov = devices.interfaces.iter().any(|it| it.sriov.is_some());
     if !devices.gpus.is_empty() || !devices.host_devices.is_empty() || sriov {
-        all += 1024;
+        total_mib += 1024;
     }
     if spec.volumes.iter().any(|volume| volume.downward_metrics.is_some()) {
-        all += 1;
+        total_mib += 1;
     }
     let probes =
         [spec.liveness_probe, spec.readiness_probe].iter().filter(|p| p.exec.is_some()).count();
-    all += [0, 110, 120][probes.min(2)];
+    total_mib += [0, 110, 120][probes.min(2)];
     if spec.is_sev() {
-        all += 256;
+        total_mib += 256;
     }
     // KubeVirt respects `enabled: false` since 1.5.1 and 1.4.1.
     let reads_enabled = version.is_since_or_backport(5, 1, 4, 1);
     if devices.tpm.is_some_and(|tpm| !reads_enabled || tpm.enabled.unwrap_or(true)) {
-        all += 53;
+        total_mib += 53;
     }
     let reserved = domain.memory.reserved_overhead.added_overhead.unwrap_or_default();
-    Quantity::from_units(tables).saturating_add(mib(all)).saturating_add(reserved)
+    Quantity::from_units(tables).saturating_add(mib(total_mib)).saturating_add(reserved)
 }
 
 /// Returns the number of vCPUs: from the machine's CPU topology, or without one from the CPU limit or request.
 fn vcpus(spec: &Spec) -> u64 {
     let resources = &spec.domain.resources;
-    let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
+    let requested_cpus = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
     let count = match &spec.domain.cpu {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
-        None => asked.and_then(|cpus| u64::try_from(cpus.whole_units_rounded_up()).ok()),
+        None => requested_cpus.and_then(|cpus| u64::try_from(cpus.whole_units_rounded_up()).ok()),
     };
     // The clamping has no effect on valid machines: `defaults::check` rejects larger numbers.
     count.unwrap_or(1).clamp(1, 1 << 32)
@@ -84,26 +84,28 @@ fn vcpus(spec: &Spec) -> u64 {
 /// (`WantsToHaveQOSGuaranteed`).
 pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
     let resources = &spec.domain.resources;
-    let both = |name| (amount(&resources.requests, name), amount(&resources.limits, name));
-    let same = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
+    let request_and_limit =
+        |name| (amount(&resources.requests, name), amount(&resources.limits, name));
+    let are_equal = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
     // Since the release in which the webhook no longer sets the memory request, a memory limit without a request
     // counts as both.
-    let (request, limit) = both("memory");
-    let limit_alone = version.since(6, 4) && request.is_zero() && !limit.is_zero();
-    spec.is_dedicated() || (limit_alone || same((request, limit))) && same(both("cpu"))
+    let (request, limit) = request_and_limit("memory");
+    let limit_alone = version.is_at_least(6, 4) && request.is_zero() && !limit.is_zero();
+    spec.is_dedicated()
+        || (limit_alone || are_equal((request, limit))) && are_equal(request_and_limit("cpu"))
 }
 
 /// Multiplies memory in thousands of bytes by a ratio and truncates the product, as `MultiplyMemory` does.
 fn multiply_memory(memory: Quantity, ratio: f64) -> Quantity {
-    let by = |factor: f64| {
+    let fraction = |factor: f64| {
         let kilos =
             multiply_truncating(memory.thousands_rounded_up(), factor).whole_units_rounded_up();
         Quantity::from_units(u64::try_from(kilos.saturating_mul(1000)).unwrap_or(u64::MAX))
     };
     if ratio < 1.0 {
-        memory.saturating_sub(by(1.0 - ratio))
+        memory.saturating_sub(fraction(1.0 - ratio))
     } else {
-        memory.saturating_add(by(ratio - 1.0))
+        memory.saturating_add(fraction(ratio - 1.0))
     }
 }
 

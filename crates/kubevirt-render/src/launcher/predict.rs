@@ -66,9 +66,9 @@ pub fn predict(
     if let Some(preference) = preference {
         instancetype::apply_autoattach_preferences(preference, &mut machine.spec);
     }
-    if machine.at != "spec" {
+    if machine.spec_path != "spec" {
         // For a VirtualMachine, the controller adds the network before the instance type is applied.
-        defaults::add_network(&mut machine.spec);
+        defaults::add_default_network(&mut machine.spec);
     }
     if let Some(instancetype) = instancetype {
         instancetype::apply_instancetype(&mut machine, instancetype, preference)?;
@@ -90,8 +90,8 @@ pub(super) fn render(
     let spec = &machine.spec;
     let version = configuration.version;
     let policy = spec.domain.io_threads_policy.as_deref();
-    let pools = policy == Some("supplementalPool") || spec.pool_threads() > 0;
-    if pools && version.since(5, 0) && !version.since(5, 2) {
+    let has_supplemental_pool = policy == Some("supplementalPool") || spec.pool_threads() > 0;
+    if has_supplemental_pool && version.is_at_least(5, 0) && !version.is_at_least(5, 2) {
         let message = format!(
             "{version} counts the CPUs of the supplemental pool wrongly, which cannot be predicted"
         );
@@ -107,8 +107,8 @@ pub(super) fn render(
     let (compute, mut storage) =
         amounts::container("compute", compute.requests, &compute.limits).map_err(invalid)?;
     let mut pod = Pod { containers: vec![compute], ..Pod::default() };
-    let mut storage_of_init = 0;
-    for (list, into, is_init) in [
+    let mut init_storage = 0;
+    for (list, target, is_init) in [
         (others.init, &mut pod.init_containers, true),
         (others.concurrent, &mut pod.containers, false),
     ] {
@@ -121,10 +121,10 @@ pub(super) fn render(
                     Invalid::new("KubeVirt", field, error.problem.to_string())
                 })?;
             container.is_sidecar = spec.is_sidecar;
-            into.push(container);
+            target.push(container);
             // Init containers that are not sidecars run one after the other, before the other containers.
             if is_init {
-                storage_of_init = disk.max(storage_of_init)
+                init_storage = disk.max(init_storage)
             } else {
                 storage = storage.saturating_add(disk)
             }
@@ -139,7 +139,7 @@ pub(super) fn render(
     let default_scheduler = || "default-scheduler".to_owned();
     Ok(Launcher {
         pod,
-        ephemeral_storage: storage.max(storage_of_init),
+        ephemeral_storage: storage.max(init_storage),
         guest_memory: bytes(spec.domain.memory.guest),
         memory_overhead: bytes(Some(overhead)),
         vcpus: u32::try_from(cpu.vcpus()).unwrap_or(u32::MAX).max(1),
@@ -170,7 +170,7 @@ fn runtime_overhead(
 }
 
 /// Maximum length of a label's value.
-const MAX_LABEL: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 
 /// Returns the labels of the pod (`podLabels`).
 fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
@@ -178,17 +178,17 @@ fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
     labels.insert("kubevirt.io".to_owned(), "virt-launcher".to_owned());
     labels.extend(machine.uid.clone().map(|uid| ("kubevirt.io/created-by".to_owned(), uid)));
     let first = machine.name.split('.').next().unwrap_or_default();
-    let host = if machine.spec.hostname.is_empty() {
-        first.chars().take(MAX_LABEL).collect()
+    let hostname = if machine.spec.hostname.is_empty() {
+        first.chars().take(MAX_LABEL_LENGTH).collect()
     } else {
         machine.spec.hostname.clone()
     };
-    labels.insert("vm.kubevirt.io/name".to_owned(), host);
+    labels.insert("vm.kubevirt.io/name".to_owned(), hostname);
     // KubeVirt truncates a longer name and appends a hash. No selector uses the shortened name.
-    if version.since(7, 0) && machine.name.len() <= MAX_LABEL {
+    if version.is_at_least(7, 0) && machine.name.len() <= MAX_LABEL_LENGTH {
         labels.insert("vmi.kubevirt.io/id".to_owned(), machine.name.clone());
     }
-    if version.since(7, 0)
+    if version.is_at_least(7, 0)
         && let Some(inject) = machine.annotations.get("sidecar.istio.io/inject")
     {
         labels.insert("sidecar.istio.io/inject".to_owned(), inject.clone());

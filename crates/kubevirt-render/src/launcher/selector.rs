@@ -36,11 +36,13 @@ pub(super) fn labels(
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
     let mut required_labels = Vec::new();
-    let mut require = |is: bool, label: String| required_labels.extend(is.then_some(label));
-    let pinnable = if version.since(8, 0) { "kubevirt.io/cpumanager" } else { "cpumanager" };
-    require(cpu.dedicated_cpu_placement, pinnable.to_owned());
-    let named = !matches!(cpu.model.as_str(), "" | "host-model" | "host-passthrough");
-    require(named, format!("cpu-model.node.kubevirt.io/{}", cpu.model));
+    let mut require =
+        |is_required: bool, label: String| required_labels.extend(is_required.then_some(label));
+    let cpu_manager_label =
+        if version.is_at_least(8, 0) { "kubevirt.io/cpumanager" } else { "cpumanager" };
+    require(cpu.dedicated_cpu_placement, cpu_manager_label.to_owned());
+    let is_named_model = !matches!(cpu.model.as_str(), "" | "host-model" | "host-passthrough");
+    require(is_named_model, format!("cpu-model.node.kubevirt.io/{}", cpu.model));
     if !cpu.model.is_empty() {
         for feature in &cpu.features {
             let required = matches!(feature.policy.as_str(), "" | "require");
@@ -49,7 +51,7 @@ pub(super) fn labels(
     }
     let kind = &spec.domain.machine.kind;
     require(
-        version.since(5, 1) && !kind.is_empty(),
+        version.is_at_least(5, 1) && !kind.is_empty(),
         format!("machine-type.node.kubevirt.io/{kind}"),
     );
     let frequency =
@@ -57,12 +59,12 @@ pub(super) fn labels(
     if let Some(hz) = frequency.filter(|_| needs_fixed_tsc(spec)) {
         require(true, format!("scheduling.node.kubevirt.io/tsc-frequency-{hz}"));
     }
-    let secure = spec.domain.launch_security.is_some() && spec.architecture == "s390x";
+    let is_secure_execution = spec.domain.launch_security.is_some() && spec.architecture == "s390x";
     require(cpu.realtime.is_some(), "kubevirt.io/realtime".to_owned());
     require(spec.is_sev(), "kubevirt.io/sev".to_owned());
     require(spec.is_sev_es(), "kubevirt.io/sev-es".to_owned());
     require(spec.is_snp(), "kubevirt.io/sev-snp".to_owned());
-    require(secure && version.since(6, 0), "kubevirt.io/s390-pv".to_owned());
+    require(is_secure_execution && version.is_at_least(6, 0), "kubevirt.io/s390-pv".to_owned());
     require(spec.is_tdx(), "kubevirt.io/tdx".to_owned());
     if configuration.is_gate_enabled(Gate::HypervStrictCheck) {
         for label in enlightenments(spec) {
@@ -97,7 +99,7 @@ fn enlightenments(spec: &Spec) -> Vec<String> {
     let is_on = |name: &str| {
         hyperv.and_then(|hyperv| hyperv.get(name)).is_some_and(|switch| switch.is_on())
     };
-    let host = [
+    let kernel_enlightenments = [
         "vpindex",
         "runtime",
         "reset",
@@ -108,7 +110,7 @@ fn enlightenments(spec: &Spec) -> Vec<String> {
         "tlbflush",
         "ipi",
     ];
-    let mut labels: Vec<_> = host
+    let mut labels: Vec<_> = kernel_enlightenments
         .into_iter()
         .filter(|name| is_on(name))
         .collect::<Vec<_>>()
@@ -126,10 +128,10 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
     if matches!(cpu.model.as_str(), "" | "host-model") {
-        reject(&mut affinity, "node-labeller.kubevirt.io/obsolete-host-model".to_owned());
+        forbid_label(&mut affinity, "node-labeller.kubevirt.io/obsolete-host-model".to_owned());
     }
     for feature in cpu.features.iter().filter(|feature| feature.policy == "forbid") {
-        reject(&mut affinity, format!("cpu-feature.node.kubevirt.io/{}", feature.name));
+        forbid_label(&mut affinity, format!("cpu-feature.node.kubevirt.io/{}", feature.name));
     }
     if crosses_architectures(machine, configuration) {
         let architecture = Some(vec![spec.architecture.to_lowercase()]);
@@ -147,15 +149,15 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
 
 /// Excludes nodes that have the label `label`. The requirement is added to every term, because a node needs to match
 /// only one term.
-fn reject(affinity: &mut Option<Affinity>, label: String) {
+fn forbid_label(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();
     let new = term(label, "DoesNotExist", None);
     match &mut node.required_during_scheduling_ignored_during_execution {
         Some(required) => {
             for term in &mut required.node_selector_terms {
-                let more = new.match_expressions.clone().unwrap_or_default();
-                term.match_expressions.get_or_insert_default().extend(more);
+                let requirements = new.match_expressions.clone().unwrap_or_default();
+                term.match_expressions.get_or_insert_default().extend(requirements);
             }
         }
         required => *required = Some(NodeSelector { node_selector_terms: vec![new] }),

@@ -30,20 +30,21 @@ impl Version {
 
     /// Returns true if this release is 1.`minor`.`patch` or newer.
     #[must_use]
-    pub fn since(self, minor: u16, patch: u16) -> bool {
+    pub fn is_at_least(self, minor: u16, patch: u16) -> bool {
         self >= Self::new(1, minor, patch)
     }
 
     /// Returns true if this release contains a change that was made in 1.`minor`.`patch` and backported to
-    /// 1.`older`.`backport`.
+    /// 1.`backport_minor`.`backport_patch`.
     pub(super) fn is_since_or_backport(
         self,
         minor: u16,
         patch: u16,
-        older: u16,
-        backport: u16,
+        backport_minor: u16,
+        backport_patch: u16,
     ) -> bool {
-        self.since(minor, patch) || (self.minor == older && self.since(older, backport))
+        self.is_at_least(minor, patch)
+            || (self.minor == backport_minor && self.is_at_least(backport_minor, backport_patch))
     }
 }
 
@@ -55,17 +56,19 @@ impl FromStr for Version {
         if text == "main" {
             return Ok(Self::MAIN);
         }
-        let wrong = || ParseVersionError(text.chars().take(40).collect());
+        let parse_error = || ParseVersionError(text.chars().take(40).collect());
         let release = text.strip_prefix('v').unwrap_or(text);
         let release = release.split_once(['-', '+']).map_or(release, |(release, _)| release);
         let mut numbers = release.split('.').map(str::parse::<u16>);
-        let mut next = || numbers.next().transpose().map_err(|_| wrong());
-        let major = next()?.ok_or_else(wrong)?;
-        let minor = next()?.ok_or_else(wrong)?;
+        let mut next = || numbers.next().transpose().map_err(|_| parse_error());
+        let major = next()?.ok_or_else(parse_error)?;
+        let minor = next()?.ok_or_else(parse_error)?;
         let patch = next()?.unwrap_or(0);
         let version = Self::new(major, minor, patch);
-        let ends = next()?.is_none();
-        Some(version).filter(|version| ends && *version >= Self::OLDEST).ok_or_else(wrong)
+        let is_complete = next()?.is_none();
+        Some(version)
+            .filter(|version| is_complete && *version >= Self::OLDEST)
+            .ok_or_else(parse_error)
     }
 }
 

@@ -111,10 +111,10 @@ impl RenderContext {
 
     /// Returns the keys and values of all entries of a Secret, sorted by key.
     pub(super) fn secret_entries(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
-        let is_it = |reference: &Reference| {
+        let is_in_secret = |reference: &Reference| {
             reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
         };
-        let found = self.entries.iter().filter(|(reference, _)| is_it(reference));
+        let found = self.entries.iter().filter(|(reference, _)| is_in_secret(reference));
         found.map(|(reference, value)| (reference.key.as_str(), value.as_str())).collect()
     }
 }
@@ -127,8 +127,8 @@ impl Resolve for RenderContext {
             return Err(ResolveError::Forbidden { reference, message });
         }
         self.entries.get(reference).cloned().ok_or_else(|| {
-            let mut same = self.entries.keys();
-            let exists = same.any(|other| {
+            let mut keys = self.entries.keys();
+            let exists = keys.any(|other| {
                 other.kind == *kind && other.namespace == *namespace && other.name == *name
             });
             if exists {

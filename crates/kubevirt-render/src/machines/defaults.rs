@@ -20,7 +20,7 @@ pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance"
 /// Default of InfraConfig's `maxSecondaryDisks`.
 const MAX_SECONDARY_DISKS: u32 = 3;
 /// Names of the instance types that exist in the namespace of every tenant.
-const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
+const STANDARD_INSTANCETYPES: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
 /// Fills empty fields of `provider`, and reports invalid values.
 pub(super) fn apply(
@@ -64,10 +64,11 @@ fn expand_flavor(provider: &mut Provider) {
     } else if !provider.flavor.is_empty() && provider.instancetype.is_none() {
         let kind = "VirtualMachineClusterInstancetype";
         provider.instancetype = Some(json!({"name": &*provider.flavor, "kind": kind}));
-        let is_of = |series: &&&str| {
+        let is_in_series = |series: &&&str| {
             provider.flavor.strip_prefix(**series).is_some_and(|rest| rest.starts_with('-'))
         };
-        if let (None, Some(series)) = (&provider.preference, PREFERENCES.iter().find(is_of)) {
+        if let (None, Some(series)) = (&provider.preference, PREFERENCES.iter().find(is_in_series))
+        {
             let kind = "VirtualMachineClusterPreference";
             provider.preference = Some(json!({"name": series, "kind": kind}));
         }
@@ -85,21 +86,21 @@ fn resolve_instancetype(
     let Some(matcher) = provider.instancetype.as_mut() else { return };
     let text =
         |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (name, given) = (text("name"), text("kind"));
-    let is_there =
+    let (name, given_kind) = (text("name"), text("kind"));
+    let exists =
         |namespace: &str| context.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
     let path = format!("{VIRTUAL_MACHINE}.instancetype.name");
-    let kind = if is_there(namespace) {
+    let kind = if exists(namespace) {
         "VirtualMachineInstancetype"
-    } else if is_there("") {
+    } else if exists("") {
         "VirtualMachineClusterInstancetype"
     } else if context.is_exhaustive {
         let message = format!(
             "there is no such instance type in namespace {namespace}, and none of the cluster"
         );
-        return reader.error(&path, &provider.type_name(&name), message);
-    } else if given.eq_ignore_ascii_case("VirtualMachineInstancetype")
-        || (given.is_empty() && STANDARD.contains(&name.as_str()))
+        return reader.error(&path, &provider.instancetype_name(&name), message);
+    } else if given_kind.eq_ignore_ascii_case("VirtualMachineInstancetype")
+        || (given_kind.is_empty() && STANDARD_INSTANCETYPES.contains(&name.as_str()))
     {
         "VirtualMachineInstancetype"
     } else {
@@ -192,16 +193,16 @@ fn image_path(is_flat: bool) -> String {
 }
 
 fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
-    let flat = "spec.template.spec.providerSpec.value.cloudProviderSpec";
+    let flat_path = "spec.template.spec.providerSpec.value.cloudProviderSpec";
     let (size, disk) = if provider.is_flat {
-        (flat.to_owned(), format!("{flat}.pvcSize"))
+        (flat_path.to_owned(), format!("{flat_path}.pvcSize"))
     } else {
         (
             format!("{VIRTUAL_MACHINE}.template"),
             format!("{VIRTUAL_MACHINE}.template.primaryDisk.size"),
         )
     };
-    let quantity = |path: &str, value: &ConfigVar| {
+    let check_quantity = |path: &str, value: &ConfigVar| {
         if value.is_empty() {
             reader.error(path, "", "is missing");
             return;
@@ -216,21 +217,21 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
     };
     if provider.instancetype.is_none() {
         if provider.vcpus == 0 {
-            quantity(&format!("{size}.cpus"), &provider.cpus);
+            check_quantity(&format!("{size}.cpus"), &provider.cpus);
         } else if !provider.cpus.is_empty() {
             let message = "is ignored because vcpus.cores is set";
             reader.warn(&format!("{size}.cpus"), &provider.cpus, message);
         }
-        quantity(&format!("{size}.memory"), &provider.memory);
+        check_quantity(&format!("{size}.memory"), &provider.memory);
     }
-    quantity(&disk, &provider.primary_disk.size);
+    check_quantity(&disk, &provider.primary_disk.size);
     if provider.dns_policy == Some("None") {
         let servers =
             provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
         if servers.is_none_or(Vec::is_empty) {
-            let at = if provider.is_flat { flat } else { VIRTUAL_MACHINE };
+            let parent_path = if provider.is_flat { flat_path } else { VIRTUAL_MACHINE };
             reader.error(
-                &format!("{at}.dnsConfig.nameservers"),
+                &format!("{parent_path}.dnsConfig.nameservers"),
                 "",
                 "is missing: dnsPolicy None needs at least one nameserver",
             );

@@ -145,22 +145,22 @@ pub const KIND: &str = "MachineDeployment";
 pub const GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
-    /// Parses a MachineDeployment. `place` is where the object comes from, for messages.
+    /// Parses a MachineDeployment. `source` is where the object comes from, for messages.
     ///
     /// # Errors
     /// Returns the field that is missing or has the wrong type.
-    pub fn read(place: &str, object: Value) -> Result<Self, Problem> {
+    pub fn read(source: &str, object: Value) -> Result<Self, Problem> {
         let text = |pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
-        let called = match (name.as_str(), namespace.as_str()) {
-            ("", _) => format!("{KIND} in {place}"),
+        let qualified_name = match (name.as_str(), namespace.as_str()) {
+            ("", _) => format!("{KIND} in {source}"),
             (name, "") => format!("{KIND} {name}"),
             (name, namespace) => format!("{KIND} {namespace}/{name}"),
         };
         if name.is_empty() {
-            let problem = Problem::new(called, "metadata.name", "", "is missing");
+            let problem = Problem::new(qualified_name, "metadata.name", "", "is missing");
             return Err(problem.into_fatal("left out"));
         }
         // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
@@ -169,7 +169,8 @@ impl MachineDeployment {
         let unknown_fields = unknown_fields(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
-            Problem::new(&called, field, "", error.inner().to_string()).into_fatal("left out")
+            Problem::new(&qualified_name, field, "", error.inner().to_string())
+                .into_fatal("left out")
         })?;
         Ok(Self {
             revision: safe_encode(stable_hash(template.bytes()), 10),
@@ -217,9 +218,9 @@ fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
 pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {
-        let at = usize::try_from(number % 27).unwrap_or(0);
+        let index = usize::try_from(number % 27).unwrap_or(0);
         number /= 27;
-        char::from(LETTERS[at])
+        char::from(LETTERS[index])
     };
     (0..count).map(letter).collect()
 }

@@ -27,7 +27,7 @@ pub(super) struct SecondaryDisk {
     pub(super) is_blank: bool,
 }
 
-pub(super) const PRIMARY: [&str; 10] = [
+pub(super) const PRIMARY_DISK_FIELDS: [&str; 10] = [
     "size",
     "storageClassName",
     "storageAccessType",
@@ -39,7 +39,8 @@ pub(super) const PRIMARY: [&str; 10] = [
     "extraHeadersSecretRef",
     "dataVolumeSecretRef",
 ];
-pub(super) const SECONDARY: [&str; 4] = ["size", "storageClassName", "storageAccessType", "source"];
+pub(super) const SECONDARY_DISK_FIELDS: [&str; 4] =
+    ["size", "storageClassName", "storageAccessType", "source"];
 
 impl PrimaryDisk {
     pub(super) fn read(disk: &mut Fields<'_>) -> Self {
@@ -54,7 +55,7 @@ impl PrimaryDisk {
                 none if none.is_empty() => "node".into(),
                 some => some,
             },
-            extra_headers: disk.texts("extraHeaders"),
+            extra_headers: disk.text_list("extraHeaders"),
             extra_headers_secret: disk.variable("extraHeadersSecretRef"),
             data_volume_secret: disk.variable("dataVolumeSecretRef"),
         };

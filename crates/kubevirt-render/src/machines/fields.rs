@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::config_var::{ConfigVar, Redacted};
-use super::json_value::{is_set, plain};
+use super::json_value::{is_set, to_plain_string};
 use super::references::{Reference, Resolve, Scope};
 
 /// State that the parsers of all fields of one MachineDeployment share.
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
             Value::Object(map) => map,
             Value::Null => Map::new(),
             other => {
-                reader.error(path, &plain(&other), "must be an object");
+                reader.error(path, &to_plain_string(&other), "must be an object");
                 Map::new()
             }
         };
@@ -91,12 +91,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Removes a field that Berth does not support, and reports the field if it is set.
-    pub(super) fn ignore(&mut self, name: &str, why: &str) {
+    pub(super) fn ignore(&mut self, name: &str, hint: &str) {
         if let Some(value) = self.take(name).filter(is_set) {
             self.reader.warn(
                 &self.field_path(name),
-                &plain(&value),
-                format!("is not supported{why}"),
+                &to_plain_string(&value),
+                format!("is not supported{hint}"),
             );
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
                 each.map(|(at, value)| (format!("{path}[{at}]"), value)).collect()
             }
             Some(other) => {
-                self.reader.error(&path, &plain(&other), "must be a list");
+                self.reader.error(&path, &to_plain_string(&other), "must be a list");
                 Vec::new()
             }
         }
@@ -164,19 +164,19 @@ impl<'a> Fields<'a> {
             None => String::new(),
             Some(Value::String(text)) => text,
             Some(other) => {
-                self.error(name, &plain(&other), "must be a string: put it in quotes");
+                self.error(name, &to_plain_string(&other), "must be a string: put it in quotes");
                 String::new()
             }
         }
     }
 
     /// Reads a field that is a list of strings.
-    pub(super) fn texts(&mut self, name: &str) -> Vec<String> {
+    pub(super) fn text_list(&mut self, name: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for (path, value) in self.list(name) {
             match value {
                 Value::String(text) => texts.push(text),
-                other => self.reader.error(&path, &plain(&other), "must be a string"),
+                other => self.reader.error(&path, &to_plain_string(&other), "must be a string"),
             }
         }
         texts
@@ -187,7 +187,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.take(name) else { return 0 };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.unwrap_or_else(|| {
-            self.error(name, &plain(&value), "must be an integer from 0 to 4294967295");
+            self.error(name, &to_plain_string(&value), "must be an integer from 0 to 4294967295");
             0
         })
     }
@@ -237,10 +237,10 @@ impl<'a> Fields<'a> {
     pub(super) fn finish(self, known: &[&str]) {
         for (key, value) in &self.map {
             let message = match closest_name(key, known) {
-                Some(near) => format!("unknown field; did you mean `{near}`?"),
+                Some(closest) => format!("unknown field; did you mean `{closest}`?"),
                 None => "unknown field".to_owned(),
             };
-            self.error(key, &plain(value), message);
+            self.error(key, &to_plain_string(value), message);
         }
     }
 }
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
 impl Reader<'_> {
     fn variable(&self, path: &str, value: Value) -> ConfigVar {
         let Value::Object(map) = value else {
-            return plain(&value).into();
+            return to_plain_string(&value).into();
         };
         let text = |map: &Map<String, Value>, name: &str| {
             let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
@@ -256,22 +256,24 @@ impl Reader<'_> {
         };
         for (field, kind) in [("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")] {
             let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case(field));
-            let Some(Value::Object(refers)) = found.map(|(_, value)| value) else { continue };
+            let Some(Value::Object(reference_fields)) = found.map(|(_, value)| value) else {
+                continue;
+            };
             let reference = Reference {
                 kind,
-                namespace: text(refers, "namespace"),
-                name: text(refers, "name"),
-                key: text(refers, "key"),
+                namespace: text(reference_fields, "namespace"),
+                name: text(reference_fields, "name"),
+                key: text(reference_fields, "key"),
             };
             // machine-controller also ignores references without namespace, name or key.
             if [&reference.namespace, &reference.name, &reference.key].iter().any(|t| t.is_empty())
             {
                 continue;
             }
-            let at = format!("{path}.{field}");
+            let reference_path = format!("{path}.{field}");
             if !self.scope.permits(&reference.namespace, &reference.name) {
-                let place = format!("{}/{}", reference.namespace, reference.name);
-                self.error(&at, &place, self.scope.refusal());
+                let referenced_object = format!("{}/{}", reference.namespace, reference.name);
+                self.error(&reference_path, &referenced_object, self.scope.not_permitted_message());
                 return ConfigVar::default();
             }
             return match self.values.resolve(&reference) {
@@ -281,7 +283,7 @@ impl Reader<'_> {
                 }
                 Ok(value) => value.into(),
                 Err(error) => {
-                    self.error(&at, "", error.to_string());
+                    self.error(&reference_path, "", error.to_string());
                     ConfigVar::default()
                 }
             };
@@ -289,7 +291,7 @@ impl Reader<'_> {
         let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case("value"));
         found.map_or_else(ConfigVar::default, |(_, value)| match value {
             Value::Null => ConfigVar::default(),
-            other => plain(other).into(),
+            other => to_plain_string(other).into(),
         })
     }
 }
@@ -300,19 +302,19 @@ fn closest_name<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let distance = |name: &str| {
         let name: Vec<char> = name.to_lowercase().chars().collect();
         let mut row: Vec<usize> = (0..=name.len()).collect();
-        for (at, letter) in lower.chars().enumerate() {
-            let mut before = std::mem::replace(&mut row[0], at + 1);
+        for (row_index, letter) in lower.chars().enumerate() {
+            let mut diagonal = std::mem::replace(&mut row[0], row_index + 1);
             for column in 0..name.len() {
-                let here = row[column + 1];
-                let other = before + usize::from(name[column] != letter);
-                row[column + 1] = other.min(here + 1).min(row[column] + 1);
-                before = here;
+                let above = row[column + 1];
+                let substitution = diagonal + usize::from(name[column] != letter);
+                row[column + 1] = substitution.min(above + 1).min(row[column] + 1);
+                diagonal = above;
             }
         }
         row[name.len()]
     };
     // A string of 40 or more characters is not treated as a misspelling.
     (lower.len() < 40).then_some(())?;
-    let near = known.iter().map(|name| (distance(name), *name)).min()?;
-    (near.0 <= 2).then_some(near.1)
+    let closest = known.iter().map(|name| (distance(name), *name)).min()?;
+    (closest.0 <= 2).then_some(closest.1)
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Formats a string without quotes, and any other value as JSON.
-pub(super) fn plain(value: &Value) -> String {
+pub(super) fn to_plain_string(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

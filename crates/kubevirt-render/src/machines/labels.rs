@@ -11,7 +11,7 @@ const DISK_ANNOTATIONS: [&str; 3] = [
     "cdi.kubevirt.io/storage.usePopulator",
 ];
 /// Domains of labels that controllers read. Subdomains of these domains are included.
-const RESERVED: [&str; 8] = [
+const RESERVED_DOMAINS: [&str; 8] = [
     "berth.dev",
     "cluster.x-k8s.io",
     "cncf.io",
@@ -22,7 +22,7 @@ const RESERVED: [&str; 8] = [
     "openshift.io",
 ];
 /// Domain of the labels that Kubernetes recommends for users' objects.
-const RECOMMENDED: &str = "app.kubernetes.io";
+const RECOMMENDED_DOMAIN: &str = "app.kubernetes.io";
 
 /// Returns true if a template may set an annotation. By the conventions of Kubernetes, a key without a prefix is
 /// private to the user, and no controller reads it. `prefixes` are InfraConfig's `annotationPrefixes`.
@@ -49,8 +49,8 @@ pub(super) fn permits_label(key: &str, value: &str) -> bool {
     }
     // The key of a label may consist of the domain alone; CDI has such a label: `cdi.kubevirt.io: importer`.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
-    let is_below = |reserved: &str| {
+    let is_in_domain = |reserved: &str| {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    domain == RECOMMENDED || !RESERVED.iter().any(|reserved| is_below(reserved))
+    domain == RECOMMENDED_DOMAIN || !RESERVED_DOMAINS.iter().any(|reserved| is_in_domain(reserved))
 }

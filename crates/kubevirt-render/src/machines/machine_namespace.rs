@@ -1,6 +1,6 @@
 //! Determines the tenant of a MachineDeployment, and the namespace of its VirtualMachines.
 
-use berth_api::names::{TENANT, TENANT_PREFIX};
+use berth_api::names::{TENANT_LABEL, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct MachineNamespace<'a> {
 #[must_use]
 pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
-    let annotated = deployment.metadata.annotations.get(TENANT).cloned();
+    let annotated = deployment.metadata.annotations.get(TENANT_LABEL).cloned();
     let all = [by_namespace.map(str::to_owned), annotated, cloud_field(deployment, "clusterName")];
     all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
@@ -38,8 +38,8 @@ pub fn machine_namespace<'a>(
 ) -> Result<MachineNamespace<'a>, Problem> {
     const CLUSTER_NAME: &str =
         "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
-    let own = deployment.metadata.namespace.as_str();
-    let annotation = format!("metadata.annotations[{TENANT}]");
+    let deployment_namespace = deployment.metadata.namespace.as_str();
+    let annotation = format!("metadata.annotations[{TENANT_LABEL}]");
     let error = |field: &str, name: &str, message: String| {
         let problem = Problem::new(deployment.qualified_name(), field, name, message);
         Err(problem.into_fatal("no machine is created"))
@@ -48,28 +48,31 @@ pub fn machine_namespace<'a>(
         tenant: Some(tenant),
         namespace: TenantCluster::namespace_of(name),
     };
-    let annotated = deployment.metadata.annotations.get(TENANT).filter(|name| !name.is_empty());
-    let by_namespace = own.strip_prefix(TENANT_PREFIX);
+    let annotated =
+        deployment.metadata.annotations.get(TENANT_LABEL).filter(|name| !name.is_empty());
+    let by_namespace = deployment_namespace.strip_prefix(TENANT_PREFIX);
     if let Some((tenant, id)) = by_namespace.and_then(|id| Some((context.tenants.get(id)?, id))) {
         return match annotated {
             Some(name) if name != id => {
-                let message = format!("is not the tenant of namespace {own}, which is {id}");
+                let message =
+                    format!("is not the tenant of namespace {deployment_namespace}, which is {id}");
                 error(&annotation, name, message)
             }
             _ => Ok(of_tenant(tenant, id)),
         };
     }
-    let listed = |field: &str, name: &str, tenant: &'a TenantCluster| {
-        if tenant.accepts_namespace(own) {
+    let check_listed = |field: &str, name: &str, tenant: &'a TenantCluster| {
+        if tenant.accepts_namespace(deployment_namespace) {
             return Ok(of_tenant(tenant, name));
         }
-        let message =
-            format!("TenantCluster {name} does not list namespace {own} in spec.machineNamespaces");
+        let message = format!(
+            "TenantCluster {name} does not list namespace {deployment_namespace} in spec.machineNamespaces"
+        );
         error(field, name, message)
     };
     if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
         return match context.tenants.get(name) {
-            Some(tenant) => listed(&annotation, name, tenant),
+            Some(tenant) => check_listed(&annotation, name, tenant),
             // If the machines were created in another namespace, they would become orphans once the TenantCluster
             // exists.
             None => error(&annotation, name, "there is no TenantCluster of this name".to_owned()),
@@ -78,22 +81,22 @@ pub fn machine_namespace<'a>(
     if let Some(name) = cloud_field(deployment, "clusterName")
         && let Some(tenant) = context.tenants.get(&name)
     {
-        return listed(CLUSTER_NAME, &name, tenant);
+        return check_listed(CLUSTER_NAME, &name, tenant);
     }
     let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
         // Without this check, users could create VMs in any namespace. Outside a cluster, no VM is created, so the
         // check is not needed.
-        Some(other) if context.is_exhaustive && other != own => {
+        Some(other) if context.is_exhaustive && other != deployment_namespace => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
-                "is not the MachineDeployment's namespace, which is {own}, and no tenant is named"
+                "is not the MachineDeployment's namespace, which is {deployment_namespace}, and no tenant is named"
             );
             return error(field, &other, message);
         }
         Some(given) => given,
-        None if own.is_empty() => "default".to_owned(),
-        None => own.to_owned(),
+        None if deployment_namespace.is_empty() => "default".to_owned(),
+        None => deployment_namespace.to_owned(),
     };
     Ok(MachineNamespace { tenant: None, namespace })
 }

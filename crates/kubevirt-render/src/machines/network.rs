@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::renderer::MachineRenderer;
 
 /// Name of the interface in the tenant's network.
-const TENANT: &str = "tenant";
+const TENANT_INTERFACE: &str = "tenant";
 
 /// Returns the name of a TenantCluster, which is the tenant's id.
-fn id(tenant: &TenantCluster) -> &str {
+fn tenant_id(tenant: &TenantCluster) -> &str {
     tenant.metadata.name.as_deref().unwrap_or_default()
 }
 
@@ -18,10 +18,10 @@ fn id(tenant: &TenantCluster) -> &str {
 pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
     if let Some((tenant, binding)) = tenant_binding(machine) {
-        let id = id(tenant);
+        let id = tenant_id(tenant);
         let name = binding.definition_name(id);
         let name = format!("{}/{name}", TenantCluster::namespace_of(id));
-        networks.push(json!({"name": TENANT, "multus": {"networkName": name}}));
+        networks.push(json!({"name": TENANT_INTERFACE, "multus": {"networkName": name}}));
     }
     networks
 }
@@ -31,9 +31,11 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
     if let Some((_, binding)) = tenant_binding(machine) {
         interfaces.push(match binding {
-            NetworkBinding::Bridge => json!({"name": TENANT, "bridge": {}}),
-            NetworkBinding::Sriov => json!({"name": TENANT, "sriov": {}}),
-            NetworkBinding::Macvtap => json!({"name": TENANT, "binding": {"name": "macvtap"}}),
+            NetworkBinding::Bridge => json!({"name": TENANT_INTERFACE, "bridge": {}}),
+            NetworkBinding::Sriov => json!({"name": TENANT_INTERFACE, "sriov": {}}),
+            NetworkBinding::Macvtap => {
+                json!({"name": TENANT_INTERFACE, "binding": {"name": "macvtap"}})
+            }
         });
     }
     interfaces
@@ -47,21 +49,21 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
 pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
     if status.is_none_or(|status| status.namespace.is_none()) {
-        return Some(format!("TenantCluster {} to be reconciled", id(tenant)));
+        return Some(format!("TenantCluster {} to be reconciled", tenant_id(tenant)));
     }
     let network = tenant.spec.network.as_ref()?;
     let applied = status.and_then(|status| status.network_attachment_definition.as_deref());
     let name = applied.and_then(|applied| applied.rsplit('/').next());
-    let id = id(tenant);
+    let id = tenant_id(tenant);
     let is_desired =
         |name: &str| network.binding.is_none_or(|binding| binding.definition_name(id) == name);
     if name.is_some_and(is_desired) {
         return None;
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let why = conditions.find(|one| one.type_ == "NetworkReady" && one.status != "True");
-    let why = why.map(|one| format!(": {}", one.message)).unwrap_or_default();
-    Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{why}"))
+    let reason = conditions.find(|one| one.type_ == "NetworkReady" && one.status != "True");
+    let reason = reason.map(|one| format!(": {}", one.message)).unwrap_or_default();
+    Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{reason}"))
 }
 
 /// Returns the tenant and the binding to its network; `None` if the tenant has no network. The binding is that in the
@@ -78,6 +80,6 @@ fn tenant_binding<'a>(
     let all = [NetworkBinding::Bridge, NetworkBinding::Sriov, NetworkBinding::Macvtap];
     let in_use = all
         .into_iter()
-        .find(|binding| Some(binding.definition_name(id(tenant)).as_str()) == applied);
+        .find(|binding| Some(binding.definition_name(tenant_id(tenant)).as_str()) == applied);
     Some((tenant, network.binding.or(in_use).unwrap_or(NetworkBinding::Bridge)))
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::PodDNSConfig;
 use serde_json::{Value, json};
 
 use super::config_var::ConfigVar;
-use super::disks::{PRIMARY, PrimaryDisk, SECONDARY, SecondaryDisk};
+use super::disks::{PRIMARY_DISK_FIELDS, PrimaryDisk, SECONDARY_DISK_FIELDS, SecondaryDisk};
 use super::fields::{Fields, Reader};
 
 /// A parsed providerSpec.
@@ -115,7 +115,7 @@ const CLOUD_SPEC_FIELDS: [&str; 10] = [
     "kubeconfig",
     "namespace",
 ];
-const MACHINE: [&str; 10] = [
+const VIRTUAL_MACHINE_FIELDS: [&str; 10] = [
     "flavor",
     "instancetype",
     "preference",
@@ -127,8 +127,8 @@ const MACHINE: [&str; 10] = [
     "enableNetworkMultiQueue",
     "evictionStrategy",
 ];
-const TEMPLATE: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks"];
-const PRESETS: [&str; 4] =
+const TEMPLATE_FIELDS: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks"];
+const AFFINITY_PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
 impl Provider {
@@ -136,7 +136,8 @@ impl Provider {
     pub(super) fn read(value: Value, reader: &Reader<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
         let mut outer = Fields::new(value, path, reader);
-        let mut this = Self { ssh_public_keys: outer.texts("sshPublicKeys"), ..Self::default() };
+        let mut this =
+            Self { ssh_public_keys: outer.text_list("sshPublicKeys"), ..Self::default() };
         let provider = outer.text("cloudProvider");
         if provider != "kubevirt" {
             outer.error(
@@ -149,21 +150,22 @@ impl Provider {
         if !outer.has("operatingSystemSpec") {
             outer.error("operatingSystemSpec", "", "is missing: set it to `{}`");
         }
-        for (ignored, why) in [
+        for (ignored, hint) in [
             ("operatingSystemSpec", ": the user data configure the operating system"),
             ("network", ": addresses come from the tenant's network, or from networkdata"),
             ("overwriteCloudConfig", ": user data come from a Secret"),
             ("caPublicKey", ": put it into the user data"),
         ] {
-            outer.ignore(ignored, why);
+            outer.ignore(ignored, hint);
         }
         let cloud = outer.object("cloudProviderSpec");
         // A KKP document shows `affinity` beside `cloudProviderSpec` instead of in it. Berth accepts both places.
         if outer.has("affinity") {
-            let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
-            let stray = outer.object("affinity");
-            this.affinity = Affinity::read(stray, reader);
-            if beside {
+            let has_inner_affinity =
+                cloud.has("affinity") || AFFINITY_PRESETS.iter().any(|name| cloud.has(name));
+            let outer_affinity = outer.object("affinity");
+            this.affinity = Affinity::read(outer_affinity, reader);
+            if has_inner_affinity {
                 outer.error(
                     "affinity",
                     "",
@@ -178,7 +180,7 @@ impl Provider {
 
     /// Returns the name of the instance type, for messages. It is redacted if it comes from a flavor that comes from
     /// a Secret.
-    pub(super) fn type_name(&self, name: &str) -> ConfigVar {
+    pub(super) fn instancetype_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
 
@@ -207,7 +209,7 @@ impl Provider {
         let mut machine = cloud.object("virtualMachine");
         cloud.finish(&CLOUD_SPEC_FIELDS);
         self.read_machine(&mut machine);
-        machine.finish(&MACHINE);
+        machine.finish(&VIRTUAL_MACHINE_FIELDS);
     }
 
     /// Reads the flat form: `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`.
@@ -223,15 +225,15 @@ impl Provider {
         // In the first proposal, the claims of machines had the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
-        let presets = flat.subset(&PRESETS);
+        let presets = flat.subset(&AFFINITY_PRESETS);
         // Old manifests also spell `nodeAntiAffinityPreset` as `nodeAntiAffinity`.
-        let short = flat.subset(&["nodeAntiAffinity"]);
-        if presets.iter().any(|(_, value)| !value.is_null()) || !short.is_empty() {
-            let mut all = presets;
-            if let Some(value) = short.get("nodeAntiAffinity") {
-                all.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
+        let old_spelling = flat.subset(&["nodeAntiAffinity"]);
+        if presets.iter().any(|(_, value)| !value.is_null()) || !old_spelling.is_empty() {
+            let mut preset_fields = presets;
+            if let Some(value) = old_spelling.get("nodeAntiAffinity") {
+                preset_fields.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
             }
-            let fields = Fields::new(Value::Object(all), &flat.path(), reader);
+            let fields = Fields::new(Value::Object(preset_fields), &flat.path(), reader);
             self.affinity = Affinity::read(fields, reader);
         }
         flat.finish(&FLAT_SPEC_FIELDS);
@@ -274,12 +276,12 @@ impl Provider {
         self.memory = template.variable("memory");
         let mut disk = template.object("primaryDisk");
         self.primary_disk = PrimaryDisk::read(&mut disk);
-        disk.finish(&PRIMARY);
+        disk.finish(&PRIMARY_DISK_FIELDS);
         for mut disk in template.objects("secondaryDisks") {
             self.secondary_disks.push(SecondaryDisk::read(&mut disk));
-            disk.finish(&SECONDARY);
+            disk.finish(&SECONDARY_DISK_FIELDS);
         }
-        template.finish(&TEMPLATE);
+        template.finish(&TEMPLATE_FIELDS);
     }
 
     fn read_dns(&mut self, fields: &mut Fields<'_>) {
@@ -299,29 +301,29 @@ impl Provider {
     }
 
     fn read_spread(&mut self, cloud: &mut Fields<'_>) {
-        for mut each in cloud.objects("topologySpreadConstraints") {
-            let skew = each.variable("maxSkew");
+        for mut constraint in cloud.objects("topologySpreadConstraints") {
+            let skew = constraint.variable("maxSkew");
             let max_skew = skew.parse::<i32>().ok().filter(|skew| *skew > 0);
             if max_skew.is_none() {
-                each.error("maxSkew", &skew, "must be an integer greater than 0");
+                constraint.error("maxSkew", &skew, "must be an integer greater than 0");
             }
-            let topology_key = each.variable("topologyKey").expose();
+            let topology_key = constraint.variable("topologyKey").expose();
             if topology_key.is_empty() {
-                each.error(
+                constraint.error(
                     "topologyKey",
                     "",
-                    "is missing: set the label of Nodes that defines a topology domain",
+                    "is missing: set it to the key of the Node label that defines the topology domains",
                 );
             }
-            let when_unsatisfiable = each.variable("whenUnsatisfiable");
+            let when_unsatisfiable = constraint.variable("whenUnsatisfiable");
             if !["DoNotSchedule", "ScheduleAnyway"].contains(&&*when_unsatisfiable) {
                 let message = "must be DoNotSchedule or ScheduleAnyway";
-                each.error("whenUnsatisfiable", &when_unsatisfiable, message);
+                constraint.error("whenUnsatisfiable", &when_unsatisfiable, message);
             }
             let max_skew = max_skew.unwrap_or(1);
             let when_unsatisfiable = when_unsatisfiable.expose();
             self.spread.push(Spread { max_skew, topology_key, when_unsatisfiable });
-            each.finish(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
+            constraint.finish(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
         }
     }
 }
@@ -385,7 +387,7 @@ impl Affinity {
             let message = "cannot be set together with podAntiAffinityPreset: remove one of them";
             reader.error(&fields.field_path("podAffinityPreset"), "", message);
         }
-        fields.finish(&PRESETS);
+        fields.finish(&AFFINITY_PRESETS);
         this
     }
 }
@@ -443,8 +445,9 @@ fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     // plain text.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
-    let mut alone = Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
-    let text = alone.variable("kubeconfig");
+    let mut kubeconfig_fields =
+        Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
+    let text = kubeconfig_fields.variable("kubeconfig");
     if text.is_empty() {
         return;
     }

@@ -78,7 +78,7 @@ impl<'a> Scope<'a> {
     /// Returns the message about a reference that is not permitted. The message does not reveal whether the object
     /// exists.
     #[must_use]
-    pub fn refusal(&self) -> String {
+    pub fn not_permitted_message(&self) -> String {
         format!(
             "is not in namespace {}, and not listed in InfraConfig's spec.secretReferences",
             self.namespaces.join(" or ")

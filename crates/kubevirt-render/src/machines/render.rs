@@ -242,19 +242,19 @@ fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
         let ends = [name.bytes().next(), name.bytes().next_back()];
         inner && ends.iter().all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
     };
-    for (field, name, what) in [
+    for (field, name, described_kind) in [
         ("metadata.name", &deployment.metadata.name, KIND),
         ("metadata.name", &name.to_owned(), "machine"),
     ] {
         if name.len() > 63 {
             let message = format!(
-                "has {} characters: the name of a {what} is also a label value and has 63 at most",
+                "has {} characters: the name of a {described_kind} is also a label value and has 63 at most",
                 name.len()
             );
             reader.error(field, name, message);
         } else if !is_valid(name) {
             let message = format!(
-                "is not a valid name of a {what}: use lowercase letters, digits, '-' and '.'"
+                "is not a valid name of a {described_kind}: use lowercase letters, digits, '-' and '.'"
             );
             reader.error(field, name, message);
         }

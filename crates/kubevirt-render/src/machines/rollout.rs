@@ -126,25 +126,26 @@ pub fn decide(
             create = desired.saturating_sub(count(&alive));
         }
     } else if is_rolling {
-        let least = desired.saturating_sub(bounds.unavailable);
-        let room = desired.saturating_add(bounds.surge).saturating_sub(count(&alive));
-        create = desired.saturating_sub(count(&new)).min(room);
+        let min_available = desired.saturating_sub(bounds.unavailable);
+        let create_limit = desired.saturating_add(bounds.surge).saturating_sub(count(&alive));
+        create = desired.saturating_sub(count(&new)).min(create_limit);
         delete.extend(machines_to_delete(&new, count(&new).saturating_sub(desired), is_available));
         let new_unavailable = count(&new).min(desired).saturating_sub(available(&new));
-        let spare = count(&alive).saturating_sub(least).saturating_sub(new_unavailable);
+        let spare = count(&alive).saturating_sub(min_available).saturating_sub(new_unavailable);
         let (running, idle): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) =
             old.iter().partition(|machine| is_available(machine));
         let first: Vec<&ExistingMachine> = machines_to_delete(&idle, spare, is_available);
-        let left = spare.saturating_sub(count(&first)).min(all_available.saturating_sub(least));
+        let remaining =
+            spare.saturating_sub(count(&first)).min(all_available.saturating_sub(min_available));
         delete.extend(first);
-        delete.extend(machines_to_delete(&running, left, is_available));
+        delete.extend(machines_to_delete(&running, remaining, is_available));
     } else {
         create = desired.saturating_sub(count(&alive));
-        let extra = count(&alive).saturating_sub(desired);
-        let first = machines_to_delete(&old, extra, is_available);
-        let left = extra.saturating_sub(count(&first));
+        let surplus = count(&alive).saturating_sub(desired);
+        let first = machines_to_delete(&old, surplus, is_available);
+        let remaining = surplus.saturating_sub(count(&first));
         delete.extend(first);
-        delete.extend(machines_to_delete(&new, left, is_available));
+        delete.extend(machines_to_delete(&new, remaining, is_available));
     }
     // Failed machines are always deleted, even if the MachineDeployment is paused.
     delete.extend(failed.iter().copied());
@@ -218,12 +219,9 @@ fn rolling_update_bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, 
         .as_ref()
         .and_then(|strategy| strategy.rolling_update.as_ref())
         .unwrap_or(&default);
-    let number = |field, value: Option<&IntOrString>, open: u32, is_up: bool| {
-        resolve_amount(value, open, desired, is_up).map_err(|(value, message)| StrategyError {
-            field,
-            value,
-            message,
-        })
+    let number = |field, value: Option<&IntOrString>, default_amount: u32, rounds_up: bool| {
+        resolve_amount(value, default_amount, desired, rounds_up)
+            .map_err(|(value, message)| StrategyError { field, value, message })
     };
     let surge = number("spec.strategy.rollingUpdate.maxSurge", update.max_surge.as_ref(), 1, true)?;
     let field = "spec.strategy.rollingUpdate.maxUnavailable";
@@ -237,13 +235,13 @@ fn rolling_update_bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, 
 /// and down for maxUnavailable.
 fn resolve_amount(
     value: Option<&IntOrString>,
-    open: u32,
+    default_amount: u32,
     desired: u32,
-    is_up: bool,
+    rounds_up: bool,
 ) -> Result<u32, (String, &'static str)> {
     let message = "must be a number from 0 or a percentage such as 25%";
     match value {
-        None => Ok(open),
+        None => Ok(default_amount),
         Some(IntOrString::Int(number)) => {
             u32::try_from(*number).map_err(|_| (number.to_string(), message))
         }
@@ -254,7 +252,7 @@ fn resolve_amount(
                 .filter(|percent| *percent <= 1000)
                 .ok_or_else(|| (text.clone(), message))?;
             let exact = u64::from(desired) * u64::from(percent);
-            let rounded = if is_up { exact.div_ceil(100) } else { exact / 100 };
+            let rounded = if rounds_up { exact.div_ceil(100) } else { exact / 100 };
             Ok(u32::try_from(rounded).unwrap_or(u32::MAX))
         }
     }

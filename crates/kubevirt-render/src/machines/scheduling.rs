@@ -1,6 +1,6 @@
 //! Node affinity, tolerations, scheduler and topology spread of a machine.
 
-use berth_api::names::{SCHEDULER, VM_NODE_TAINT};
+use berth_api::names::{SCHEDULER_NAME, VM_NODE_TAINT};
 use serde_json::{Map, Value, json};
 
 use super::context::InstanceType;
@@ -32,9 +32,12 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     affinity.into()
 }
 
-/// Renders the presets for node affinity (`near`) and node anti-affinity (`far`). A node must satisfy all hard
+/// Renders the presets for node affinity (`affinity_preset`) and node anti-affinity (`anti_affinity_preset`). A node must satisfy all hard
 /// presets, so they become expressions of a single term.
-fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<String, Value> {
+fn node_affinity(
+    affinity_preset: Option<&NodePreset>,
+    anti_affinity_preset: Option<&NodePreset>,
+) -> Map<String, Value> {
     let expression = |preset: &NodePreset, with: &str, without: &str| {
         if preset.values.is_empty() {
             json!({"key": preset.key, "operator": without})
@@ -42,9 +45,12 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
             json!({"key": preset.key, "operator": with, "values": preset.values})
         }
     };
-    let near = near.map(|preset| (preset.strength, expression(preset, "In", "Exists")));
-    let far = far.map(|preset| (preset.strength, expression(preset, "NotIn", "DoesNotExist")));
-    let all: Vec<(AffinityType, Value)> = near.into_iter().chain(far).collect();
+    let affinity_expression =
+        affinity_preset.map(|preset| (preset.strength, expression(preset, "In", "Exists")));
+    let anti_affinity_expression = anti_affinity_preset
+        .map(|preset| (preset.strength, expression(preset, "NotIn", "DoesNotExist")));
+    let all: Vec<(AffinityType, Value)> =
+        affinity_expression.into_iter().chain(anti_affinity_expression).collect();
     let with_strength = |strength: AffinityType| {
         all.iter().filter(move |(each, _)| *each == strength).map(|(_, expression)| expression)
     };
@@ -90,7 +96,7 @@ fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)>
         let is_in_series =
             |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
         let is_shipped = !is_namespaced && PREFERENCES.iter().any(is_in_series);
-        let scheduler = is_shipped.then(|| SCHEDULER.to_owned());
+        let scheduler = is_shipped.then(|| SCHEDULER_NAME.to_owned());
         InstanceType { scheduler, has_node_selector: false }
     };
     Some((name.clone(), known.unwrap_or_else(shipped)))
@@ -108,7 +114,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
         let name = tenant.metadata.name.as_deref().unwrap_or_default();
         Some((name, tenant.spec.scheduler_name.as_deref()?))
     });
-    let own = match (tenant_scheduler, type_scheduler) {
+    let scheduler = match (tenant_scheduler, type_scheduler) {
         (Some((_, tenant_scheduler)), None) => Some(tenant_scheduler),
         (Some((tenant, tenant_scheduler)), Some(type_scheduler))
             if tenant_scheduler != type_scheduler =>
@@ -119,7 +125,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
                  instance type, or remove spec.schedulerName"
             );
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
-            machine.reader.error(path, &machine.provider.type_name(name), message);
+            machine.reader.error(path, &machine.provider.instancetype_name(name), message);
             None
         }
         _ => None,
@@ -131,17 +137,17 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
         let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.nodeSelector";
         let message = format!(
             "cannot be set because instance type {} sets one too: remove one of them",
-            machine.provider.type_name(name)
+            machine.provider.instancetype_name(name)
         );
         machine.reader.error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
     // Administrators can taint the hosts with `VM_NODE_TAINT` so that pods of other schedulers do not run there.
-    if own.or(type_scheduler) == Some(SCHEDULER) {
+    if scheduler.or(type_scheduler) == Some(SCHEDULER_NAME) {
         tolerations.push(json!({"key": VM_NODE_TAINT, "operator": "Exists"}));
     }
     [
-        ("schedulerName", own.map(Value::from)),
+        ("schedulerName", scheduler.map(Value::from)),
         ("nodeSelector", selector),
         ("tolerations", (!tolerations.is_empty()).then(|| tolerations.into())),
     ]
@@ -150,13 +156,13 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
 /// Returns `spec.template.spec.topologySpreadConstraints`.
 pub(super) fn spread(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let selector = json!({"matchLabels": {"md": machine.deployment.metadata.name}});
-    let one = |skew: i32, key: &str, when: &str| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});
-    let given = &machine.provider.spread;
-    if given.is_empty() {
-        return vec![one(1, HOSTNAME, "ScheduleAnyway")];
+    let constraint = |skew: i32, key: &str, when: &str| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});
+    let constraints = &machine.provider.spread;
+    if constraints.is_empty() {
+        return vec![constraint(1, HOSTNAME, "ScheduleAnyway")];
     }
-    given
+    constraints
         .iter()
-        .map(|each| one(each.max_skew, &each.topology_key, &each.when_unsatisfiable))
+        .map(|each| constraint(each.max_skew, &each.topology_key, &each.when_unsatisfiable))
         .collect()
 }

@@ -151,20 +151,21 @@ pub fn steps(
     now: i64,
     backoff: Option<u32>,
 ) -> Result<Steps, StrategyError> {
-    let named = machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
-    let (mut adopt, mut mine) = (Vec::new(), Vec::new());
-    for vm in named {
-        let is_mine = vm.ownership(owner);
-        if is_mine == Some(false) || (is_mine.is_none() && vm.is_deleting) {
+    let labelled_vms =
+        machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
+    let (mut adopt, mut owned) = (Vec::new(), Vec::new());
+    for vm in labelled_vms {
+        let is_owned = vm.ownership(owner);
+        if is_owned == Some(false) || (is_owned.is_none() && vm.is_deleting) {
             continue;
         }
-        if is_mine.is_none() {
+        if is_owned.is_none() {
             adopt.push(vm.name.clone());
         }
         // A machine that another controller created has no revision. It counts as current, so that an adoption does
         // not replace the adopted machines.
         let revision = vm.annotations.get(names::REVISION);
-        mine.push(ExistingMachine {
+        owned.push(ExistingMachine {
             name: vm.name.clone(),
             is_current: revision.is_none_or(|revision| revision == deployment.revision()),
             created: vm.created,
@@ -174,7 +175,7 @@ pub fn steps(
         });
     }
     let Decision { create, delete, requeue_after, counts, is_complete } =
-        decide(&deployment.spec, &mine, now, backoff)?;
+        decide(&deployment.spec, &owned, now, backoff)?;
     Ok(Steps { adopt, create, delete, requeue_after, counts, is_complete })
 }
 
@@ -199,7 +200,7 @@ pub fn new_machine(
 
 /// Returns the merge patch by which the MachineDeployment becomes the owner of an existing machine.
 #[must_use]
-pub fn adoption(deployment: &MachineDeployment, owner: &Owner) -> Value {
+pub fn adoption_patch(deployment: &MachineDeployment, owner: &Owner) -> Value {
     let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
     if owner.shares_namespace {
         metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
@@ -220,7 +221,7 @@ fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
 
 /// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
 #[must_use]
-pub fn name(deployment: &MachineDeployment, random: u64) -> String {
+pub fn machine_name(deployment: &MachineDeployment, random: u64) -> String {
     format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
 }
 
@@ -302,7 +303,7 @@ mod tests {
         let steps = steps(&deployment(2), &owner(), &all, 1_767_230_000, None).unwrap();
         assert_eq!(steps.adopt, ["a"]);
         assert_eq!((steps.create, steps.delete.len(), steps.is_complete), (0, 0, true));
-        let patch = adoption(&deployment(2), &owner());
+        let patch = adoption_patch(&deployment(2), &owner());
         assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "u-1");
     }
 
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn names_have_their_length_and_backoff_doubles() {
-        let name = name(&deployment(1), 12345);
+        let name = machine_name(&deployment(1), 12345);
         assert_eq!(name.len(), "web".len() + 1 + 10 + 1 + 5, "{name}");
         assert_eq!([0, 1, 2, 3, 6, 40].map(backoff_seconds), [0, 10, 20, 40, 300, 300]);
     }

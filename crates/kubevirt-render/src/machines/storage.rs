@@ -15,7 +15,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// Returns `spec.template.spec.domain.devices.disks`.
 pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
     let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
-    let more = (0..secondary).map(|at| volume_name(machine, at));
+    let more = (0..secondary).map(|index| volume_name(machine, index));
     names
         .into_iter()
         .chain(more)
@@ -31,33 +31,33 @@ pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
         json!({"name": "datavolumedisk", "dataVolume": {"name": machine.name}}),
         json!({"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": secret}}}),
     ];
-    volumes.extend((0..machine.provider.secondary_disks.len()).map(|at| {
-        let (volume, claim) = (volume_name(&machine.name, at), claim_name(&machine.name, at));
+    volumes.extend((0..machine.provider.secondary_disks.len()).map(|index| {
+        let (volume, claim) = (volume_name(&machine.name, index), claim_name(&machine.name, index));
         json!({"name": volume, "dataVolume": {"name": claim}})
     }));
     volumes
 }
 
 /// Returns the name of a DataVolume and of its claim; the name is a DNS subdomain of at most 253 characters.
-fn claim_name(machine: &str, at: usize) -> String {
-    format!("{machine}-secondarydisk{at}")
+fn claim_name(machine: &str, index: usize) -> String {
+    format!("{machine}-secondarydisk{index}")
 }
 
 /// Maximum length of a volume's name. The launcher pod has a volume with the same name, which must be a DNS label.
-const MAX_LABEL: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 
 /// Returns the common name of a volume and its disk. A machine's name may have 63 characters and contain dots. If the
 /// volume's name would not be a DNS label, the machine's name is truncated and followed by its hash.
-fn volume_name(machine: &str, at: usize) -> String {
-    let whole = claim_name(machine, at);
-    if whole.len() <= MAX_LABEL && !whole.contains('.') {
-        return whole;
+fn volume_name(machine: &str, index: usize) -> String {
+    let full_name = claim_name(machine, index);
+    if full_name.len() <= MAX_LABEL_LENGTH && !full_name.contains('.') {
+        return full_name;
     }
     let hash = stable_hash(machine.bytes()) & 0xffff_ffff;
-    let end = format!("-{hash:08x}-secondarydisk{at}");
-    let beginning = machine.chars().take(MAX_LABEL.saturating_sub(end.len()));
-    let beginning: String = beginning.map(|c| if c == '.' { '-' } else { c }).collect();
-    format!("{}{end}", beginning.trim_end_matches('-'))
+    let suffix = format!("-{hash:08x}-secondarydisk{index}");
+    let prefix = machine.chars().take(MAX_LABEL_LENGTH.saturating_sub(suffix.len()));
+    let prefix: String = prefix.map(|c| if c == '.' { '-' } else { c }).collect();
+    format!("{}{suffix}", prefix.trim_end_matches('-'))
 }
 
 /// Returns `spec.dataVolumeTemplates`.
@@ -82,7 +82,7 @@ pub(super) fn data_volumes(
         first["metadata"]["annotations"] = annotations.into();
     }
     let mut volumes = vec![first];
-    for (at, disk) in machine.provider.secondary_disks.iter().enumerate() {
+    for (index, disk) in machine.provider.secondary_disks.iter().enumerate() {
         let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
         // As in machine-controller, a clone of the image gets the access mode of the first disk. Only Berth supports
         // blank disks; they have their own access mode.
@@ -94,7 +94,7 @@ pub(super) fn data_volumes(
             (source.clone(), mode.clone())
         };
         volumes.push(volume(
-            &claim_name(&machine.name, at),
+            &claim_name(&machine.name, index),
             true,
             storage_class,
             &mode,
@@ -118,8 +118,9 @@ fn access_mode(machine: &MachineRenderer<'_>) -> String {
 /// VMs can be migrated; otherwise ReadWriteOnce.
 fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
     let modes = machine.context.access_modes.get(class);
-    let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
-    if many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
+    let supports_read_write_many =
+        modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
+    if supports_read_write_many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
 }
 
 fn source(machine: &MachineRenderer<'_>) -> Value {
@@ -169,8 +170,8 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
         extraHeadersSecretRef";
     let forbidden = machine.context.forbidden.get(&("Secret", namespace, name.to_owned()));
-    if let Some(why) = forbidden {
-        machine.reader.error(path, &disk.extra_headers_secret, why.clone());
+    if let Some(message) = forbidden {
+        machine.reader.error(path, &disk.extra_headers_secret, message.clone());
     } else if entries.is_empty() {
         let message = format!("there is no such Secret in namespace {}", machine.namespace);
         machine.reader.error(path, &disk.extra_headers_secret, message);

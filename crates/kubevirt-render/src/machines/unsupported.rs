@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::deployment::MachineDeployment;
 use super::fields::Reader;
-use super::json_value::{is_set, plain};
+use super::json_value::{is_set, to_plain_string};
 
 const TENANT_NODE_FIELD: &str =
     "is not supported: it is for the tenant's Node; configure the kubelet in the user data";
@@ -31,9 +31,13 @@ pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader
     }
     for (name, version) in machine.versions.iter().filter(|(_, version)| is_set(version)) {
         let message = "is not supported: the user data determine the installed version";
-        reader.warn(&format!("spec.template.spec.versions.{name}"), &plain(version), message);
+        reader.warn(
+            &format!("spec.template.spec.versions.{name}"),
+            &to_plain_string(version),
+            message,
+        );
     }
     for (path, value) in deployment.unknown_fields().iter().filter(|(_, value)| is_set(value)) {
-        reader.warn(path, &plain(value), "is not supported");
+        reader.warn(path, &to_plain_string(value), "is not supported");
     }
 }

@@ -67,23 +67,24 @@ fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let passwd = passwd.as_object_mut().ok_or_else(|| wrong_type("passwd"))?;
     let users = passwd.entry("users").or_insert_with(|| json!([]));
     let users = users.as_array_mut().ok_or_else(|| wrong_type("passwd.users"))?;
-    let at = users.iter().position(|user| user["name"] == "core");
-    let at = at.unwrap_or_else(|| {
+    let index = users.iter().position(|user| user["name"] == "core");
+    let index = index.unwrap_or_else(|| {
         users.push(json!({"name": "core"}));
         users.len() - 1
     });
-    let user = users[at].as_object_mut().ok_or_else(|| wrong_type("passwd.users"))?;
-    let there = user.entry("sshAuthorizedKeys").or_insert_with(|| json!([]));
-    let there = there.as_array_mut().ok_or_else(|| wrong_type("sshAuthorizedKeys"))?;
+    let user = users[index].as_object_mut().ok_or_else(|| wrong_type("passwd.users"))?;
+    let authorized_keys = user.entry("sshAuthorizedKeys").or_insert_with(|| json!([]));
+    let authorized_keys =
+        authorized_keys.as_array_mut().ok_or_else(|| wrong_type("sshAuthorizedKeys"))?;
     for key in keys {
-        if !there.iter().any(|known| known == key) {
-            there.push((*key).into());
+        if !authorized_keys.iter().any(|known| known == key) {
+            authorized_keys.push((*key).into());
         }
     }
     serde_json::to_string(&config).map_err(|_| wrong_type("the document"))
 }
 
-const FIELD: &str = "ssh_authorized_keys";
+const SSH_KEYS_FIELD: &str = "ssh_authorized_keys";
 
 /// Adds keys to the top-level list `ssh_authorized_keys` of a cloud-config. All lines outside this list stay
 /// unchanged.
@@ -91,34 +92,34 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "cloud-config", problem };
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
         // The parser's own message would quote the user data.
-        let place = error.location().map(|place| format!(" (line {})", place.line()));
-        invalid(format!("it is not YAML{}", place.unwrap_or_default()))
+        let location = error.location().map(|place| format!(" (line {})", place.line()));
+        invalid(format!("it is not YAML{}", location.unwrap_or_default()))
     })?;
-    let there = match read.get(FIELD) {
+    let existing_keys = match read.get(SSH_KEYS_FIELD) {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(there)) => there.clone(),
-        Some(_) => return Err(invalid(format!("{FIELD} must be a list"))),
+        Some(Value::Array(existing_keys)) => existing_keys.clone(),
+        Some(_) => return Err(invalid(format!("{SSH_KEYS_FIELD} must be a list"))),
     };
     if !(read.is_object() || read.is_null()) {
         return Err(invalid("it must be a mapping".to_owned()));
     }
-    let known = there.iter().filter_map(Value::as_str);
-    let mut all: Vec<&str> = known.collect();
+    let known = existing_keys.iter().filter_map(Value::as_str);
+    let mut merged_keys: Vec<&str> = known.collect();
     for key in keys {
-        if !all.contains(key) {
-            all.push(key);
+        if !merged_keys.contains(key) {
+            merged_keys.push(key);
         }
     }
     let mut merged = String::with_capacity(text.len() + 512);
     let mut is_in_field = false;
     for line in text.split_inclusive('\n') {
-        let begins = |line: &str| {
-            let rest = line.strip_prefix(FIELD).map(str::trim_start);
+        let starts_field = |line: &str| {
+            let rest = line.strip_prefix(SSH_KEYS_FIELD).map(str::trim_start);
             rest.is_some_and(|rest| rest.starts_with(':'))
         };
         // The items of a YAML list may have the same indentation as the list's key.
         let continues = line.starts_with([' ', '\t', '-']) || line.trim().is_empty();
-        is_in_field = begins(line) || (is_in_field && continues);
+        is_in_field = starts_field(line) || (is_in_field && continues);
         if !is_in_field {
             merged.push_str(line);
         }
@@ -126,22 +127,22 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     if !merged.ends_with('\n') {
         merged.push('\n');
     }
-    merged.push_str(FIELD);
+    merged.push_str(SSH_KEYS_FIELD);
     merged.push_str(":\n");
-    for key in all {
+    for key in merged_keys {
         // JSON strings are valid YAML strings.
         merged.push_str(&format!("- {}\n", Value::from(key)));
     }
-    let again: Value = serde_saphyr::from_str(&merged).map_err(|_| {
+    let reparsed: Value = serde_saphyr::from_str(&merged).map_err(|_| {
         invalid(format!(
-            "keys cannot be added to {FIELD} in this notation; write it as a block list"
+            "keys cannot be added to {SSH_KEYS_FIELD} in this notation; write it as a block list"
         ))
     })?;
     let mut expected = if read.is_null() { json!({}) } else { read };
-    expected[FIELD] = again[FIELD].clone();
-    if again != expected {
+    expected[SSH_KEYS_FIELD] = reparsed[SSH_KEYS_FIELD].clone();
+    if reparsed != expected {
         return Err(invalid(format!(
-            "keys cannot be added to {FIELD}; write it as a block list at the end"
+            "keys cannot be added to {SSH_KEYS_FIELD}; write it as a block list at the end"
         )));
     }
     Ok(merged)
@@ -165,9 +166,9 @@ mod tests {
             with_ssh_keys(text, &["ssh-rsa A b@c"]).unwrap(),
             format!("{text}ssh_authorized_keys:\n- \"ssh-rsa A b@c\"\n")
         );
-        let there = "#cloud-config\nssh_authorized_keys:\n- one\n\n- two\nhostname: x";
+        let existing = "#cloud-config\nssh_authorized_keys:\n- one\n\n- two\nhostname: x";
         assert_eq!(
-            with_ssh_keys(there, &["two", "three"]).unwrap(),
+            with_ssh_keys(existing, &["two", "three"]).unwrap(),
             "#cloud-config\nhostname: x\nssh_authorized_keys:\n- \"one\"\n- \"two\"\n- \"three\"\n"
         );
         let flow = "#cloud-config\nssh_authorized_keys: [one,\n  two]\n";
@@ -234,7 +235,7 @@ mod tests {
                 && !key.trim().is_empty()
             {
                 let read: Value = serde_saphyr::from_str(&all).unwrap();
-                let keys = read[FIELD].as_array().unwrap();
+                let keys = read[SSH_KEYS_FIELD].as_array().unwrap();
                 prop_assert!(keys.iter().any(|one| one == key.trim()));
             }
         }

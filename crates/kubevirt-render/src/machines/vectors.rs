@@ -17,22 +17,24 @@ const MAX_ROUTES: u64 = 4096 - 40;
 /// Maximum number of queues of a virtio device (QEMU `VIRTIO_QUEUE_MAX`).
 const MAX_QUEUES: u64 = 1024;
 /// Maximum number of queue pairs of an interface (KubeVirt `multiQueueMaxQueues`, the limit of a tap device).
-const MAX_PAIRS: u64 = 256;
+const MAX_QUEUE_PAIRS: u64 = 256;
 
 /// Returns the number of vectors that the devices of a machine with `cpus` CPUs need.
 fn needed_vectors(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) -> u64 {
     // A disk has a queue for each CPU (QEMU since 5.2, `virtio_pci_optimal_num_queues`), and one vector for
     // configuration changes.
-    let of_disk = cpus.min(MAX_QUEUES).saturating_add(1);
+    let vectors_per_disk = cpus.min(MAX_QUEUES).saturating_add(1);
     // An interface has a receive and a transmit queue for each queue pair, one vector for the control queue, and one
     // vector for configuration changes.
-    let pairs = if has_multiqueue { cpus.min(MAX_PAIRS) } else { 1 };
-    let of_interface = pairs.saturating_mul(2).saturating_add(2);
+    let pairs = if has_multiqueue { cpus.min(MAX_QUEUE_PAIRS) } else { 1 };
+    let vectors_per_interface = pairs.saturating_mul(2).saturating_add(2);
     // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`) needs the vectors of a disk, and two
     // more for the control queue and the event queue.
     let scsi_controller = cpus.min(MAX_QUEUES - 2).saturating_add(3);
-    let disks = disks.saturating_mul(of_disk);
-    disks.saturating_add(interfaces.saturating_mul(of_interface)).saturating_add(scsi_controller)
+    let disks = disks.saturating_mul(vectors_per_disk);
+    disks
+        .saturating_add(interfaces.saturating_mul(vectors_per_interface))
+        .saturating_add(scsi_controller)
 }
 
 impl MachineRenderer<'_> {
@@ -44,8 +46,8 @@ impl MachineRenderer<'_> {
         // If an instance type sets the CPUs, their number is unknown here, and one CPU is assumed.
         let cores = spec["domain"]["cpu"]["cores"].as_u64();
         // A number from a Secret must not appear in the message.
-        let given = Some(&self.provider.cpus).filter(|cpus| !cpus.is_secret());
-        let cpus = cores.or_else(|| given?.parse().ok()).unwrap_or(1).max(1);
+        let configured_cpus = Some(&self.provider.cpus).filter(|cpus| !cpus.is_secret());
+        let cpus = cores.or_else(|| configured_cpus?.parse().ok()).unwrap_or(1).max(1);
         let needed =
             needed_vectors(cpus, disks, interfaces, devices["networkInterfaceMultiqueue"] == true);
         if needed > MAX_ROUTES {

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 /// The most recent host changes, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    hosts: VecDeque<Change>,
-    /// Number of changes that were dropped from the front of `hosts`.
-    gone: u64,
+    entries: VecDeque<Change>,
+    /// Number of changes that were dropped from the front of `entries`.
+    dropped_count: u64,
 }
 
 /// A change of one host.
@@ -26,30 +26,30 @@ impl Change {
 }
 
 impl Changes {
-    /// Adds a change of a host. The log stores the last `hosts` changes, but at least 64. A reader that has seen none
+    /// Adds a change of a host. The log stores the last `entries` changes, but at least 64. A reader that has seen none
     /// of them must check all hosts.
-    pub(crate) fn add(&mut self, host: usize, is_host_change: bool, hosts: usize) {
+    pub(crate) fn add(&mut self, host: usize, is_host_change: bool, host_count: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
-        self.hosts.push_back(Change { host, is_host_change });
-        while self.hosts.len() > hosts.max(64) {
-            self.hosts.pop_front();
-            self.gone += 1;
+        self.entries.push_back(Change { host, is_host_change });
+        while self.entries.len() > host_count.max(64) {
+            self.entries.pop_front();
+            self.dropped_count += 1;
         }
     }
 
     /// Returns the host of the newest change.
-    pub(crate) fn newest(&self) -> Option<usize> {
-        self.hosts.back().map(|change| change.host())
+    pub(crate) fn newest_host(&self) -> Option<usize> {
+        self.entries.back().map(|change| change.host())
     }
 
     /// Returns the number of the newest change. Changes are numbered from 1; 0 means that there was no change.
-    pub(crate) fn last(&self) -> u64 {
-        self.gone + self.hosts.len() as u64
+    pub(crate) fn last_number(&self) -> u64 {
+        self.dropped_count + self.entries.len() as u64
     }
 
     /// Returns the changes after change number `seen`; `None` if some of these changes have been dropped.
     pub(crate) fn since(&self, seen: u64) -> Option<impl Iterator<Item = Change> + '_> {
-        let skip = usize::try_from(seen.checked_sub(self.gone)?).ok()?;
-        Some(self.hosts.range(skip.min(self.hosts.len())..).copied())
+        let skip = usize::try_from(seen.checked_sub(self.dropped_count)?).ok()?;
+        Some(self.entries.range(skip.min(self.entries.len())..).copied())
     }
 }

@@ -15,7 +15,7 @@ use berth_kubelet_admission::{Admission, State};
 /// A host and the pods on it.
 #[derive(Debug)]
 pub(super) struct HostEntry {
-    pub(super) facts: ReportedHost,
+    pub(super) report: ReportedHost,
     pub(super) class: Class,
     pub(super) state: State,
     /// UIDs of the pods that are assumed on the host, in the order in which they were assumed. The kubelet receives
@@ -33,7 +33,7 @@ impl HostEntry {
         request: &Request,
     ) -> Result<Admission, Reason> {
         let admission = self.check(state, uid, request.pod())?;
-        match request.needs.insufficient_zone_memory(&admission, state) {
+        match request.vm_requirements.insufficient_zone_memory(&admission, state) {
             Some(reason) => Err(reason),
             None => Ok(admission),
         }
@@ -42,8 +42,8 @@ impl HostEntry {
     /// Returns the resources that the kubelet would allocate to a pod. Returns the reason if the kubelet would reject
     /// the pod, if its decision is unpredictable, or if it would allocate CPUs that are in use.
     pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
-        if let Some(why) = self.facts.missing_information(pod) {
-            return Err(Reason::Unpredictable(why));
+        if let Some(reason) = self.report.missing_information(pod) {
+            return Err(Reason::Unpredictable(reason));
         }
         let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
         if admission.takes_cpus_in_use() { Err(Reason::CpusInUse) } else { Ok(admission) }

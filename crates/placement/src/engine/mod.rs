@@ -11,11 +11,10 @@
 //! The engine is a pure state machine without clock, file access and randomness: the same calls return the same
 //! results.
 
+mod admission_orders;
 mod changes;
-mod free;
+mod free_resources;
 mod hosts;
-mod needs;
-mod orders;
 mod reason;
 mod request;
 mod request_classes;
@@ -23,9 +22,10 @@ mod score;
 mod scores;
 mod search;
 mod state;
+mod vm_requirements;
 
-pub use needs::{Needs, Numa, parse_class};
 pub use reason::Reason;
 pub use request::Request;
 pub use request_classes::RequestClassKey;
 pub use state::Engine;
+pub use vm_requirements::{NumaGuestMemory, VmRequirements, parse_class};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use berth_api::infra_node::KvmState;
 
-use crate::inventory::Unpredictable;
+use crate::inventory::MissingInformation;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
@@ -29,7 +29,7 @@ pub enum Reason {
     /// kubelet calculates with average sizes (cpumanager/topology.go).
     CpusInUse,
     /// The agent's report lacks information on which the kubelet's decision depends.
-    Unpredictable(Unpredictable),
+    Unpredictable(MissingInformation),
     /// The zones of the VM's CPUs have too few free huge pages for the guest's memory.
     Numa(String),
 }
@@ -46,10 +46,10 @@ impl Reason {
             Self::SharesCpus => "node(s) pin no CPUs".into(),
             Self::Kubelet(refusal) => refusal.summary().into(),
             Self::CpusInUse => "node(s) whose kubelet would allocate CPUs that are in use".into(),
-            Self::Unpredictable(Unpredictable::Memory(_)) => {
+            Self::Unpredictable(MissingInformation::Memory(_)) => {
                 "node(s) had an agent report without zones of memory".into()
             }
-            Self::Unpredictable(Unpredictable::Devices(_)) => {
+            Self::Unpredictable(MissingInformation::Devices(_)) => {
                 "node(s) had no agent report of the zones of devices".into()
             }
             Self::Numa(_) => "node(s) had too few huge pages beside the CPUs".into(),
@@ -80,7 +80,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(reason) => reason.fmt(f),
-            Self::NoKvm(state) => write!(f, "no VM can run there: {}", kvm(*state)),
+            Self::NoKvm(state) => write!(f, "no VM can run there: {}", describe_kvm_state(*state)),
             Self::Stale(why) => f.write_str(why),
             Self::MergesPages => f.write_str(
                 "its kernel merges equal pages (KSM), which a Performance VM must not share",
@@ -88,15 +88,15 @@ impl fmt::Display for Reason {
             Self::SharesCpus => {
                 f.write_str("its kubelet gives no CPUs to one pod alone (cpuManagerPolicy none)")
             }
-            Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.plain),
+            Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(
                 "its kubelet would allocate CPUs that another pod has, because its sockets or cores are unequal",
             ),
-            Self::Unpredictable(Unpredictable::Memory(pod)) => write!(
+            Self::Unpredictable(MissingInformation::Memory(pod)) => write!(
                 f,
                 "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod is deleted",
             ),
-            Self::Unpredictable(Unpredictable::Devices(resource)) => write!(
+            Self::Unpredictable(MissingInformation::Devices(resource)) => write!(
                 f,
                 "the zones of its {resource} devices are not known, and its kubelet refuses pods whose devices and CPUs are of different zones: status.unknown of the InfraNode says why",
             ),
@@ -105,7 +105,7 @@ impl fmt::Display for Reason {
     }
 }
 
-const fn kvm(state: KvmState) -> &'static str {
+const fn describe_kvm_state(state: KvmState) -> &'static str {
     match state {
         KvmState::Ready => "there is no obstacle",
         KvmState::NoCpuSupport => "its CPU offers no virtualisation",

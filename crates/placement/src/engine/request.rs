@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use berth_api::PageSize;
 
-use super::free::ZoneRequest;
-use super::needs::Needs;
+use super::free_resources::ZoneRequest;
 use super::request_classes::RequestClassKey;
+use super::vm_requirements::VmRequirements;
 use crate::rules::Rules;
 use berth_kubelet_admission::pod::Pod;
 
@@ -15,9 +15,9 @@ use berth_kubelet_admission::pod::Pod;
 pub struct Request {
     pub(super) uid: Arc<str>,
     pub(super) rules: Arc<Rules>,
-    pub(super) needs: Needs,
-    pub(super) key: Arc<RequestClassKey>,
-    pub(super) class: usize,
+    pub(super) vm_requirements: VmRequirements,
+    pub(super) class_key: Arc<RequestClassKey>,
+    pub(super) class_index: usize,
 }
 
 impl Request {
@@ -56,12 +56,12 @@ impl Request {
 
     /// Returns true if a kubelet treats both requests equally.
     pub fn is_equal_for_kubelet(&self, other: &Self) -> bool {
-        std::ptr::eq(self.pod(), other.pod()) && self.needs == other.needs
+        std::ptr::eq(self.pod(), other.pod()) && self.vm_requirements == other.vm_requirements
     }
 
     /// Returns the requirements of the pod's VM in addition to the requests of the pod's containers.
     #[must_use]
-    pub fn needs(&self) -> &Needs {
-        &self.needs
+    pub fn vm_requirements(&self) -> &VmRequirements {
+        &self.vm_requirements
     }
 }

@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::changes::Changes;
-use super::free::{FreeResources, ZoneRequest};
-use super::needs::Needs;
+use super::free_resources::{FreeResources, ZoneRequest};
 use super::score;
 use super::scores::{Score, Scores, UNSUITABLE};
+use super::vm_requirements::VmRequirements;
 use crate::rules::{Counts, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
@@ -18,17 +18,17 @@ use berth_kubelet_admission::pod::{Container, Pod};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestClassKey {
     requests: ContainerRequests,
-    needs: Needs,
+    vm_requirements: VmRequirements,
     rules: HostRules,
 }
 
 impl RequestClassKey {
-    pub(crate) fn new(needs: &Needs, rules: &Rules) -> Self {
+    pub(crate) fn new(vm_requirements: &VmRequirements, rules: &Rules) -> Self {
         let requests = ContainerRequests {
             pod: Arc::clone(rules.containers()),
-            number: rules.hash_of_requests(),
+            requests_hash: rules.hash_of_requests(),
         };
-        Self { requests, needs: needs.clone(), rules: rules.of_hosts() }
+        Self { requests, vm_requirements: vm_requirements.clone(), rules: rules.host_rules() }
     }
 }
 
@@ -38,7 +38,7 @@ impl RequestClassKey {
 struct ContainerRequests {
     pod: Arc<Pod>,
     /// Hash of the requests: equal requests have the same hash.
-    number: u64,
+    requests_hash: u64,
 }
 
 impl PartialEq for ContainerRequests {
@@ -49,7 +49,7 @@ impl PartialEq for ContainerRequests {
                 && are_equal(&mine.containers, &theirs.containers)
                 && are_equal(&mine.init_containers, &theirs.init_containers)
         };
-        self.number == other.number && (Arc::ptr_eq(mine, theirs) || is_equal())
+        self.requests_hash == other.requests_hash && (Arc::ptr_eq(mine, theirs) || is_equal())
     }
 }
 
@@ -66,7 +66,7 @@ fn are_equal(mine: &[Container], theirs: &[Container]) -> bool {
 
 impl Hash for ContainerRequests {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.number.hash(state);
+        self.requests_hash.hash(state);
     }
 }
 
@@ -77,17 +77,17 @@ pub(crate) struct RequestClass {
     /// Rules of the first request of the class. The rules that do not depend on other pods are the same for all
     /// requests of the class.
     pub(crate) rules: Arc<Rules>,
-    pub(crate) needs: Needs,
+    pub(crate) vm_requirements: VmRequirements,
     pub(crate) scores: Scores,
     /// Points of each host for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
     /// unsuitable for the class.
     pub(crate) base: Vec<Score>,
     /// Number of the newest change ([`Changes`]) that `scores` and `base` include.
-    pub(crate) seen: u64,
-    /// Index of the class's fit scores in `RequestClasses::fits`.
-    fit: usize,
+    pub(crate) last_seen_change: u64,
+    /// Index of the class's fit scores in `RequestClasses::fit_scores`.
+    fit_index: usize,
     /// Value of `RequestClasses::clock` when the class was last used.
-    used: u64,
+    last_used: u64,
 }
 
 /// Scores of hosts for the resources that containers with certain requests would leave free. All classes with equal
@@ -97,48 +97,51 @@ pub(crate) struct FitScores {
     requests: ContainerRequests,
     /// Rules of the first request; the requested amounts are equal for all requests.
     pub(crate) rules: Arc<Rules>,
-    pub(crate) wants: ZoneRequest,
+    pub(crate) zone_request: ZoneRequest,
     /// Points of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few
     /// resources.
-    pub(crate) left: Vec<Score>,
-    /// Number of the newest change ([`Changes`]) that `left` includes.
-    pub(crate) seen: u64,
+    pub(crate) points: Vec<Score>,
+    /// Number of the newest change ([`Changes`]) that `points` includes.
+    pub(crate) last_seen_change: u64,
     /// Number of classes that use these fit scores.
-    classes: usize,
+    class_count: usize,
 }
 
 impl FitScores {
-    /// Returns the points of the host at index `at` for the resources that would be left free; [`UNSUITABLE`] if its
+    /// Returns the points of the host at index `host_index` for the resources that would be left free; [`UNSUITABLE`] if its
     /// free resources are insufficient.
     pub(crate) fn resource_points(
         &self,
         counts: &Counts,
         free: &[FreeResources],
-        at: usize,
+        host_index: usize,
     ) -> Score {
-        let left = free.get(at).and_then(|free| score::remaining_points(free, &self.wants));
-        match left {
-            Some(left) if counts.has_room(&self.rules, HostId::at(at)) => score::score(left),
+        let points =
+            free.get(host_index).and_then(|free| score::remaining_points(free, &self.zone_request));
+        match points {
+            Some(points) if counts.has_room(&self.rules, HostId::from_index(host_index)) => {
+                score::from_points(points)
+            }
             _ => UNSUITABLE,
         }
     }
 
-    pub(crate) fn set_points(&mut self, host: usize, left: Score) {
-        if self.left.len() <= host {
-            self.left.resize(host + 1, UNSUITABLE);
+    pub(crate) fn set_points(&mut self, host: usize, points: Score) {
+        if self.points.len() <= host {
+            self.points.resize(host + 1, UNSUITABLE);
         }
-        self.left[host] = left;
+        self.points[host] = points;
     }
 }
 
 /// The request classes that are stored, and their fit scores.
 #[derive(Debug, Default)]
 pub(crate) struct RequestClasses {
-    all: Vec<RequestClass>,
+    classes: Vec<RequestClass>,
     by_key: HashMap<Arc<RequestClassKey>, usize>,
-    fits: Vec<FitScores>,
+    fit_scores: Vec<FitScores>,
     by_requests: HashMap<ContainerRequests, usize>,
-    /// Indexes in `fits` of the most recently used fit scores. They are updated at every change, while the changed
+    /// Indexes in `fit_scores` of the most recently used fit scores. They are updated at every change, while the changed
     /// host is in the CPU's cache.
     eager: Vec<usize>,
     clock: u64,
@@ -153,37 +156,37 @@ const MAX_EAGER: usize = 32;
 impl RequestClasses {
     /// Returns the index and the key of the class of a request. Adds the class if it is missing; a new class has no
     /// scores yet.
-    pub(crate) fn find(
+    pub(crate) fn find_or_insert(
         &mut self,
         key: RequestClassKey,
         rules: &Arc<Rules>,
     ) -> (usize, Arc<RequestClassKey>) {
         self.clock += 1;
         if let Some(&at) = self.by_key.get(&key) {
-            let class = &mut self.all[at];
-            class.used = self.clock;
+            let class = &mut self.classes[at];
+            class.last_used = self.clock;
             return (at, Arc::clone(&class.key));
         }
         let key = Arc::new(key);
         let class = RequestClass {
             key: Arc::clone(&key),
             rules: Arc::clone(rules),
-            needs: key.needs.clone(),
+            vm_requirements: key.vm_requirements.clone(),
             scores: Scores::default(),
             base: Vec::new(),
-            seen: 0,
-            fit: self.fit_scores_index(&key.requests, rules),
-            used: self.clock,
+            last_seen_change: 0,
+            fit_index: self.fit_scores_index(&key.requests, rules),
+            last_used: self.clock,
         };
-        let at = if self.all.len() < MAX_CLASSES {
-            self.all.push(class);
-            self.all.len() - 1
+        let at = if self.classes.len() < MAX_CLASSES {
+            self.classes.push(class);
+            self.classes.len() - 1
         } else {
-            let oldest = self.all.iter().enumerate().min_by_key(|(_, class)| class.used);
+            let oldest = self.classes.iter().enumerate().min_by_key(|(_, class)| class.last_used);
             let at = oldest.map_or(0, |(at, _)| at);
-            let before = std::mem::replace(&mut self.all[at], class);
+            let before = std::mem::replace(&mut self.classes[at], class);
             self.by_key.remove(&before.key);
-            self.fits[before.fit].classes -= 1;
+            self.fit_scores[before.fit_index].class_count -= 1;
             at
         };
         self.by_key.insert(Arc::clone(&key), at);
@@ -191,66 +194,70 @@ impl RequestClasses {
     }
 
     /// Returns the index of the fit scores for these requests, and counts one more class that uses them. Replaces fit
-    /// scores that no class uses before adding an entry to `fits`.
+    /// scores that no class uses before adding an entry to `fit_scores`.
     fn fit_scores_index(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.by_requests.get(requests) {
-            self.fits[at].classes += 1;
+            self.fit_scores[at].class_count += 1;
             return at;
         }
         let new = FitScores {
             requests: requests.clone(),
             rules: Arc::clone(rules),
-            wants: ZoneRequest::from_pod(&requests.pod),
-            left: Vec::new(),
-            seen: 0,
-            classes: 1,
+            zone_request: ZoneRequest::from_pod(&requests.pod),
+            points: Vec::new(),
+            last_seen_change: 0,
+            class_count: 1,
         };
-        let at = if let Some(at) = self.fits.iter().position(|fit| fit.classes == 0) {
-            let before = std::mem::replace(&mut self.fits[at], new);
+        let at = if let Some(at) = self.fit_scores.iter().position(|fit| fit.class_count == 0) {
+            let before = std::mem::replace(&mut self.fit_scores[at], new);
             self.by_requests.remove(&before.requests);
             at
         } else {
-            self.fits.push(new);
-            self.fits.len() - 1
+            self.fit_scores.push(new);
+            self.fit_scores.len() - 1
         };
         self.by_requests.insert(requests.clone(), at);
         at
     }
 
-    /// Returns the class at index `at` and its fit scores; `None` if the class at this index has another key.
+    /// Returns the class at index `host_index` and its fit scores; `None` if the class at this index has another key.
     pub(crate) fn get_mut(
         &mut self,
-        at: usize,
+        index: usize,
         key: &Arc<RequestClassKey>,
     ) -> Option<(&mut RequestClass, &mut FitScores)> {
         self.clock += 1;
-        let class = self.all.get_mut(at)?;
+        let class = self.classes.get_mut(index)?;
         if !Arc::ptr_eq(&class.key, key) && class.key != *key {
             return None;
         }
-        class.used = self.clock;
-        if !self.eager.contains(&class.fit) {
+        class.last_used = self.clock;
+        if !self.eager.contains(&class.fit_index) {
             if self.eager.len() >= MAX_EAGER {
                 self.eager.remove(0);
             }
-            self.eager.push(class.fit);
+            self.eager.push(class.fit_index);
         }
-        let fit = self.fits.get_mut(class.fit)?;
+        let fit = self.fit_scores.get_mut(class.fit_index)?;
         Some((class, fit))
     }
 
     /// Updates the score of the newest changed host in those eager fit scores that already include all earlier
     /// changes. All other fit scores are updated when they are used.
-    pub(crate) fn update_eager(&mut self, changes: &Changes, look: impl Fn(&FitScores) -> Score) {
-        let Some(host) = changes.newest() else { return };
+    pub(crate) fn update_eager(
+        &mut self,
+        changes: &Changes,
+        compute_points: impl Fn(&FitScores) -> Score,
+    ) {
+        let Some(host) = changes.newest_host() else { return };
         for at in &self.eager {
-            if let Some(fit) = self.fits.get_mut(*at)
-                && fit.seen > 0
-                && fit.seen + 1 == changes.last()
+            if let Some(fit) = self.fit_scores.get_mut(*at)
+                && fit.last_seen_change > 0
+                && fit.last_seen_change + 1 == changes.last_number()
             {
-                let left = look(fit);
-                fit.set_points(host, left);
-                fit.seen = changes.last();
+                let points = compute_points(fit);
+                fit.set_points(host, points);
+                fit.last_seen_change = changes.last_number();
             }
         }
     }

@@ -11,51 +11,52 @@
 //! | Density VM on a host that does not merge pages | 150 | overcommitted memory relies on KSM |
 //!
 //! A host with fewer points is better. Points for preferences that depend on existing pods are added only when hosts
-//! are compared ([`pods`]), because these points change with every pod.
+//! are compared ([`pod_preference_points`]), because these points change with every pod.
 
-use super::free::{FreeAmount, FreeResources, Zone, ZoneRequest};
+use super::free_resources::{FreeAmount, FreeResources, Zone, ZoneRequest};
 use super::scores::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
 const LEFTOVER_WEIGHT: u32 = 600;
-const IMBALANCE: u32 = 200;
-const MULTI_ZONE: u32 = 60;
+const IMBALANCE_WEIGHT: u32 = 200;
+const MULTI_ZONE_PENALTY: u32 = 60;
 /// Points of a host whose class differs from the VM's class.
-pub(crate) const OTHER_CLASS: u32 = 300;
-const NOT_PREFERRED: u32 = 400;
-const TAINT: u32 = 200;
+pub(crate) const OTHER_CLASS_PENALTY: u32 = 300;
+const NOT_PREFERRED_PENALTY: u32 = 400;
+const TAINT_PENALTY: u32 = 200;
 /// Points of a host that does not merge pages, for a VM of the class Density.
-pub(crate) const NO_MERGING: u32 = 150;
+pub(crate) const NO_PAGE_MERGING_PENALTY: u32 = 150;
 /// Points for each pod by which the host's domain exceeds the permitted skew of a `ScheduleAnyway` constraint.
-const SKEW: i64 = 300;
+const SKEW_PENALTY: i64 = 300;
 /// Maximum of the absolute value of the points for spread constraints, and of the points for affinity.
-const PODS: i64 = 6_000;
+const MAX_POD_POINTS: i64 = 6_000;
 
 /// Returns the points for the resources that would be left free on a host; `None` if the request certainly does not
 /// fit.
-pub(crate) fn remaining_points(free: &FreeResources, wants: &ZoneRequest) -> Option<u32> {
-    if !wants.is_pinned || !free.pins {
+pub(crate) fn remaining_points(free: &FreeResources, request: &ZoneRequest) -> Option<u32> {
+    if !request.is_pinned || !free.has_static_cpu_policy {
         return Some(shared_cpu_points(free));
     }
-    let one_zone = free.wants_one_zone(wants);
-    let wants = &free.by_zone(wants);
-    if let Some(zone) = free.first_zone(wants) {
-        let wide = if free.one_zone || free.zone_count < 2 { 0 } else { MULTI_ZONE };
-        return Some(zone_points(zone, wants) + wide);
+    let requires_single_zone = free.requires_single_zone(request);
+    let request = &free.zone_accounted_request(request);
+    if let Some(zone) = free.first_fitting_zone(request) {
+        let multi_zone_penalty =
+            if free.is_single_numa_node || free.zone_count < 2 { 0 } else { MULTI_ZONE_PENALTY };
+        return Some(zone_points(zone, request) + multi_zone_penalty);
     }
-    if one_zone {
+    if requires_single_zone {
         return None;
     }
     let all = free.sum();
-    all.has(wants).then(|| zone_points(&all, wants))
+    all.fits(request).then(|| zone_points(&all, request))
 }
 
-fn zone_points(zone: &Zone, wants: &ZoneRequest) -> u32 {
-    let cpus = remaining_fraction(zone.cpus, wants.cpus);
-    let wanted = zone.pages.iter().zip(wants.pages).filter(|(_, wanted)| *wanted > 0);
+fn zone_points(zone: &Zone, request: &ZoneRequest) -> u32 {
+    let cpus = remaining_fraction(zone.cpus, request.cpus);
+    let wanted = zone.pages.iter().zip(request.pages).filter(|(_, wanted)| *wanted > 0);
     let memory = wanted.map(|(pages, wanted)| remaining_fraction(*pages, wanted)).min();
     let memory = memory.unwrap_or(cpus);
-    LEFTOVER_WEIGHT * (cpus + memory) / 2 / SCALE + IMBALANCE * cpus.abs_diff(memory) / SCALE
+    LEFTOVER_WEIGHT * (cpus + memory) / 2 / SCALE + IMBALANCE_WEIGHT * cpus.abs_diff(memory) / SCALE
 }
 
 /// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more points, so that
@@ -67,39 +68,47 @@ fn shared_cpu_points(free: &FreeResources) -> u32 {
 
 const SCALE: u32 = 1024;
 
-/// Returns the fraction of the total that is left free after a request for `taken`, from 0 to [`SCALE`].
-fn remaining_fraction(of: FreeAmount<u32>, taken: u32) -> u32 {
-    let left = u64::from(of.free.saturating_sub(taken)) * u64::from(SCALE);
-    u32::try_from(left / u64::from(of.all.max(1))).map_or(SCALE, |part| part.min(SCALE))
+/// Returns the fraction of the total that is left free after a request for `requested`, from 0 to [`SCALE`].
+fn remaining_fraction(amount: FreeAmount<u32>, requested: u32) -> u32 {
+    let remaining = u64::from(amount.free.saturating_sub(requested)) * u64::from(SCALE);
+    u32::try_from(remaining / u64::from(amount.total.max(1))).map_or(SCALE, |part| part.min(SCALE))
 }
 
 /// Returns the points for preferences that depend only on the host: preferred node affinity and `PreferNoSchedule`
 /// taints.
-pub(crate) fn preferences(preference: &HostPreference) -> u32 {
-    let most = preference.most;
-    let missed = most.saturating_sub(preference.met).clamp(0, most.max(0));
-    let missed = if most <= 0 { 0 } else { i64::from(NOT_PREFERRED).saturating_mul(missed) / most };
-    let taints = i64::from(TAINT).saturating_mul(preference.taints.clamp(0, 20));
+pub(crate) fn host_preference_points(preference: &HostPreference) -> u32 {
+    let max_weight = preference.total_weight;
+    let missed = max_weight.saturating_sub(preference.matching_weight).clamp(0, max_weight.max(0));
+    let missed = if max_weight <= 0 {
+        0
+    } else {
+        i64::from(NOT_PREFERRED_PENALTY).saturating_mul(missed) / max_weight
+    };
+    let taints =
+        i64::from(TAINT_PENALTY).saturating_mul(preference.untolerated_taints.clamp(0, 20));
     u32::try_from(missed.saturating_add(taints)).unwrap_or_default()
 }
 
 /// Returns the points, positive or negative, for preferences that depend on existing pods.
-pub(crate) fn pods(preference_score: &PreferenceScore) -> i64 {
+pub(crate) fn pod_preference_points(preference_score: &PreferenceScore) -> i64 {
     let skew = match preference_score.skew {
-        None => PODS,
-        Some(skew) => skew.saturating_mul(SKEW).clamp(0, PODS),
+        None => MAX_POD_POINTS,
+        Some(skew) => skew.saturating_mul(SKEW_PENALTY).clamp(0, MAX_POD_POINTS),
     };
     // An affinity weight of 100 counts as much as one pod of skew.
-    let affinity = preference_score.affinity.saturating_mul(SKEW / 100).clamp(-PODS, PODS);
+    let affinity = preference_score
+        .affinity
+        .saturating_mul(SKEW_PENALTY / 100)
+        .clamp(-MAX_POD_POINTS, MAX_POD_POINTS);
     skew - affinity
 }
 
-/// Returns a lower bound of [`pods`] for all hosts.
+/// Returns a lower bound of [`pod_preference_points`] for all hosts.
 pub(crate) fn minimum_pod_points(preference_scores: &PreferenceScores<'_>) -> i64 {
-    if preference_scores.only_spread() { 0 } else { -PODS }
+    if preference_scores.has_only_spread() { 0 } else { -MAX_POD_POINTS }
 }
 
 /// Converts points to a score. Points above the largest score of a suitable host are reduced to this score.
-pub(crate) fn score(points: u32) -> Score {
+pub(crate) fn from_points(points: u32) -> Score {
     Score::try_from(points).unwrap_or(Score::MAX).min(Score::MAX - 1)
 }

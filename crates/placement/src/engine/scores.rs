@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 /// Number of hosts per block. The search reads the minimum of a block before the scores in the block. 64 scores fill
 /// two cache lines.
-const BLOCK: usize = 64;
+const BLOCK_SIZE: usize = 64;
 
 /// Score of a host; a lower score is better.
 pub(crate) type Score = u16;
@@ -22,29 +22,34 @@ pub(crate) const UNSUITABLE: Score = Score::MAX;
 pub(crate) struct Scores {
     scores: Vec<Score>,
     /// Minimum of each block of scores.
-    minima: Vec<Score>,
-    /// Minimum of each block of `minima`.
-    least: Vec<Score>,
+    block_minima: Vec<Score>,
+    /// Minimum of each block of `block_minima`.
+    superblock_minima: Vec<Score>,
 }
 
 impl Scores {
     /// Creates the scores of the hosts 0, 1, 2, ... in this order.
     pub(crate) fn new(scores: Vec<Score>) -> Self {
-        let minima: Vec<Score> = scores.chunks(BLOCK).map(minimum).collect();
-        let least = minima.chunks(BLOCK).map(minimum).collect();
-        Self { scores, minima, least }
+        let block_minima: Vec<Score> = scores.chunks(BLOCK_SIZE).map(minimum).collect();
+        let superblock_minima = block_minima.chunks(BLOCK_SIZE).map(minimum).collect();
+        Self { scores, block_minima, superblock_minima }
     }
 
     /// Sets the score of a host. If hosts with lower numbers have no score yet, their score becomes [`UNSUITABLE`].
     pub(crate) fn set(&mut self, host: usize, score: Score) {
         if self.scores.len() <= host {
             self.scores.resize(host + 1, UNSUITABLE);
-            self.minima.resize(self.scores.len().div_ceil(BLOCK), UNSUITABLE);
-            self.least.resize(self.minima.len().div_ceil(BLOCK), UNSUITABLE);
+            self.block_minima.resize(self.scores.len().div_ceil(BLOCK_SIZE), UNSUITABLE);
+            self.superblock_minima.resize(self.block_minima.len().div_ceil(BLOCK_SIZE), UNSUITABLE);
         }
         let before = std::mem::replace(&mut self.scores[host], score);
-        if let Some(before) = update_minimum(&self.scores, &mut self.minima, host, before) {
-            update_minimum(&self.minima, &mut self.least, host / BLOCK, before);
+        if let Some(before) = update_minimum(&self.scores, &mut self.block_minima, host, before) {
+            update_minimum(
+                &self.block_minima,
+                &mut self.superblock_minima,
+                host / BLOCK_SIZE,
+                before,
+            );
         }
     }
 
@@ -55,11 +60,11 @@ impl Scores {
 
     /// Returns the host with the lowest score; among hosts with equal scores, the host with the lowest number.
     pub(crate) fn best(&self) -> Option<(Score, usize)> {
-        let (block, &score) = first_minimum(&self.least)?;
+        let (block, &score) = first_minimum(&self.superblock_minima)?;
         if score == UNSUITABLE {
             return None;
         }
-        let block = first_in_block(&self.minima, block)?;
+        let block = first_in_block(&self.block_minima, block)?;
         Some((score, first_in_block(&self.scores, block)?))
     }
 
@@ -67,7 +72,7 @@ impl Scores {
     /// memory that calls reuse.
     pub(crate) fn ascending<'a>(&'a mut self, scratch: &'a mut Scratch) -> Ascending<'a> {
         scratch.heap.clear();
-        Ascending { of: self, scratch, is_heaped: false }
+        Ascending { scores: self, scratch, is_heap_built: false }
     }
 }
 
@@ -86,19 +91,20 @@ const MAX_REPEATED_SEARCHES: usize = 32;
 /// Iterator over the hosts by ascending score.
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
-    of: &'a mut Scores,
+    scores: &'a mut Scores,
     /// The heap contains hosts (`true`), and blocks (`false`) with the number of their first host. A block sorts
     /// before all its hosts, so it is replaced by its hosts before any of them is needed.
     scratch: &'a mut Scratch,
-    is_heaped: bool,
+    is_heap_built: bool,
 }
 
 impl Ascending<'_> {
     fn build_heap(&mut self) {
-        let blocks = self.of.minima.iter().enumerate().filter(|(_, score)| **score != UNSUITABLE);
-        let blocks = blocks.map(|(block, &score)| entry(score, block * BLOCK, false));
+        let blocks =
+            self.scores.block_minima.iter().enumerate().filter(|(_, score)| **score != UNSUITABLE);
+        let blocks = blocks.map(|(block, &score)| heap_entry(score, block * BLOCK_SIZE, false));
         self.scratch.heap.extend(blocks);
-        self.is_heaped = true;
+        self.is_heap_built = true;
     }
 }
 
@@ -106,10 +112,10 @@ impl Iterator for Ascending<'_> {
     type Item = (Score, usize);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.is_heaped {
+        if !self.is_heap_built {
             if self.scratch.returned.len() < MAX_REPEATED_SEARCHES {
-                let (score, host) = self.of.best()?;
-                self.of.set(host, UNSUITABLE);
+                let (score, host) = self.scores.best()?;
+                self.scores.set(host, UNSUITABLE);
                 self.scratch.returned.push((score, host));
                 return Some((score, host));
             }
@@ -121,9 +127,11 @@ impl Iterator for Ascending<'_> {
             if is_host {
                 return Some((score, number));
             }
-            let end = self.of.scores.len().min(number + BLOCK);
-            let hosts = (number..end).filter(|host| self.of.scores[*host] != UNSUITABLE);
-            self.scratch.heap.extend(hosts.map(|host| entry(self.of.scores[host], host, true)));
+            let end = self.scores.scores.len().min(number + BLOCK_SIZE);
+            let hosts = (number..end).filter(|host| self.scores.scores[*host] != UNSUITABLE);
+            self.scratch
+                .heap
+                .extend(hosts.map(|host| heap_entry(self.scores.scores[host], host, true)));
         }
     }
 }
@@ -131,12 +139,12 @@ impl Iterator for Ascending<'_> {
 impl Drop for Ascending<'_> {
     fn drop(&mut self) {
         for (score, host) in self.scratch.returned.drain(..) {
-            self.of.set(host, score);
+            self.scores.set(host, score);
         }
     }
 }
 
-fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, bool)> {
+fn heap_entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, bool)> {
     Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
 }
 
@@ -145,24 +153,24 @@ fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, boo
 fn update_minimum(
     values: &[Score],
     minima: &mut [Score],
-    at: usize,
+    index: usize,
     before: Score,
 ) -> Option<Score> {
-    let (now, block) = (values[at], at / BLOCK);
+    let (now, block) = (values[index], index / BLOCK_SIZE);
     let least = minima[block];
     if now <= least {
         minima[block] = now;
     } else if before == least {
-        let end = values.len().min((block + 1) * BLOCK);
-        minima[block] = minimum(&values[block * BLOCK..end]);
+        let end = values.len().min((block + 1) * BLOCK_SIZE);
+        minima[block] = minimum(&values[block * BLOCK_SIZE..end]);
     }
     (minima[block] != least).then_some(least)
 }
 
 /// Returns the position of the first minimum in a block of `values`.
 fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
-    let start = block * BLOCK;
-    let end = values.len().min(start + BLOCK);
+    let start = block * BLOCK_SIZE;
+    let end = values.len().min(start + BLOCK_SIZE);
     first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
 }
 
@@ -189,7 +197,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_that_of_a_sort(
-            // Enough hosts for several blocks of `minima`.
+            // Enough hosts for several blocks of `block_minima`.
             empty in prop_oneof![Just(0_usize), 4_000_usize..9_000],
             first in prop::collection::vec(prop_oneof![0_u16..20, Just(UNSUITABLE)], 0..300),
             changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(UNSUITABLE)]), 0..100),

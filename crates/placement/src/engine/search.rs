@@ -24,27 +24,28 @@ type Compared = Reverse<(i64, usize)>;
 
 impl Engine {
     /// Returns the best host for a pod, without assuming the pod on it.
-    pub fn choose(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
-        Some(self.choose_with_admission(request, among)?.0)
+    pub fn choose(&mut self, request: &Request, candidates: Option<&[HostId]>) -> Option<HostId> {
+        Some(self.choose_with_admission(request, candidates)?.0)
     }
 
     /// Returns the best host for a pod, and the resources that its kubelet would allocate.
     pub(super) fn choose_with_admission(
         &mut self,
         request: &Request,
-        among: Option<&[HostId]>,
+        candidates: Option<&[HostId]>,
     ) -> Option<(HostId, Admission)> {
         let mut classes = std::mem::take(&mut self.classes);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (mut at, mut key) = (request.class, Arc::clone(&request.key));
+        let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
         if classes.get_mut(at, &key).is_none() {
             // The class was evicted because other classes were used more recently; create it again.
-            (at, key) = classes.find(RequestClassKey::clone(&key), &request.rules);
+            (at, key) = classes.find_or_insert(RequestClassKey::clone(&key), &request.rules);
         }
         let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
             self.refresh(class, fit);
             let mut refused = Vec::new();
-            let found = self.search(request, &mut class.scores, among, &mut scratch, &mut refused);
+            let found =
+                self.search(request, &mut class.scores, candidates, &mut scratch, &mut refused);
             // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts
             // are excluded until they change.
             for host in refused {
@@ -61,28 +62,28 @@ impl Engine {
         &self,
         request: &Request,
         scores: &mut Scores,
-        among: Option<&[HostId]>,
+        candidates: Option<&[HostId]>,
         scratch: &mut Scratch,
         refused: &mut Vec<usize>,
     ) -> Option<(HostId, Admission)> {
         let filter = self.counts.filter_for(&request.rules);
         let preference_scores = filter.preference_scores();
-        let mut take = |at: usize| {
-            let admission = self.taken(request, HostId::at(at));
+        let mut try_host = |at: usize| {
+            let admission = self.evaluate_host(request, HostId::from_index(at));
             if admission.is_none() {
                 refused.push(at);
             }
-            admission.map(|admission| (HostId::at(at), admission))
+            admission.map(|admission| (HostId::from_index(at), admission))
         };
-        let few = among.filter(|among| among.len() * 8 < self.entries.len());
+        let few_candidates = candidates.filter(|among| among.len() * 8 < self.entries.len());
         let mut listed: Vec<(Score, usize)> = Vec::new();
-        if let Some(few) = few {
+        if let Some(few) = few_candidates {
             let score = |host: &HostId| (scores.get(host.index()), host.index());
             listed = few.iter().map(score).filter(|(score, _)| *score != UNSUITABLE).collect();
             listed.sort_unstable();
             listed.dedup();
         }
-        let allowed = few.map_or(among, |_| None).map(|among| {
+        let allowed_hosts = few_candidates.map_or(candidates, |_| None).map(|among| {
             let mut allowed = FixedBitSet::with_capacity(self.entries.len());
             allowed.extend(
                 among.iter().map(|host| host.index()).filter(|at| *at < self.entries.len()),
@@ -90,60 +91,63 @@ impl Engine {
             allowed
         });
         let mut listed = listed.into_iter();
-        let mut ascending = match few {
+        let mut ascending = match few_candidates {
             Some(_) => None,
             None => Some(scores.ascending(scratch)),
         };
         let mut waiting: BinaryHeap<Compared> = BinaryHeap::new();
-        let all = std::iter::from_fn(|| match &mut ascending {
+        let hosts_by_score = std::iter::from_fn(|| match &mut ascending {
             Some(ascending) => ascending.next(),
             None => listed.next(),
         });
-        let is_out = |at: usize| {
-            allowed.as_ref().is_some_and(|allowed| !allowed.contains(at))
-                || !filter.allows_by_pods(HostId::at(at))
+        let is_excluded = |at: usize| {
+            allowed_hosts.as_ref().is_some_and(|allowed| !allowed.contains(at))
+                || !filter.allows_by_pods(HostId::from_index(at))
         };
-        for (score, at) in all {
+        for (score, at) in hosts_by_score {
             let Some(preference_scores) = &preference_scores else {
-                if !is_out(at)
-                    && let Some(found) = take(at)
+                if !is_excluded(at)
+                    && let Some(found) = try_host(at)
                 {
                     return Some(found);
                 }
                 continue;
             };
-            let least = i64::from(score) + score::minimum_pod_points(preference_scores);
+            let minimum_points = i64::from(score) + score::minimum_pod_points(preference_scores);
             while let Some(Reverse((points, best))) = waiting.peek().copied()
-                && (points <= least || waiting.len() >= MAX_COMPARED)
+                && (points <= minimum_points || waiting.len() >= MAX_COMPARED)
             {
                 waiting.pop();
-                if let Some(found) = take(best) {
+                if let Some(found) = try_host(best) {
                     return Some(found);
                 }
             }
-            if !is_out(at) {
-                let points = i64::from(score) + score::pods(&preference_scores.at(HostId::at(at)));
+            if !is_excluded(at) {
+                let points = i64::from(score)
+                    + score::pod_preference_points(
+                        &preference_scores.score_for_host(HostId::from_index(at)),
+                    );
                 waiting.push(Reverse((points, at)));
             }
         }
         while let Some(Reverse((_, best))) = waiting.pop() {
-            if let Some(found) = take(best) {
+            if let Some(found) = try_host(best) {
                 return Some(found);
             }
         }
         None
     }
 
-    fn taken(&self, request: &Request, host: HostId) -> Option<Admission> {
-        let entry = self.at(host)?;
+    fn evaluate_host(&self, request: &Request, host: HostId) -> Option<Admission> {
+        let entry = self.host_entry(host)?;
         entry.evaluate(&entry.state, request.uid(), request).ok()
     }
 
     /// Updates the class's scores of all hosts that have changed since the class was last used.
     fn refresh(&self, class: &mut RequestClass, fit: &mut FitScores) {
         self.refresh_fit(fit);
-        match self.changes.since(class.seen) {
-            Some(changed) if class.seen > 0 => {
+        match self.changes.since(class.last_seen_change) {
+            Some(changed) if class.last_seen_change > 0 => {
                 for change in changed {
                     let host = change.host();
                     if change.is_host_change {
@@ -153,64 +157,68 @@ impl Engine {
                         let base = self.base_points(host, class);
                         class.base[host] = base;
                     }
-                    class.scores.set(host, sum_points(&class.base, &fit.left, host));
+                    class.scores.set(host, sum_points(&class.base, &fit.points, host));
                 }
             }
             _ => {
                 let hosts = 0..self.entries.len();
                 class.base = hosts.clone().map(|host| self.base_points(host, class)).collect();
-                let scores = hosts.map(|host| sum_points(&class.base, &fit.left, host));
+                let scores = hosts.map(|host| sum_points(&class.base, &fit.points, host));
                 class.scores = Scores::new(scores.collect());
             }
         }
-        class.seen = self.changes.last();
+        class.last_seen_change = self.changes.last_number();
     }
 
     fn refresh_fit(&self, fit: &mut FitScores) {
-        match self.changes.since(fit.seen) {
-            Some(changed) if fit.seen > 0 => {
+        match self.changes.since(fit.last_seen_change) {
+            Some(changed) if fit.last_seen_change > 0 => {
                 for change in changed {
-                    let left = fit.resource_points(&self.counts, &self.free, change.host());
-                    fit.set_points(change.host(), left);
+                    let points =
+                        fit.resource_points(&self.counts, &self.free_resources, change.host());
+                    fit.set_points(change.host(), points);
                 }
             }
             _ => {
                 let hosts = 0..self.entries.len();
-                fit.left =
-                    hosts.map(|host| fit.resource_points(&self.counts, &self.free, host)).collect();
+                fit.points = hosts
+                    .map(|host| fit.resource_points(&self.counts, &self.free_resources, host))
+                    .collect();
             }
         }
-        fit.seen = self.changes.last();
+        fit.last_seen_change = self.changes.last_number();
     }
 
-    /// Returns the points of the host at index `at` that depend neither on other pods nor on resources;
+    /// Returns the points of the host at index `host_index` that depend neither on other pods nor on resources;
     /// [`UNSUITABLE`] if the host is unsuitable for the class.
-    fn base_points(&self, at: usize, class: &RequestClass) -> Score {
-        let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return UNSUITABLE };
-        let (host, needs) = (HostId::at(at), &class.needs);
+    fn base_points(&self, host_index: usize, class: &RequestClass) -> Score {
+        let Some(entry) = self.entries.get(host_index).and_then(Option::as_ref) else {
+            return UNSUITABLE;
+        };
+        let (host, needs) = (HostId::from_index(host_index), &class.vm_requirements);
         if !self.counts.allows_by_host(&class.rules, host)
-            || needs.host_refusal(&entry.facts).is_some()
+            || needs.host_refusal(&entry.report).is_some()
         {
             return UNSUITABLE;
         }
-        let mut points = score::preferences(&self.counts.preference(&class.rules, host));
+        let mut points = score::host_preference_points(&self.counts.preference(&class.rules, host));
         if needs.is_vm && entry.class != needs.class {
-            points += score::OTHER_CLASS;
+            points += score::OTHER_CLASS_PENALTY;
         }
-        if needs.class == Class::Density && entry.facts.merges_pages != Some(true) {
-            points += score::NO_MERGING;
+        if needs.class == Class::Density && entry.report.merges_pages != Some(true) {
+            points += score::NO_PAGE_MERGING_PENALTY;
         }
-        score::score(points)
+        score::from_points(points)
     }
 }
 
-/// Returns the sum of a host's points in `base` and `left`; [`UNSUITABLE`] if either value is [`UNSUITABLE`].
-fn sum_points(base: &[Score], left: &[Score], host: usize) -> Score {
-    let of = |points: &[Score]| points.get(host).copied().unwrap_or(UNSUITABLE);
-    let (base, left) = (of(base), of(left));
-    if base == UNSUITABLE || left == UNSUITABLE {
+/// Returns the sum of a host's points in `base` and `points`; [`UNSUITABLE`] if either value is [`UNSUITABLE`].
+fn sum_points(base: &[Score], resource_points: &[Score], host: usize) -> Score {
+    let points_of = |points: &[Score]| points.get(host).copied().unwrap_or(UNSUITABLE);
+    let (base, resource_points) = (points_of(base), points_of(resource_points));
+    if base == UNSUITABLE || resource_points == UNSUITABLE {
         UNSUITABLE
     } else {
-        base.saturating_add(left).min(UNSUITABLE - 1)
+        base.saturating_add(resource_points).min(UNSUITABLE - 1)
     }
 }

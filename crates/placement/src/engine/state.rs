@@ -6,22 +6,22 @@ use std::sync::Arc;
 use berth_api::Class;
 
 use super::changes::Changes;
-use super::free::FreeResources;
+use super::free_resources::FreeResources;
 use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
-use super::needs::Needs;
 use super::reason::Reason;
 use super::request::Request;
 use super::request_classes::{RequestClassKey, RequestClasses};
 use super::scores::Scratch;
+use super::vm_requirements::VmRequirements;
 use crate::inventory::ReportedHost;
-use crate::rules::{Counts, HostId, HostParts, Invalid, PodId, PodSpecParts, Rules};
+use crate::rules::{Counts, HostId, HostParts, InvalidField, PodId, PodSpecParts, Rules};
 use berth_kubelet_admission::{Restored, State};
 
 /// A pod that is assumed to run on a host (the term of kube-scheduler's cache).
 #[derive(Clone, Debug)]
 pub(super) struct AssumedPod {
     pub(super) host: HostId,
-    pub(super) counted: PodId,
+    pub(super) pod_id: PodId,
     pub(super) request: Request,
 }
 
@@ -31,7 +31,7 @@ pub struct Engine {
     pub(super) counts: Counts,
     pub(super) entries: Vec<Option<HostEntry>>,
     /// Free resources of each host, stored in a separate vector because every class reads them after every change.
-    pub(super) free: Vec<FreeResources>,
+    pub(super) free_resources: Vec<FreeResources>,
     pub(super) assumed: HashMap<Arc<str>, AssumedPod>,
     pub(super) classes: RequestClasses,
     pub(super) changes: Changes,
@@ -59,23 +59,23 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_host(&mut self, facts: ReportedHost, class: Class) -> Result<HostId, Invalid> {
-        let id = self.counts.set_host(&facts.parts())?;
+    pub fn set_host(&mut self, report: ReportedHost, class: Class) -> Result<HostId, InvalidField> {
+        let id = self.counts.set_host(&report.parts())?;
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
-            self.free.resize_with(id.index() + 1, FreeResources::default);
+            self.free_resources.resize_with(id.index() + 1, FreeResources::default);
         }
         let before = self.entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
-        let mut state = State::new(&facts.admission);
+        let mut state = State::new(&report.admission);
         // It is less certain which resources an allocation on several zones has. Therefore allocations on one zone
         // are restored first, and allocations on several zones get the remaining resources.
-        let mut allocations: Vec<_> = facts.allocations.iter().collect();
+        let mut allocations: Vec<_> = report.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
             let assumed = self.assumed.get(allocation.uid.as_str());
             let pod = assumed.map(|pod| pod.request.pod());
-            state.restore(&allocation.uid, &allocation.restored(pod));
+            state.restore(&allocation.uid, &allocation.to_restored(pod));
         }
         for uid in pods.values() {
             let Some(pod) = self.assumed.get(uid) else { continue };
@@ -84,8 +84,8 @@ impl Engine {
                 state.restore(uid, &Restored::without_zones(pod));
             }
         }
-        self.entries[id.index()] = Some(HostEntry { facts, class, state, pods });
-        self.changed(id, true);
+        self.entries[id.index()] = Some(HostEntry { report, class, state, pods });
+        self.record_change(id, true);
         Ok(id)
     }
 
@@ -94,13 +94,13 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_node(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
+    pub fn set_node(&mut self, parts: &HostParts<'_>) -> Result<HostId, InvalidField> {
         let id = self.counts.set_host(parts)?;
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
-            self.free.resize_with(id.index() + 1, FreeResources::default);
+            self.free_resources.resize_with(id.index() + 1, FreeResources::default);
         }
-        self.changed(id, true);
+        self.record_change(id, true);
         Ok(id)
     }
 
@@ -114,17 +114,17 @@ impl Engine {
             self.assumed.remove(uid);
         }
         self.counts.remove_host(host);
-        if let Some(free) = self.free.get_mut(host.index()) {
+        if let Some(free) = self.free_resources.get_mut(host.index()) {
             *free = FreeResources::default();
         }
-        self.changed(host, true);
+        self.record_change(host, true);
         pods
     }
 
     /// Returns the host with this name, if its agent has reported.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
-        self.node(name).filter(|host| self.at(*host).is_some())
+        self.node(name).filter(|host| self.host_entry(*host).is_some())
     }
 
     /// Returns the Node with this name, even if its agent has not reported.
@@ -136,19 +136,19 @@ impl Engine {
     /// Returns all hosts, in the order in which they were added.
     pub fn hosts(&self) -> impl Iterator<Item = (HostId, &ReportedHost)> {
         let entries = self.entries.iter().enumerate();
-        entries.filter_map(|(at, entry)| Some((HostId::at(at), &entry.as_ref()?.facts)))
+        entries.filter_map(|(at, entry)| Some((HostId::from_index(at), &entry.as_ref()?.report)))
     }
 
     /// Returns the reported data of a host.
     #[must_use]
-    pub fn facts(&self, host: HostId) -> Option<&ReportedHost> {
-        Some(&self.at(host)?.facts)
+    pub fn reported_host(&self, host: HostId) -> Option<&ReportedHost> {
+        Some(&self.host_entry(host)?.report)
     }
 
     /// Returns the predicted allocations of a host's kubelet.
     #[must_use]
     pub fn state(&self, host: HostId) -> Option<&State> {
-        Some(&self.at(host)?.state)
+        Some(&self.host_entry(host)?.state)
     }
 
     /// Returns the host on which a pod is assumed.
@@ -159,7 +159,7 @@ impl Engine {
 
     /// Returns the number of assumed pods on all hosts.
     #[must_use]
-    pub fn pods(&self) -> usize {
+    pub fn pod_count(&self) -> usize {
         self.assumed.len()
     }
 
@@ -168,22 +168,33 @@ impl Engine {
     ///
     /// # Errors
     /// Returns the invalid rule and the problem if the API server would have rejected the pod.
-    pub fn request(&mut self, parts: &PodSpecParts<'_>, needs: Needs) -> Result<Request, Invalid> {
+    pub fn compile_request(
+        &mut self,
+        parts: &PodSpecParts<'_>,
+        vm_requirements: VmRequirements,
+    ) -> Result<Request, InvalidField> {
         let rules = Arc::new(Rules::compile(&mut self.counts, parts)?);
-        let (class, key) = self.classes.find(RequestClassKey::new(&needs, &rules), &rules);
-        Ok(Request { uid: parts.containers.uid.as_str().into(), rules, needs, key, class })
+        let (class, key) =
+            self.classes.find_or_insert(RequestClassKey::new(&vm_requirements, &rules), &rules);
+        Ok(Request {
+            uid: parts.containers.uid.as_str().into(),
+            rules,
+            vm_requirements,
+            class_key: key,
+            class_index: class,
+        })
     }
 
     /// Selects the best host for a pod and assumes the pod on it: its resources are reserved until [`Self::remove`].
-    /// `among` lists the hosts that the caller's own checks allow; `None` allows all hosts.
-    pub fn place(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
+    /// `candidates` lists the hosts that the caller's own checks allow; `None` allows all hosts.
+    pub fn place(&mut self, request: &Request, candidates: Option<&[HostId]>) -> Option<HostId> {
         if let Some(host) = self.host_of_pod(&request.uid) {
-            if among.is_none_or(|among| among.contains(&host)) {
+            if candidates.is_none_or(|among| among.contains(&host)) {
                 return Some(host);
             }
             self.remove(&request.uid);
         }
-        let (host, admission) = self.choose_with_admission(request, among)?;
+        let (host, admission) = self.choose_with_admission(request, candidates)?;
         // The state has not changed since the check, so the admission is still valid.
         let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut)?;
         entry.state.accept(&request.uid, request.pod(), admission).ok()?;
@@ -202,8 +213,8 @@ impl Engine {
             .and_then(Option::as_mut)
             .ok_or(UNKNOWN_HOST_REASON)?;
         let admission = entry.check(&entry.state, &request.uid, request.pod())?;
-        let taken = entry.state.accept(&request.uid, request.pod(), admission);
-        taken.map_err(Reason::Kubelet)?;
+        let accepted = entry.state.accept(&request.uid, request.pod(), admission);
+        accepted.map_err(Reason::Kubelet)?;
         self.assume(request, host);
         Ok(())
     }
@@ -215,7 +226,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns the reason why the kubelet would reject the pod; the pod still counts in the host's totals.
-    pub fn bound(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
+    pub fn add_bound_pod(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
         let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
             self.assume(request, host);
@@ -223,8 +234,8 @@ impl Engine {
         };
         let uid = &*request.uid;
         let mut result = Ok(());
-        if let Some(allocation) = entry.facts.allocation(uid) {
-            entry.state.restore(uid, &allocation.restored(Some(request.pod())));
+        if let Some(allocation) = entry.report.allocation(uid) {
+            entry.state.restore(uid, &allocation.to_restored(Some(request.pod())));
         } else if let Err(reason) = accept_pod(&mut entry.state, uid, request.pod()) {
             entry.state.restore(uid, &Restored::without_zones(request.pod()));
             result = Err(reason);
@@ -235,34 +246,34 @@ impl Engine {
 
     fn assume(&mut self, request: &Request, host: HostId) {
         let uid = Arc::clone(&request.uid);
-        if let Some(counted) = self.counts.add(Arc::clone(&request.rules), host) {
-            let pod = AssumedPod { host, counted, request: request.clone() };
+        if let Some(pod_id) = self.counts.add(Arc::clone(&request.rules), host) {
+            let pod = AssumedPod { host, pod_id, request: request.clone() };
             self.assumed.insert(Arc::clone(&uid), pod);
             if let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) {
-                entry.pods.insert(counted, uid);
+                entry.pods.insert(pod_id, uid);
             }
         }
-        self.changed(host, false);
+        self.record_change(host, false);
     }
 
     /// Removes a pod; returns false if the pod was unknown. Resources that the host's report lists for the pod stay
     /// allocated until a newer report.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.assumed.remove(uid) else { return false };
-        self.counts.remove(pod.counted);
+        self.counts.remove(pod.pod_id);
         if let Some(entry) = self.entries.get_mut(pod.host.index()).and_then(Option::as_mut) {
-            entry.pods.remove(&pod.counted);
-            if entry.facts.allocation(uid).is_none() {
+            entry.pods.remove(&pod.pod_id);
+            if entry.report.allocation(uid).is_none() {
                 entry.state.remove(uid);
             }
         }
-        self.changed(pod.host, false);
+        self.record_change(pod.host, false);
         true
     }
 
     /// Returns the pods that are assumed on a host, in the order in which they were assumed.
-    pub fn on(&self, host: HostId) -> impl Iterator<Item = &Request> {
-        let pods = self.at(host).into_iter().flat_map(|entry| entry.pods.values());
+    pub fn pods_on_host(&self, host: HostId) -> impl Iterator<Item = &Request> {
+        let pods = self.host_entry(host).into_iter().flat_map(|entry| entry.pods.values());
         pods.filter_map(|uid| Some(&self.assumed.get(uid)?.request))
     }
 
@@ -276,27 +287,27 @@ impl Engine {
     /// Returns `None` if the result depends on other pods.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
-        (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.key)
+        (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.class_key)
     }
 
     /// Returns the number of the newest change of a host or of its pods.
     #[must_use]
     pub fn last_change(&self) -> u64 {
-        self.changes.last()
+        self.changes.last_number()
     }
 
     /// Returns the hosts that have changed after change number `seen`; `None` if the log no longer has these changes.
     pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
-        Some(self.changes.since(seen)?.map(|change| HostId::at(change.host())))
+        Some(self.changes.since(seen)?.map(|change| HostId::from_index(change.host())))
     }
 
     /// Returns the reasons why a pod cannot go to a host; empty if the pod can go there.
     #[must_use]
     pub fn rejection_reasons(&self, request: &Request, host: HostId) -> Vec<Reason> {
-        let Some(entry) = self.at(host) else {
+        let Some(entry) = self.host_entry(host) else {
             return vec![UNKNOWN_HOST_REASON];
         };
-        if let Some(reason) = request.needs.host_refusal(&entry.facts) {
+        if let Some(reason) = request.vm_requirements.host_refusal(&entry.report) {
             return vec![reason];
         }
         let rules = self.counts.filter_for(&request.rules).reasons(host);
@@ -306,18 +317,18 @@ impl Engine {
         entry.evaluate(&entry.state, &request.uid, request).err().into_iter().collect()
     }
 
-    pub(super) fn at(&self, host: HostId) -> Option<&HostEntry> {
+    pub(super) fn host_entry(&self, host: HostId) -> Option<&HostEntry> {
         self.entries.get(host.index())?.as_ref()
     }
 
-    fn changed(&mut self, host: HostId, is_host_change: bool) {
+    fn record_change(&mut self, host: HostId, is_host_change: bool) {
         if let Some(entry) = self.entries.get(host.index()).and_then(Option::as_ref)
-            && let Some(free) = self.free.get_mut(host.index())
+            && let Some(free) = self.free_resources.get_mut(host.index())
         {
             *free = FreeResources::from_state(&entry.state);
         }
         self.changes.add(host.index(), is_host_change, self.entries.len());
-        let Self { classes, changes, counts, free, .. } = self;
+        let Self { classes, changes, counts, free_resources: free, .. } = self;
         classes.update_eager(changes, |fit| fit.resource_points(counts, free, host.index()));
     }
 }

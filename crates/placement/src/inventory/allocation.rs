@@ -28,10 +28,10 @@ pub struct Allocation {
     /// Number of devices, by resource name.
     pub devices: Vec<(Arc<str>, u32)>,
     /// Resources of each container with their zones; empty if the report has only the sums of the pod.
-    reported: Vec<RestoredContainer>,
+    reported_containers: Vec<RestoredContainer>,
     /// True if the pod's memory is on several zones and the report does not show how much is on each zone. Agents
     /// that report only sums per pod write such reports.
-    pub is_unplaced: bool,
+    pub has_unknown_zones: bool,
 }
 
 impl Allocation {
@@ -51,22 +51,22 @@ impl Allocation {
     /// them as one container.
     #[must_use]
     pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
-        if self.reported.is_empty() {
-            Cow::Owned(vec![self.as_one_container()])
+        if self.reported_containers.is_empty() {
+            Cow::Owned(vec![self.to_single_container()])
         } else {
-            Cow::Borrowed(&self.reported)
+            Cow::Borrowed(&self.reported_containers)
         }
     }
 
     /// Converts the allocation to the form that [`berth_kubelet_admission`] restores. If the pod is known, its own
     /// requests count in the Node's totals, because they are more accurate than the report.
-    pub fn restored(&self, pod: Option<&Pod>) -> Restored {
+    pub fn to_restored(&self, pod: Option<&Pod>) -> Restored {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
         Restored { containers: self.containers().into_owned(), requests }
     }
 
     /// Returns the sums of the allocation as the resources of one container.
-    fn as_one_container(&self) -> RestoredContainer {
+    fn to_single_container(&self) -> RestoredContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
             self.hugepages.iter().map(|(size, bytes)| (MemoryKind::HugePages(*size), *bytes));
@@ -86,29 +86,30 @@ impl Allocation {
 
 /// Reads the allocations in a report. An invalid allocation is added to `problems`, but its valid parts still count
 /// as allocated.
-pub(super) fn allocations(
+pub(super) fn read_allocations(
     object: &str,
     status: &InfraNodeStatus,
     problems: &mut Vec<Problem>,
 ) -> Vec<Allocation> {
     let mut by_uid: BTreeMap<String, Allocation> = BTreeMap::new();
-    let most = status.zones.iter().try_fold(0_u64, |sum, zone| sum.checked_add(zone.memory?.0));
+    let total_memory =
+        status.zones.iter().try_fold(0_u64, |sum, zone| sum.checked_add(zone.memory?.0));
     let mut reader = Reader {
         object,
         status,
         problems,
-        online: status
+        online_cpus: status
             .zones
             .iter()
             .filter_map(|z| z.cpus.as_ref())
             .flat_map(CpuSet::iter)
             .collect(),
-        taken: CpuSet::new(),
+        allocated_cpus: CpuSet::new(),
         resources: BTreeSet::new(),
-        most: most.unwrap_or(u64::MAX),
+        total_memory: total_memory.unwrap_or(u64::MAX),
     };
     for (at, reported) in status.allocations.iter().enumerate() {
-        let read = reader.allocation(at, reported);
+        let read = reader.read_allocation(at, reported);
         match by_uid.get_mut(&reported.pod_uid) {
             Some(all) => {
                 let message = "is listed twice; the resources of both count as allocated";
@@ -126,7 +127,7 @@ impl Allocation {
     fn add(&mut self, other: Self) {
         let mut containers = self.containers().into_owned();
         containers.extend(other.containers().into_owned());
-        self.reported = containers;
+        self.reported_containers = containers;
         self.name = self.name.take().or(other.name);
         self.cpus = self.cpus.union(&other.cpus);
         self.zones.extend(other.zones);
@@ -137,7 +138,7 @@ impl Allocation {
         self.hugepages = sum_by_key(own.into_iter().chain(other.hugepages), u64::saturating_add);
         let own = std::mem::take(&mut self.devices);
         self.devices = sum_by_key(own.into_iter().chain(other.devices), u32::saturating_add);
-        self.is_unplaced |= other.is_unplaced;
+        self.has_unknown_zones |= other.has_unknown_zones;
     }
 }
 
@@ -160,47 +161,48 @@ struct Reader<'a> {
     object: &'a str,
     status: &'a InfraNodeStatus,
     problems: &'a mut Vec<Problem>,
-    online: CpuSet,
+    online_cpus: CpuSet,
     /// CPUs of the allocations that were read before.
-    taken: CpuSet,
+    allocated_cpus: CpuSet,
     /// Names of resources, each stored once.
     resources: BTreeSet<Arc<str>>,
     /// Memory of all zones in bytes. A larger amount in an allocation is invalid.
-    most: u64,
+    total_memory: u64,
 }
 
 impl Reader<'_> {
     fn report_problem(
         &mut self,
-        at: usize,
+        index: usize,
         field: &str,
         value: &dyn std::fmt::Display,
         message: &str,
     ) {
-        let field = format!("status.allocations[{at}].{field}");
+        let field = format!("status.allocations[{index}].{field}");
         self.problems.push(Problem::new(self.object, field, value, message));
     }
 
-    fn allocation(&mut self, at: usize, reported: &Reported) -> Allocation {
+    fn read_allocation(&mut self, index: usize, reported: &Reported) -> Allocation {
         let own = reported.containers.iter().filter_map(|container| container.cpus.as_ref());
         let cpus = own.fold(reported.cpus.clone().unwrap_or_default(), |all, own| all.union(own));
-        let cpus = self.cpus(at, cpus);
-        let zones = self.zones(at, "zones", &reported.zones);
+        let cpus = self.validate_cpus(index, cpus);
+        let zones = self.validate_zones(index, "zones", &reported.zones);
         let mut hugepages = Vec::with_capacity(reported.hugepages.len());
         for pages in &reported.hugepages {
             let bytes = pages.count.saturating_mul(pages.size.bytes());
-            let bytes = self.clamp_to_memory(at, "hugepages", bytes, &pages.count);
+            let bytes = self.clamp_to_memory(index, "hugepages", bytes, &pages.count);
             hugepages.push((pages.size, bytes));
         }
         let memory = reported.memory.unwrap_or_default();
-        let memory = self.clamp_to_memory(at, "memory", memory.0, &memory);
+        let memory = self.clamp_to_memory(index, "memory", memory.0, &memory);
         let devices = reported.devices.iter();
         let devices: Vec<_> =
-            devices.map(|one| (self.resource(&one.resource), one.count)).collect();
-        let named = reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
+            devices.map(|one| (self.intern_resource_name(&one.resource), one.count)).collect();
+        let name_parts =
+            reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
         let mut read = Allocation {
             uid: reported.pod_uid.clone(),
-            name: (!named.is_empty()).then(|| named.join("/")),
+            name: (!name_parts.is_empty()).then(|| name_parts.join("/")),
             cpus,
             zones,
             hugepages: sum_by_key(hugepages, u64::saturating_add),
@@ -210,14 +212,14 @@ impl Reader<'_> {
         };
         if reported.containers.is_empty() {
             let has_memory = read.memory > 0 || !read.hugepages.is_empty();
-            read.is_unplaced = has_memory && read.zones.len() > 1;
+            read.has_unknown_zones = has_memory && read.zones.len() > 1;
         } else {
-            read.reported = self.containers(at, reported, &read.cpus);
+            read.reported_containers = self.read_containers(index, reported, &read.cpus);
         }
         read
     }
 
-    fn resource(&mut self, name: &str) -> Arc<str> {
+    fn intern_resource_name(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.resources.get(name) {
             return Arc::clone(known);
         }
@@ -228,86 +230,86 @@ impl Reader<'_> {
 
     /// Returns the given CPUs without those that are in no zone and those that an earlier allocation contains.
     /// Reports the removed CPUs as problems.
-    fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
-        let elsewhere = cpus.difference(&self.online);
-        if !elsewhere.is_empty() {
-            self.report_problem(at, "cpus", &elsewhere, "is in no zone; not counted");
-            cpus = cpus.difference(&elsewhere);
+    fn validate_cpus(&mut self, index: usize, mut cpus: CpuSet) -> CpuSet {
+        let unknown_cpus = cpus.difference(&self.online_cpus);
+        if !unknown_cpus.is_empty() {
+            self.report_problem(index, "cpus", &unknown_cpus, "is in no zone; not counted");
+            cpus = cpus.difference(&unknown_cpus);
         }
-        let twice = cpus.intersection(&self.taken);
-        if !twice.is_empty() {
+        let duplicate_cpus = cpus.intersection(&self.allocated_cpus);
+        if !duplicate_cpus.is_empty() {
             self.report_problem(
-                at,
+                index,
                 "cpus",
-                &twice,
+                &duplicate_cpus,
                 "belongs to another allocation too; counted once",
             );
-            cpus = cpus.difference(&twice);
+            cpus = cpus.difference(&duplicate_cpus);
         }
-        self.taken = self.taken.union(&cpus);
+        self.allocated_cpus = self.allocated_cpus.union(&cpus);
         cpus
     }
 
-    fn zones(&mut self, at: usize, field: &str, zones: &[u32]) -> Vec<u32> {
-        let is_there = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
-        let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(is_there);
+    fn validate_zones(&mut self, index: usize, field: &str, zones: &[u32]) -> Vec<u32> {
+        let exists = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
+        let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(exists);
         for zone in unknown {
-            self.report_problem(at, field, &zone, "is not a zone of this host");
+            self.report_problem(index, field, &zone, "is not a zone of this host");
         }
         known
     }
 
     fn clamp_to_memory(
         &mut self,
-        at: usize,
+        index: usize,
         field: &str,
         bytes: u64,
-        shown: &dyn std::fmt::Display,
+        reported_value: &dyn std::fmt::Display,
     ) -> u64 {
-        if bytes > self.most {
+        if bytes > self.total_memory {
             self.report_problem(
-                at,
+                index,
                 field,
-                shown,
+                reported_value,
                 "is more than the host has; counted as all of it",
             );
         }
-        bytes.min(self.most)
+        bytes.min(self.total_memory)
     }
 
-    fn containers(
+    fn read_containers(
         &mut self,
-        at: usize,
+        index: usize,
         reported: &Reported,
         cpus: &CpuSet,
     ) -> Vec<RestoredContainer> {
         let mut all = Vec::with_capacity(reported.containers.len());
-        let mut left = cpus.clone();
+        let mut remaining_cpus = cpus.clone();
         for (number, container) in reported.containers.iter().enumerate() {
             let field = |name: &str| format!("containers[{number}].{name}");
             let mut read = RestoredContainer {
                 cpus: container.cpus.as_ref().map(|own| own.intersection(cpus)).unwrap_or_default(),
                 ..RestoredContainer::default()
             };
-            left = left.difference(&read.cpus);
+            remaining_cpus = remaining_cpus.difference(&read.cpus);
             read.memory.reserve_exact(container.memory.len());
             for block in &container.memory {
                 let kind = block.page_size.map_or(MemoryKind::Memory, MemoryKind::HugePages);
-                let zones = self.zones(at, &field("memory.zones"), &block.zones);
+                let zones = self.validate_zones(index, &field("memory.zones"), &block.zones);
                 let size =
-                    self.clamp_to_memory(at, &field("memory.size"), block.size.0, &block.size);
+                    self.clamp_to_memory(index, &field("memory.size"), block.size.0, &block.size);
                 read.memory.push((kind, zones, size));
             }
             let devices = container.devices.iter().map(|devices| RestoredDevices {
-                resource: self.resource(&devices.resource),
+                resource: self.intern_resource_name(&devices.resource),
                 zone: devices.zone,
                 count: devices.count,
             });
             read.devices = devices.collect();
             all.push(read);
         }
-        if !left.is_empty() {
-            all.push(RestoredContainer { cpus: left, ..RestoredContainer::default() });
+        if !remaining_cpus.is_empty() {
+            all.push(RestoredContainer { cpus: remaining_cpus, ..RestoredContainer::default() });
         }
         all
     }

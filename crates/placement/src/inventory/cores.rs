@@ -8,18 +8,18 @@ use berth_kubelet_admission::CoreSpec;
 /// Returns the cores of a zone as the agent reports them. If the report has no cores, assumes one of the two usual
 /// CPU numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers
 /// (most others).
-pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<CoreSpec> {
+pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, zone_index: usize) -> Vec<CoreSpec> {
     let Some(cpus) = &zone.cpus else { return Vec::new() };
     let cpus: Vec<u32> = cpus.iter().collect();
-    let socket = zone.socket.unwrap_or_else(|| socket(status, at));
+    let socket = zone.socket.unwrap_or_else(|| socket(status, zone_index));
     let grouped =
-        reported_threads(zone, &cpus).unwrap_or_else(|| inferred_threads(status, zone, &cpus));
+        reported_cores(zone, &cpus).unwrap_or_else(|| inferred_cores(status, zone, &cpus));
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
         // The kubelet does not treat a cache that serves the whole zone as an uncore cache; it uses the socket's
         // number as the cache's number instead.
-        (zone.caches.len() > 1).then(|| cache_number(status, at, number))
+        (zone.caches.len() > 1).then(|| cache_number(status, zone_index, number))
     };
     let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
     grouped.into_iter().map(core).collect()
@@ -27,14 +27,14 @@ pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<Cor
 
 /// Returns the host-wide number of a zone's cache. Caches are numbered zone by zone, in the order of the agent's
 /// list.
-fn cache_number(status: &InfraNodeStatus, zone: usize, number: usize) -> u32 {
-    let before: usize = status.zones.iter().take(zone).map(|other| other.caches.len()).sum();
-    u32::try_from(before + number).unwrap_or(u32::MAX)
+fn cache_number(status: &InfraNodeStatus, zone_index: usize, cache_index: usize) -> u32 {
+    let before: usize = status.zones.iter().take(zone_index).map(|other| other.caches.len()).sum();
+    u32::try_from(before + cache_index).unwrap_or(u32::MAX)
 }
 
 /// Returns the CPUs of each core according to the report's `threads`; `None` unless `threads` lists each CPU of the
 /// zone exactly once.
-fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
+fn reported_cores(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     let threads: Vec<Vec<u32>> = zone.threads.iter().map(|set| set.iter().collect()).collect();
     let cores = threads.first()?.len();
     if threads.iter().any(|thread| thread.len() != cores) {
@@ -51,55 +51,56 @@ fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
 /// Returns the CPUs of each core for that one of the two usual numberings with which the kubelet's reserved and
 /// exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores on
 /// hosts with sibling threads.
-fn inferred_threads(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
-    let each = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
+fn inferred_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
+    let one_core_per_cpu = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
     let Some(threads) = usize::try_from(threads).ok().filter(|threads| (2..=8).contains(threads))
     else {
-        return each(cpus);
+        return one_core_per_cpu(cpus);
     };
     if cpus.is_empty() || !cpus.len().is_multiple_of(threads) {
-        return each(cpus);
+        return one_core_per_cpu(cpus);
     }
     let cores = cpus.len() / threads;
-    let apart: Vec<Vec<u32>> = (0..cores)
+    let split_siblings: Vec<Vec<u32>> = (0..cores)
         .map(|core| (0..threads).map(|thread| cpus[thread * cores + core]).collect())
         .collect();
-    let beside: Vec<Vec<u32>> = cpus.chunks(threads).map(<[u32]>::to_vec).collect();
-    let broken = |cores: &[Vec<u32>]| -> usize {
+    let adjacent_siblings: Vec<Vec<u32>> = cpus.chunks(threads).map(<[u32]>::to_vec).collect();
+    let count_partial_cores = |cores: &[Vec<u32>]| -> usize {
         [&zone.reserved_cpus, &zone.pinned_cpus]
             .into_iter()
             .flatten()
             .map(|set| partial_cores(cores, set))
             .sum()
     };
-    let is_one_run = cpus.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    let is_beside = match broken(&beside).cmp(&broken(&apart)) {
-        std::cmp::Ordering::Less => true,
-        std::cmp::Ordering::Equal => is_one_run,
-        std::cmp::Ordering::Greater => false,
-    };
-    if is_beside { beside } else { apart }
+    let is_contiguous = cpus.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let is_adjacent =
+        match count_partial_cores(&adjacent_siblings).cmp(&count_partial_cores(&split_siblings)) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => is_contiguous,
+            std::cmp::Ordering::Greater => false,
+        };
+    if is_adjacent { adjacent_siblings } else { split_siblings }
 }
 
 /// Returns the number of cores that have some, but not all, of their threads in the set.
 fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
-    let is_half = |core: &&Vec<u32>| {
-        let inside = core.iter().filter(|cpu| set.contains(**cpu)).count();
-        inside > 0 && inside < core.len()
+    let is_partial = |core: &&Vec<u32>| {
+        let count = core.iter().filter(|cpu| set.contains(**cpu)).count();
+        count > 0 && count < core.len()
     };
-    cores.iter().filter(is_half).count()
+    cores.iter().filter(is_partial).count()
 }
 
 /// Returns the number of the zone's socket. Assumes that zones are numbered socket by socket, and that all sockets
 /// have the same number of zones.
-fn socket(status: &InfraNodeStatus, at: usize) -> u32 {
+fn socket(status: &InfraNodeStatus, zone_index: usize) -> u32 {
     let with_cpus =
         status.zones.iter().filter(|zone| zone.cpus.as_ref().is_some_and(|c| !c.is_empty()));
     let zones = with_cpus.count().max(1);
     let sockets = status.capabilities.cpu.sockets.unwrap_or(1);
     let sockets = usize::try_from(sockets).unwrap_or(1).clamp(1, zones);
-    u32::try_from(at * sockets / zones).unwrap_or(0)
+    u32::try_from(zone_index * sockets / zones).unwrap_or(0)
 }
 
 #[cfg(test)]

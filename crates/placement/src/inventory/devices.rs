@@ -9,71 +9,72 @@ use berth_kubelet_admission::DevicePool;
 use berth_kubelet_admission::pod::Resources;
 
 /// Prefix of the resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
-pub(super) const KUBEVIRT: &str = "devices.kubevirt.io/";
+pub(super) const KUBEVIRT_PREFIX: &str = "devices.kubevirt.io/";
 
 /// Device pools for the prediction of admission, and the names of the resources whose zones are unknown.
 pub(super) struct Devices {
     pub(super) pools: Vec<DevicePool>,
-    pub(super) unplaced: BTreeSet<String>,
+    pub(super) unknown_zones: BTreeSet<String>,
 }
 
 /// Reads the devices. A resource of the Node is unplaced if the report does not list the resource, or if the numbers
 /// in the report and in the Node differ: a device plugin has registered or lost devices, and either the report or the
 /// Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device plugin; they are
 /// recognised by their names.
-pub(super) fn devices(
+pub(super) fn read_devices(
     object: &str,
     status: &InfraNodeStatus,
     allocatable: &Resources,
     problems: &mut Vec<Problem>,
 ) -> Devices {
     let mut by_name: BTreeMap<&str, DevicePool> = BTreeMap::new();
-    let mut unplaced = BTreeSet::new();
+    let mut unknown_zones = BTreeSet::new();
     for (at, reported) in status.devices.iter().enumerate() {
         let name = reported.resource.as_str();
-        let is_there = |id: u32| status.zones.iter().any(|zone| zone.id == id);
+        let exists = |id: u32| status.zones.iter().any(|zone| zone.id == id);
         let pool = by_name
             .entry(name)
             .or_insert_with(|| DevicePool { name: name.to_owned(), ..DevicePool::default() });
         let count = match reported.zone {
             None => &mut pool.without_zone,
-            Some(zone) if is_there(zone) => pool.zones.entry(zone).or_default(),
+            Some(zone) if exists(zone) => pool.zones.entry(zone).or_default(),
             Some(zone) => {
                 let field = format!("status.devices[{at}].zone");
                 let message =
                     "is not a zone of this host; the zones of this resource are not known";
                 problems.push(Problem::new(object, field, zone, message));
-                unplaced.insert(name.to_owned());
+                unknown_zones.insert(name.to_owned());
                 continue;
             }
         };
         *count = count.saturating_add(reported.total);
     }
     for (name, offered) in &allocatable.extended {
-        let is_of_none = name.starts_with(KUBEVIRT);
+        let is_kubevirt_device = name.starts_with(KUBEVIRT_PREFIX);
         match by_name.get_mut(name.as_str()) {
             Some(pool) if pool.zones.is_empty() => {
                 pool.without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
             }
             Some(pool) => {
-                let all = pool.zones.values().fold(pool.without_zone, |a, b| a.saturating_add(*b));
-                if u64::from(all) != *offered {
-                    unplaced.insert(name.clone());
+                let total =
+                    pool.zones.values().fold(pool.without_zone, |a, b| a.saturating_add(*b));
+                if u64::from(total) != *offered {
+                    unknown_zones.insert(name.clone());
                 }
             }
-            None if is_of_none => {
+            None if is_kubevirt_device => {
                 let without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
                 let pool = DevicePool { name: name.clone(), without_zone, ..DevicePool::default() };
                 by_name.insert(name, pool);
             }
             None if *offered > 0 && !has_no_device_plugin(name) => {
-                unplaced.insert(name.clone());
+                unknown_zones.insert(name.clone());
             }
             None => {}
         }
     }
-    by_name.retain(|name, _| !unplaced.contains(*name));
-    Devices { pools: by_name.into_values().collect(), unplaced }
+    by_name.retain(|name, _| !unknown_zones.contains(*name));
+    Devices { pools: by_name.into_values().collect(), unknown_zones }
 }
 
 /// Returns true if Berth's agent or the bridge marker writes the resource to the Node: such a resource has no device
@@ -84,7 +85,7 @@ fn has_no_device_plugin(name: &str) -> bool {
 
 /// Returns the number of devices of each resource in the report. If there is no Node, the host is assumed to offer
 /// these devices.
-pub(super) fn reported(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
+pub(super) fn device_counts(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for devices in &status.devices {
         let sum = sums.entry(&devices.resource).or_default();

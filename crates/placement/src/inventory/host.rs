@@ -8,9 +8,9 @@ use berth_api::names::{label, resource};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, feature_labels};
 use k8s_openapi::api::core::v1;
 
-use super::allocation::{Allocation, allocations};
+use super::allocation::{Allocation, read_allocations};
 use super::cores::cores;
-use super::devices::{self, Devices, KUBEVIRT};
+use super::devices::{self, Devices, KUBEVIRT_PREFIX};
 use super::{kubelet, node};
 use crate::rules::HostParts;
 use berth_kubelet_admission::pod::{Pod, Resources};
@@ -40,11 +40,11 @@ pub struct ReportedHost {
     /// True if KSM merges pages of different VMs on the host; `None` if unknown.
     pub merges_pages: Option<bool>,
     /// Reason why the report is stale; `None` if the report is fresh.
-    pub stale: Option<String>,
+    pub stale_reason: Option<String>,
     /// Resources that the kubelet has allocated, sorted by uid.
     pub allocations: Vec<Allocation>,
     /// Resources of device plugins whose zones are unknown.
-    pub unplaced_devices: BTreeSet<String>,
+    pub devices_with_unknown_zones: BTreeSet<String>,
     /// CPUs and memory of each zone, for messages.
     pub zones: Vec<ZoneSize>,
 }
@@ -64,7 +64,7 @@ pub struct ZoneSize {
 
 /// Information that is missing from the report and on which the kubelet's decision depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unpredictable {
+pub enum MissingInformation {
     /// The zones of the memory of a pod; the value names the pod.
     Memory(String),
     /// The zones of the devices of a resource; the value is the name of the resource.
@@ -72,10 +72,10 @@ pub enum Unpredictable {
 }
 
 /// The kubelet's default of `maxPods`.
-const PODS: u64 = 110;
+const DEFAULT_MAX_PODS: u64 = 110;
 /// Number of devices that KubeVirt's device plugin offers for `/dev/kvm` and similar files (`maxDevices` of
 /// virt-handler).
-const DEVICES: u64 = 1000;
+const KUBEVIRT_DEVICE_COUNT: u64 = 1000;
 
 impl ReportedHost {
     /// Reads a host from its InfraNode and, if there is one, its Node.
@@ -90,8 +90,9 @@ impl ReportedHost {
     ) -> Result<Self, Problem> {
         let name = infra.metadata.name.clone().unwrap_or_default();
         let object = format!("InfraNode {name}");
-        let unusable = |field: &str, value: &dyn std::fmt::Display, why: &str| {
-            Problem::new(&object, field, value, why).into_fatal("nothing is placed on this host")
+        let unusable = |field: &str, value: &dyn std::fmt::Display, problem: &str| {
+            Problem::new(&object, field, value, problem)
+                .into_fatal("nothing is placed on this host")
         };
         if name.is_empty() {
             return Err(unusable("metadata.name", &"", "is missing"));
@@ -109,25 +110,32 @@ impl ReportedHost {
         if status.zones.is_empty() {
             return Err(unusable("status.zones", &"", "is empty: the agent knows no NUMA zone"));
         }
-        let version = node::version(node, problems);
-        let settings = kubelet::settings(&object, status, version, problems);
-        let settings = settings.map_err(|(field, why)| unusable(&field, &"", &why))?;
+        let version = node::kubelet_version(node, problems);
+        let settings = kubelet::read_settings(&object, status, version, problems);
+        let settings = settings.map_err(|(field, problem)| unusable(&field, &"", &problem))?;
         let mut zones = Vec::with_capacity(status.zones.len());
         for (at, zone) in status.zones.iter().enumerate() {
-            let place = format!("status.zones[{at}]");
-            let spec = zone_spec(status, zone, at)
-                .map_err(|(field, why)| unusable(&format!("{place}.{field}"), &"", &why))?;
+            let field_path = format!("status.zones[{at}]");
+            let spec = zone_spec(status, zone, at).map_err(|(field, problem)| {
+                unusable(&format!("{field_path}.{field}"), &"", &problem)
+            })?;
             zones.push(spec);
         }
-        let mut spec =
-            HostSpec { zones, devices: Vec::new(), allocatable: Resources::default(), pods: PODS };
-        let reserved = kubelet::reserved(&settings, &spec, node);
+        let mut spec = HostSpec {
+            zones,
+            devices: Vec::new(),
+            allocatable: Resources::default(),
+            pods: DEFAULT_MAX_PODS,
+        };
+        let reserved = kubelet::reserved_cpus(&settings, &spec, node);
         let settings = admission::Kubelet { reserved_cpus: reserved, ..settings };
-        let usual = allocatable(&spec, &settings, infra, status);
-        let (allocatable, pods_limit) = node::allocatable(node, &usual, PODS, problems);
+        let defaults = default_allocatable(&spec, &settings, infra, status);
+        let (allocatable, pods_limit) =
+            node::read_allocatable(node, &defaults, DEFAULT_MAX_PODS, problems);
         spec.allocatable = allocatable.clone();
         spec.pods = pods_limit;
-        let Devices { pools, unplaced } = devices::devices(&object, status, &allocatable, problems);
+        let Devices { pools, unknown_zones } =
+            devices::read_devices(&object, status, &allocatable, problems);
         spec.devices = pools;
         let pinnable = |zone: &ZoneSpec| {
             let cpus = zone.cores.iter().flat_map(|core| &core.cpus);
@@ -144,20 +152,20 @@ impl ReportedHost {
         let sizes = sizes.collect();
         let admission = admission::KubeletHost::new(&spec, &settings)
             .map_err(|fault| unusable("status", &"", &fault.to_string()))?;
-        let has = &status.capabilities;
+        let capabilities = &status.capabilities;
         Ok(Self {
-            labels: labels(&name, status, node),
+            labels: node_labels(&name, status, node),
             taints: node.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default(),
             is_cordoned: node.and_then(|node| node.spec.as_ref()?.unschedulable).unwrap_or(false),
-            allocations: allocations(&object, status, problems),
+            allocations: read_allocations(&object, status, problems),
             name,
             allocatable,
             pods_limit,
             admission: Arc::new(admission),
-            kvm: has.kvm.state,
-            merges_pages: has.memory.ksm.as_ref().and_then(|ksm| ksm.running),
-            stale: stale_reason(infra),
-            unplaced_devices: unplaced,
+            kvm: capabilities.kvm.state,
+            merges_pages: capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running),
+            stale_reason: stale_reason(infra),
+            devices_with_unknown_zones: unknown_zones,
             zones: sizes,
         })
     }
@@ -180,23 +188,25 @@ impl ReportedHost {
     /// Returns the information that is missing from the report, if the kubelet's decision about the pod depends on
     /// it.
     #[must_use]
-    pub fn missing_information(&self, pod: &Pod) -> Option<Unpredictable> {
+    pub fn missing_information(&self, pod: &Pod) -> Option<MissingInformation> {
         let kubelet = self.admission.kubelet();
         if kubelet.memory_policy == MemoryPolicy::Static
             && pod.is_guaranteed()
-            && let Some(one) = self.allocations.iter().find(|one| one.is_unplaced)
+            && let Some(one) = self.allocations.iter().find(|one| one.has_unknown_zones)
         {
             let name = one.name.clone().unwrap_or_else(|| one.uid.clone());
-            return Some(Unpredictable::Memory(name));
+            return Some(MissingInformation::Memory(name));
         }
-        let aligns = [TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode];
-        if !aligns.contains(&kubelet.topology_policy) || self.unplaced_devices.is_empty() {
+        let aligning_policies = [TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode];
+        if !aligning_policies.contains(&kubelet.topology_policy)
+            || self.devices_with_unknown_zones.is_empty()
+        {
             return None;
         }
         let containers = pod.init_containers.iter().chain(&pod.containers);
-        let mut asked = containers.flat_map(|container| container.limits.extended.keys());
-        let unplaced = asked.find(|name| self.unplaced_devices.contains(*name))?;
-        Some(Unpredictable::Devices(unplaced.clone()))
+        let mut requested = containers.flat_map(|container| container.limits.extended.keys());
+        let resource = requested.find(|name| self.devices_with_unknown_zones.contains(*name))?;
+        Some(MissingInformation::Devices(resource.clone()))
     }
 
     /// Returns the allocation of a pod, if the report lists it.
@@ -211,35 +221,43 @@ impl ReportedHost {
 fn zone_spec(
     status: &InfraNodeStatus,
     zone: &Zone,
-    at: usize,
+    zone_index: usize,
 ) -> Result<ZoneSpec, (String, String)> {
     let memory = zone.memory.map_or(0, |memory| memory.0);
     let mut hugepages = BTreeMap::new();
     for (number, pool) in zone.hugepages.iter().enumerate() {
         let bytes = pool.total.checked_mul(pool.size.bytes());
-        let wrong = |why: String| (format!("hugepages[{number}]"), why);
+        let invalid_pool = |problem: String| (format!("hugepages[{number}]"), problem);
         let Some(bytes) = bytes.filter(|bytes| *bytes <= memory || memory == 0) else {
             let (size, total) = (pool.size, pool.total);
-            return Err(wrong(format!("{total} pages of {size} are more than the zone's memory")));
+            return Err(invalid_pool(format!(
+                "{total} pages of {size} are more than the zone's memory"
+            )));
         };
         if hugepages.insert(pool.size, bytes).is_some() {
-            return Err(wrong(format!("pages of {} are there twice", pool.size)));
+            return Err(invalid_pool(format!("pages of {} are there twice", pool.size)));
         }
     }
     let mut distances: Vec<u64> = Vec::new();
     for other in &status.zones {
-        let to = zone.distances.iter().find(|distance| distance.zone == other.id);
-        distances.extend(to.map(|to| u64::from(to.distance)));
+        let entry = zone.distances.iter().find(|distance| distance.zone == other.id);
+        distances.extend(entry.map(|to| u64::from(to.distance)));
     }
     if distances.len() != status.zones.len() {
         distances.clear();
     }
-    Ok(ZoneSpec { id: zone.id, cores: cores(status, zone, at), memory, hugepages, distances })
+    Ok(ZoneSpec {
+        id: zone.id,
+        cores: cores(status, zone, zone_index),
+        memory,
+        hugepages,
+        distances,
+    })
 }
 
 /// Returns the resources that the kubelet would offer to pods, for a host without a Node: all resources except
 /// reservations, with huge pages separate from memory.
-fn allocatable(
+fn default_allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
     infra: &InfraNode,
@@ -251,14 +269,14 @@ fn allocatable(
         let in_zone = zone.cores.iter().flat_map(|core| &core.cpus);
         cpus += in_zone.filter(|cpu| !kubelet.reserved_cpus.contains(**cpu)).count() as u64;
         let reserved = kubelet.reserved_memory.iter().find(|kept| kept.zone == zone.id);
-        let kept = reserved.map_or(0, |kept| kept.memory);
+        let reserved_bytes = reserved.map_or(0, |kept| kept.memory);
         let huge: u64 = zone.hugepages.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
-        let free = zone.memory.saturating_sub(huge).saturating_sub(kept);
+        let free = zone.memory.saturating_sub(huge).saturating_sub(reserved_bytes);
         all.memory = all.memory.saturating_add(free);
         for (size, bytes) in &zone.hugepages {
-            let kept = reserved.and_then(|kept| kept.hugepages.get(size)).copied();
+            let reserved_bytes = reserved.and_then(|kept| kept.hugepages.get(size)).copied();
             let sum = all.hugepages.entry(*size).or_default();
-            *sum = sum.saturating_add(bytes.saturating_sub(kept.unwrap_or_default()));
+            *sum = sum.saturating_add(bytes.saturating_sub(reserved_bytes.unwrap_or_default()));
         }
     }
     all.cpu_millis = cpus.saturating_mul(1000);
@@ -271,25 +289,33 @@ fn allocatable(
         ("vhost-net", kvm.vhost_net),
         ("vhost-vsock", kvm.vhost_vsock),
     ];
-    let there = devices.into_iter().filter(|(_, is_there)| *is_there != Some(false));
-    all.extended.extend(there.map(|(name, _)| (format!("{KUBEVIRT}{name}"), DEVICES)));
-    all.extended.extend(devices::reported(status));
-    all.extended.extend(bridges(&infra.spec).map(|name| (name, DEVICES)));
+    let available = devices.into_iter().filter(|(_, is_there)| *is_there != Some(false));
+    all.extended.extend(
+        available.map(|(name, _)| (format!("{KUBEVIRT_PREFIX}{name}"), KUBEVIRT_DEVICE_COUNT)),
+    );
+    all.extended.extend(devices::device_counts(status));
+    all.extended.extend(bridge_resources(&infra.spec).map(|name| (name, KUBEVIRT_DEVICE_COUNT)));
     all
 }
 
 /// Returns the names of the resources that the host's agent would write to the Node for the desired bridges of the
 /// host.
-fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
-    let aware = |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
-    let shared =
-        spec.networks.iter().filter(aware).filter_map(|network| network.shared_bridge().ok());
-    let own = spec.tenant_networks.iter().filter_map(|tenant| {
+fn bridge_resources(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
+    let is_vlan_aware =
+        |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
+    let shared_bridges = spec
+        .networks
+        .iter()
+        .filter(is_vlan_aware)
+        .filter_map(|network| network.shared_bridge().ok());
+    let tenant_bridges = spec.tenant_networks.iter().filter_map(|tenant| {
         let network = spec.networks.iter().find(|network| network.name == tenant.network)?;
         let id = tenant.vlan.map(|vlan| u16::from(vlan).into()).or(tenant.vni)?;
         network.bridge_of(id).ok()?
     });
-    shared.chain(own).map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
+    shared_bridges
+        .chain(tenant_bridges)
+        .map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
 }
 
 /// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid. In this case the Node was
@@ -303,7 +329,7 @@ fn owner_uid_mismatch(infra: &InfraNode, node: Option<&v1::Node>) -> Option<Stri
     (first != uid && nodes.all(|other| other != uid)).then(|| first.clone())
 }
 
-fn labels(
+fn node_labels(
     name: &str,
     status: &InfraNodeStatus,
     node: Option<&v1::Node>,
@@ -314,8 +340,9 @@ fn labels(
     let known = feature_labels(status);
     let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let mut all: BTreeMap<String, String> = known.collect();
-    let is = |key: &str, value: &str| all.get(key).is_some_and(|found| found == value);
-    let arch = if ["intel", "amd", "hygon"].iter().any(|maker| is(label::CPU_VENDOR, maker)) {
+    let has_label = |key: &str, value: &str| all.get(key).is_some_and(|found| found == value);
+    let arch = if ["intel", "amd", "hygon"].iter().any(|maker| has_label(label::CPU_VENDOR, maker))
+    {
         Some(("kubernetes.io/arch", "amd64"))
     } else {
         None
@@ -324,9 +351,9 @@ fn labels(
         Some(("kubernetes.io/hostname", name)),
         Some(("kubernetes.io/os", "linux")),
         arch,
-        (!is(label::KVM, "false")).then_some(("kubevirt.io/schedulable", "true")),
-        is(label::CPU_MANAGER, "static").then_some(("cpumanager", "true")),
-        is(label::CPU_MANAGER, "static").then_some(("kubevirt.io/cpumanager", "true")),
+        (!has_label(label::KVM, "false")).then_some(("kubevirt.io/schedulable", "true")),
+        has_label(label::CPU_MANAGER, "static").then_some(("cpumanager", "true")),
+        has_label(label::CPU_MANAGER, "static").then_some(("kubevirt.io/cpumanager", "true")),
     ];
     let others =
         others.into_iter().flatten().map(|(key, value)| (key.to_owned(), value.to_owned()));

@@ -10,11 +10,11 @@ use berth_kubelet_admission::{
 };
 
 /// Reads all settings of the kubelet except a number of reserved CPUs, which must be derived from the Node
-/// ([`reserved`]).
+/// ([`reserved_cpus`]).
 ///
 /// Options that do not affect admission and options that are not supported are added to `problems`; the host remains
 /// usable.
-pub(super) fn settings(
+pub(super) fn read_settings(
     object: &str,
     status: &InfraNodeStatus,
     version: Version,
@@ -32,47 +32,53 @@ pub(super) fn settings(
         topology_options: TopologyOptions::default(),
     };
     let Some(kubelet) = &status.capabilities.kubelet else { return Ok(settings) };
-    let place = |field: &str| format!("status.capabilities.kubelet.{field}");
-    let word = |field: &str, error: &dyn std::fmt::Display| (place(field), error.to_string());
+    let field_path = |field: &str| format!("status.capabilities.kubelet.{field}");
+    let parse_error =
+        |field: &str, error: &dyn std::fmt::Display| (field_path(field), error.to_string());
     if let Some(policy) = &kubelet.cpu_manager_policy {
-        settings.cpu_policy = policy.parse().map_err(|error| word("cpuManagerPolicy", &error))?;
+        settings.cpu_policy =
+            policy.parse().map_err(|error| parse_error("cpuManagerPolicy", &error))?;
     }
     if let Some(policy) = &kubelet.memory_manager_policy {
         settings.memory_policy =
-            policy.parse().map_err(|error| word("memoryManagerPolicy", &error))?;
+            policy.parse().map_err(|error| parse_error("memoryManagerPolicy", &error))?;
     }
     if let Some(policy) = &kubelet.topology_manager_policy {
         settings.topology_policy =
-            policy.parse().map_err(|error| word("topologyManagerPolicy", &error))?;
+            policy.parse().map_err(|error| parse_error("topologyManagerPolicy", &error))?;
     }
     if let Some(scope) = &kubelet.topology_manager_scope {
         settings.topology_scope =
-            scope.parse().map_err(|error| word("topologyManagerScope", &error))?;
+            scope.parse().map_err(|error| parse_error("topologyManagerScope", &error))?;
     }
-    match CpuOptions::parse(&options(&kubelet.cpu_manager_policy_options)) {
+    match CpuOptions::parse(&parse_options(&kubelet.cpu_manager_policy_options)) {
         Ok(options) => settings.cpu_options = options,
         Err(error) => {
-            return Err(word("cpuManagerPolicyOptions", &error));
+            return Err(parse_error("cpuManagerPolicyOptions", &error));
         }
     }
-    match TopologyOptions::parse(&options(&kubelet.topology_manager_policy_options)) {
+    match TopologyOptions::parse(&parse_options(&kubelet.topology_manager_policy_options)) {
         Ok(options) => settings.topology_options = options,
         Err(error) => {
-            return Err(word("topologyManagerPolicyOptions", &error));
+            return Err(parse_error("topologyManagerPolicyOptions", &error));
         }
     }
     if let Some(reserved) = &kubelet.reserved_system_cpus {
         settings.reserved_cpus = reserved.clone();
     }
     for (at, zone) in status.zones.iter().enumerate() {
-        let mut wrong = |field: &str, kept: Bytes, message: &str| {
+        let mut report_problem = |field: &str, amount: Bytes, message: &str| {
             let field = format!("status.zones[{at}].{field}");
-            problems.push(Problem::new(object, field, kept, message));
+            problems.push(Problem::new(object, field, amount, message));
         };
-        let mut kept = zone.reserved_memory.unwrap_or_default();
-        if zone.memory.is_some_and(|memory| kept > memory) {
-            wrong("reservedMemory", kept, "is more than the zone has; not counted");
-            kept = Bytes(0);
+        let mut reserved_memory = zone.reserved_memory.unwrap_or_default();
+        if zone.memory.is_some_and(|memory| reserved_memory > memory) {
+            report_problem(
+                "reservedMemory",
+                reserved_memory,
+                "is more than the zone has; not counted",
+            );
+            reserved_memory = Bytes(0);
         }
         let mut hugepages = BTreeMap::new();
         for pages in &zone.reserved_hugepages {
@@ -80,13 +86,13 @@ pub(super) fn settings(
             let bytes = pages.count.saturating_mul(pages.size.bytes());
             if pool.is_none_or(|pool| pool.total < pages.count) {
                 let message = "is more than the zone's pool has; not counted";
-                wrong("reservedHugepages", Bytes(bytes), message);
+                report_problem("reservedHugepages", Bytes(bytes), message);
             } else {
                 hugepages.insert(pages.size, bytes);
             }
         }
-        if kept > Bytes(0) || !hugepages.is_empty() {
-            let reserved = ReservedMemory { zone: zone.id, memory: kept.0, hugepages };
+        if reserved_memory > Bytes(0) || !hugepages.is_empty() {
+            let reserved = ReservedMemory { zone: zone.id, memory: reserved_memory.0, hugepages };
             settings.reserved_memory.push(reserved);
         }
     }
@@ -94,7 +100,7 @@ pub(super) fn settings(
 }
 
 /// Parses options of the form `name`, which means `name=true`, or `name=value`.
-fn options(listed: &[String]) -> BTreeMap<String, String> {
+fn parse_options(listed: &[String]) -> BTreeMap<String, String> {
     let pair = |option: &String| match option.split_once('=') {
         Some((name, value)) => (name.to_owned(), value.to_owned()),
         None => (option.clone(), "true".to_owned()),
@@ -105,13 +111,19 @@ fn options(listed: &[String]) -> BTreeMap<String, String> {
 /// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only an amount is configured
 /// (`kubeReserved`), the first CPUs, core by core. Their number is the difference between the number of the host's
 /// CPUs and the Node's allocatable CPUs, rounded up.
-pub(super) fn reserved(settings: &Kubelet, spec: &HostSpec, node: Option<&v1::Node>) -> CpuSet {
+pub(super) fn reserved_cpus(
+    settings: &Kubelet,
+    spec: &HostSpec,
+    node: Option<&v1::Node>,
+) -> CpuSet {
     if settings.cpu_policy == CpuPolicy::None || !settings.reserved_cpus.is_empty() {
         return settings.reserved_cpus.clone();
     }
     let all = spec.zones.iter().flat_map(|zone| &zone.cores).flat_map(|core| &core.cpus);
     let count = all.clone().count() as u64;
-    let Some(left) = node.and_then(super::node::cpu_millis) else { return CpuSet::new() };
-    let kept = count.saturating_mul(1000).saturating_sub(left).div_ceil(1000);
-    all.copied().take(usize::try_from(kept).unwrap_or(usize::MAX)).collect()
+    let Some(allocatable) = node.and_then(super::node::allocatable_cpu_millis) else {
+        return CpuSet::new();
+    };
+    let reserved_count = count.saturating_mul(1000).saturating_sub(allocatable).div_ceil(1000);
+    all.copied().take(usize::try_from(reserved_count).unwrap_or(usize::MAX)).collect()
 }

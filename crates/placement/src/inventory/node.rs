@@ -10,7 +10,7 @@ use berth_kubelet_admission::pod::Resources;
 const NEWEST_KUBELET: Version = Version { major: 1, minor: 36 };
 
 /// Returns the kubelet's version from the Node.
-pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
+pub(super) fn kubelet_version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
     let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
         return NEWEST_KUBELET;
     };
@@ -19,18 +19,23 @@ pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> V
     }
     info.kubelet_version.parse().unwrap_or_else(|error| {
         let message = format!("{error}; the rules of {NEWEST_KUBELET} are taken");
-        problems.push(Problem::new(object(node), "status.nodeInfo.kubeletVersion", "", message));
+        problems.push(Problem::new(
+            display_name(node),
+            "status.nodeInfo.kubeletVersion",
+            "",
+            message,
+        ));
         NEWEST_KUBELET
     })
 }
 
-pub(super) fn object(node: Option<&v1::Node>) -> String {
+pub(super) fn display_name(node: Option<&v1::Node>) -> String {
     let name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
     format!("Node {name}")
 }
 
 /// Returns the allocatable CPUs in thousandths.
-pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
+pub(super) fn allocatable_cpu_millis(node: &v1::Node) -> Option<u64> {
     let cpu = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;
     let cpu: Quantity = cpu.0.parse().ok()?;
     cpu.millis().try_into().ok()
@@ -38,29 +43,29 @@ pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
 
 /// Returns `status.allocatable` of the Node and the maximum number of pods. Missing or invalid values are replaced by
 /// defaults.
-pub(super) fn allocatable(
+pub(super) fn read_allocatable(
     node: Option<&v1::Node>,
-    usual: &Resources,
+    defaults: &Resources,
     pods: u64,
     problems: &mut Vec<Problem>,
 ) -> (Resources, u64) {
     let Some(reported) = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref()) else {
-        return (usual.clone(), pods);
+        return (defaults.clone(), pods);
     };
     let mut all = Resources::default();
     let mut limit = pods;
     let (mut has_cpu, mut has_memory) = (false, false);
     for (name, quantity) in reported {
-        let mut wrong = |message: &str| {
+        let mut report_problem = |message: &str| {
             let field = format!("status.allocatable.{name}");
-            problems.push(Problem::new(object(node), field, &quantity.0, message));
+            problems.push(Problem::new(display_name(node), field, &quantity.0, message));
         };
         let Ok(amount) = quantity.0.parse::<Quantity>() else {
-            wrong("is not a quantity; not counted");
+            report_problem("is not a quantity; not counted");
             continue;
         };
         let Ok(whole) = u64::try_from(amount.whole_units_rounded_up()) else {
-            wrong("is negative, or more than any host has; not counted");
+            report_problem("is negative, or more than any host has; not counted");
             continue;
         };
         match name.as_str() {
@@ -77,7 +82,7 @@ pub(super) fn allocatable(
                 if let Some(size) = other.strip_prefix("hugepages-") {
                     match size.parse::<PageSize>() {
                         Ok(size) => drop(all.hugepages.insert(size, whole)),
-                        Err(_) => wrong("names no size of huge pages; not counted"),
+                        Err(_) => report_problem("names no size of huge pages; not counted"),
                     }
                 } else if other.contains('/') {
                     all.extended.insert(other.to_owned(), whole);
@@ -86,10 +91,10 @@ pub(super) fn allocatable(
         }
     }
     if !has_cpu {
-        all.cpu_millis = usual.cpu_millis;
+        all.cpu_millis = defaults.cpu_millis;
     }
     if !has_memory {
-        all.memory = usual.memory;
+        all.memory = defaults.memory;
     }
     (all, limit)
 }

@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use super::compiled::{Rules, Spread, Template};
 use super::counter::{CounterKey, CounterKind};
 use super::counts::Counts;
-use super::fit::requests;
 use super::groups::{Group, Term};
-use super::hosts::Eligible;
-use super::invalid::{FieldPath, Invalid, label_key};
-use super::node_affinity::{NodeRule, preferred_terms, weight};
+use super::hosts::EligibilityRule;
+use super::invalid::{FieldPath, InvalidField, validate_label_key};
+use super::node_affinity::{NodeRule, preferred_terms, validate_weight};
 use super::parts::PodSpecParts;
+use super::resource_fit::requests;
 use super::selector::{Requirement, Selector};
 use super::symbols::{Labels, Symbol, Symbols};
 use super::taints::Tolerations;
@@ -25,7 +25,7 @@ impl Rules {
     ///
     /// # Errors
     /// Returns the invalid field and the problem if the API server would have rejected the pod.
-    pub fn compile(counts: &mut Counts, parts: &PodSpecParts<'_>) -> Result<Self, Invalid> {
+    pub fn compile(counts: &mut Counts, parts: &PodSpecParts<'_>) -> Result<Self, InvalidField> {
         let (number, known) = counts.compile_cache.template(parts);
         let known = known.map(Arc::clone);
         let namespace = if parts.namespace.is_empty() { "default" } else { parts.namespace };
@@ -44,11 +44,18 @@ impl Rules {
         let Counts { compile_cache, symbols, .. } = counts;
         let pod_requests =
             compile_cache.pod_requests(parts.containers, |pod| requests(symbols, pod));
-        let itself = template.spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
-        let counts_itself = itself.collect();
+        let self_matches = template.spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
+        let counts_itself = self_matches.collect();
         let is_terminating = parts.is_terminating;
         let membership = counts.membership_of(namespace, &labels, is_terminating);
-        Ok(Self { labels, is_terminating, pod_requests, template, counts_itself, membership })
+        Ok(Self {
+            labels,
+            is_terminating,
+            pod_requests,
+            template,
+            self_match: counts_itself,
+            membership,
+        })
     }
 }
 
@@ -58,34 +65,34 @@ impl Template {
         parts: &PodSpecParts<'_>,
         namespace: Symbol,
         labels: &Labels,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidField> {
         let spec = FieldPath::root("spec");
         let symbols = &mut counts.symbols;
-        let node = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
-        let rule = NodeRule::read(symbols, &spec, parts.node_selector, node)?;
-        let preference = preferred_terms(symbols, &spec, node)?;
-        let place = spec.field("tolerations");
-        let tolerations = Tolerations::read(symbols, &place, parts.tolerations)?;
-        let tolerates_unschedulable = tolerations.tolerate_unschedulable(symbols);
-        let near = PodAffinityTerms::read(symbols, &spec, parts, namespace, labels)?;
-        let place = spec.field("topologySpreadConstraints");
+        let node_affinity = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let rule = NodeRule::read(symbols, &spec, parts.node_selector, node_affinity)?;
+        let preference = preferred_terms(symbols, &spec, node_affinity)?;
+        let path = spec.field("tolerations");
+        let tolerations = Tolerations::read(symbols, &path, parts.tolerations)?;
+        let tolerates_unschedulable = tolerations.tolerates_unschedulable(symbols);
+        let pod_affinity = PodAffinityTerms::read(symbols, &spec, parts, namespace, labels)?;
+        let path = spec.field("topologySpreadConstraints");
         let mut constraints = Vec::with_capacity(parts.spread.len());
         for (at, one) in parts.spread.iter().enumerate() {
-            constraints.push(Constraint::read(symbols, &place.item(at), one, labels)?);
+            constraints.push(Constraint::read(symbols, &path.item(at), one, labels)?);
         }
 
         // All parts are valid. `counts` is changed only from here on.
-        let tolerations = counts.hosts.tolerations(tolerations);
-        let node_rule = (!rule.is_empty()).then(|| counts.hosts.rule(&counts.symbols, rule));
-        let preference =
-            (!preference.is_empty()).then(|| counts.hosts.preference(&counts.symbols, preference));
+        let tolerations = counts.hosts.intern_tolerations(tolerations);
+        let node_rule = (!rule.is_empty()).then(|| counts.hosts.intern_rule(&counts.symbols, rule));
+        let preference = (!preference.is_empty())
+            .then(|| counts.hosts.intern_preference(&counts.symbols, preference));
         let properties = PodProperties { namespace, node_rule, tolerations };
         let (hard, soft): (Vec<_>, Vec<_>) = constraints.into_iter().partition(|one| one.is_hard);
         let spread = properties.constraints(counts, &hard);
         let spread = spread.into_iter().zip(hard).map(|(spread, one)| (spread, one.selector));
         let spread = spread.collect();
         let soft_spread = properties.constraints(counts, &soft).into();
-        let (affinity, anti_affinity, preferred, contributions) = near.intern(counts);
+        let (affinity, anti_affinity, preferred, contributions) = pod_affinity.intern(counts);
         Ok(Self {
             namespace,
             node_rule,
@@ -122,55 +129,65 @@ impl PodAffinityTerms {
         parts: &PodSpecParts<'_>,
         namespace: Symbol,
         labels: &Labels,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidField> {
         const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
         const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-        let mut near = Self::default();
-        let Some(affinity) = parts.affinity else { return Ok(near) };
-        let place = spec.field("affinity");
-        let mut read = |place: &FieldPath<'_>, term: &PodAffinityTerm| {
-            affinity_term(symbols, place, term, namespace, labels)
+        let mut terms = Self::default();
+        let Some(affinity) = parts.affinity else { return Ok(terms) };
+        let affinity_path = spec.field("affinity");
+        let mut read = |path: &FieldPath<'_>, term: &PodAffinityTerm| {
+            affinity_term(symbols, path, term, namespace, labels)
         };
         if let Some(one) = &affinity.pod_affinity {
-            let place = place.field("podAffinity");
-            let here = place.field(REQUIRED);
+            let pod_affinity_path = affinity_path.field("podAffinity");
+            let terms_path = pod_affinity_path.field(REQUIRED);
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
             for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                near.affinity.push(read(&here.item(at), term)?);
+                terms.affinity.push(read(&terms_path.item(at), term)?);
             }
-            let here = place.field(PREFERRED);
+            let terms_path = pod_affinity_path.field(PREFERRED);
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
             for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let place = here.item(at);
-                let (term, key) = read(&place.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                near.preferred.push((term, key, i64::from(weight(&place, one.weight)?)));
+                let term_path = terms_path.item(at);
+                let (term, key) =
+                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
+                terms.preferred.push((
+                    term,
+                    key,
+                    i64::from(validate_weight(&term_path, one.weight)?),
+                ));
             }
         }
         if let Some(one) = &affinity.pod_anti_affinity {
-            let place = place.field("podAntiAffinity");
-            let here = place.field(REQUIRED);
+            let pod_anti_affinity_path = affinity_path.field("podAntiAffinity");
+            let terms_path = pod_anti_affinity_path.field(REQUIRED);
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
             for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                near.anti_affinity.push(read(&here.item(at), term)?);
+                terms.anti_affinity.push(read(&terms_path.item(at), term)?);
             }
-            let here = place.field(PREFERRED);
+            let terms_path = pod_anti_affinity_path.field(PREFERRED);
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
             for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let place = here.item(at);
-                let (term, key) = read(&place.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                near.preferred.push((term, key, -i64::from(weight(&place, one.weight)?)));
+                let term_path = terms_path.item(at);
+                let (term, key) =
+                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
+                terms.preferred.push((
+                    term,
+                    key,
+                    -i64::from(validate_weight(&term_path, one.weight)?),
+                ));
             }
         }
-        Ok(near)
+        Ok(terms)
     }
 
     fn intern(self, counts: &mut Counts) -> CompiledAffinity {
         /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
         const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
         let counter = |counts: &mut Counts, term: &Term, key: Symbol, kind: CounterKind| {
-            let group = counts.group(Group::new(vec![term.clone()], false));
-            let topology = counts.hosts.topology(key);
-            counts.counter(CounterKey { group, topology, kind })
+            let group = counts.intern_group(Group::new(vec![term.clone()], false));
+            let topology = counts.hosts.intern_topology(key);
+            counts.intern_counter(CounterKey { group, topology, kind })
         };
         let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
@@ -182,24 +199,24 @@ impl PodAffinityTerms {
         let mut anti_affinity = Vec::new();
         for (term, key) in &self.anti_affinity {
             contributions.push((counter(counts, term, *key, CounterKind::ExistingAntiAffinity), 1));
-            let own = term_for_incoming_pod(counts, term);
-            anti_affinity.push(counter(counts, &own, *key, CounterKind::Members));
+            let incoming_term = term_for_incoming_pod(counts, term);
+            anti_affinity.push(counter(counts, &incoming_term, *key, CounterKind::Members));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
             contributions.push((counter(counts, term, *key, CounterKind::Weights), *weight));
-            let own = term_for_incoming_pod(counts, term);
-            preferred.push((counter(counts, &own, *key, CounterKind::Members), *weight));
+            let incoming_term = term_for_incoming_pod(counts, term);
+            preferred.push((counter(counts, &incoming_term, *key, CounterKind::Members), *weight));
         }
         // A pod counts for a term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
             terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();
         let affinity = (!terms.is_empty()).then(|| {
-            let group = counts.group(Group::new(terms, false));
+            let group = counts.intern_group(Group::new(terms, false));
             let counters = keys.into_iter().map(|key| {
-                let topology = counts.hosts.topology(key);
-                counts.counter(CounterKey { group, topology, kind: CounterKind::Members })
+                let topology = counts.hosts.intern_topology(key);
+                counts.intern_counter(CounterKey { group, topology, kind: CounterKind::Members })
             });
             let counters = counters.collect();
             (group, counters)
@@ -214,7 +231,7 @@ fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
     if counts.scheduler_bugs.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
     {
-        let namespace_selector = Selector::all(Vec::new());
+        let namespace_selector = Selector::from_requirements(Vec::new());
         return Cow::Owned(Term { namespace_selector, ..term.clone() });
     }
     Cow::Borrowed(term)
@@ -222,38 +239,40 @@ fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
 
 fn affinity_term(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
+    path: &FieldPath<'_>,
     term: &PodAffinityTerm,
     namespace: Symbol,
     labels: &Labels,
-) -> Result<(Term, Symbol), Invalid> {
-    let key = topology_key(symbols, place, &term.topology_key)?;
-    let mut extra = Vec::new();
-    let with = [
+) -> Result<(Term, Symbol), InvalidField> {
+    let key = read_topology_key(symbols, path, &term.topology_key)?;
+    let mut own_label_requirements = Vec::new();
+    let label_key_fields = [
         ("matchLabelKeys", &term.match_label_keys, true),
         ("mismatchLabelKeys", &term.mismatch_label_keys, false),
     ];
-    for (field, keys, is) in with {
-        let place = place.field(field);
+    for (field, keys, must_match) in label_key_fields {
+        let path = path.field(field);
         let keys = keys.as_deref().unwrap_or_default();
         for (key, value) in
-            own_label_values(symbols, &place, keys, labels, term.label_selector.is_some())?
+            own_label_values(symbols, &path, keys, labels, term.label_selector.is_some())?
         {
-            extra.push(if is {
-                Requirement::is(key, value)
+            own_label_requirements.push(if must_match {
+                Requirement::equals(key, value)
             } else {
-                Requirement::is_not(key, value)
+                Requirement::not_equals(key, value)
             });
         }
     }
-    let field = place.field("labelSelector");
-    let selector = Selector::read(symbols, &field, term.label_selector.as_ref(), extra)?;
-    let field = place.field("namespaceSelector");
-    let within = term.namespace_selector.as_ref();
-    let namespace_selector = Selector::read(symbols, &field, within, [])?;
-    let named = term.namespaces.as_deref().unwrap_or_default();
-    let mut namespaces: Vec<Symbol> = named.iter().map(|name| symbols.intern(name)).collect();
-    if named.is_empty() && within.is_none() {
+    let field = path.field("labelSelector");
+    let selector =
+        Selector::read(symbols, &field, term.label_selector.as_ref(), own_label_requirements)?;
+    let field = path.field("namespaceSelector");
+    let namespace_selector_spec = term.namespace_selector.as_ref();
+    let namespace_selector = Selector::read(symbols, &field, namespace_selector_spec, [])?;
+    let namespace_names = term.namespaces.as_deref().unwrap_or_default();
+    let mut namespaces: Vec<Symbol> =
+        namespace_names.iter().map(|name| symbols.intern(name)).collect();
+    if namespace_names.is_empty() && namespace_selector_spec.is_none() {
         namespaces.push(namespace);
     }
     namespaces.sort_unstable();
@@ -261,29 +280,29 @@ fn affinity_term(
     Ok((Term { namespaces: namespaces.into(), namespace_selector, selector }, key))
 }
 
-fn topology_key(
+fn read_topology_key(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
+    path: &FieldPath<'_>,
     key: &str,
-) -> Result<Symbol, Invalid> {
-    label_key(&place.field("topologyKey"), key)?;
+) -> Result<Symbol, InvalidField> {
+    validate_label_key(&path.field("topologyKey"), key)?;
     Ok(symbols.intern(key))
 }
 
 /// Returns the pod's own labels with these keys. Keys that the pod's labels lack are ignored.
 fn own_label_values(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
+    path: &FieldPath<'_>,
     keys: &[String],
     labels: &Labels,
     has_selector: bool,
-) -> Result<Vec<(Symbol, Symbol)>, Invalid> {
+) -> Result<Vec<(Symbol, Symbol)>, InvalidField> {
     if !keys.is_empty() && !has_selector {
-        return Err(place.invalid(keys.join(","), "requires a labelSelector"));
+        return Err(path.invalid(keys.join(","), "requires a labelSelector"));
     }
     let mut all = Vec::new();
     for (at, key) in keys.iter().enumerate() {
-        label_key(&place.item(at), key)?;
+        validate_label_key(&path.item(at), key)?;
         let key = symbols.intern(key);
         all.extend(labels.get(key).map(|value| (key, value)));
     }
@@ -305,24 +324,24 @@ struct Constraint {
 impl Constraint {
     fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
-        one: &TopologySpreadConstraint,
+        path: &FieldPath<'_>,
+        constraint: &TopologySpreadConstraint,
         labels: &Labels,
-    ) -> Result<Self, Invalid> {
-        let key = topology_key(symbols, place, &one.topology_key)?;
-        if one.max_skew < 1 {
-            return Err(place.field("maxSkew").invalid(one.max_skew, "is not at least 1"));
+    ) -> Result<Self, InvalidField> {
+        let key = read_topology_key(symbols, path, &constraint.topology_key)?;
+        if constraint.max_skew < 1 {
+            return Err(path.field("maxSkew").invalid(constraint.max_skew, "is not at least 1"));
         }
-        let is_hard = match one.when_unsatisfiable.as_str() {
+        let is_hard = match constraint.when_unsatisfiable.as_str() {
             "DoNotSchedule" => true,
             "ScheduleAnyway" => false,
             other => {
-                let known = "is neither DoNotSchedule nor ScheduleAnyway";
-                return Err(place.field("whenUnsatisfiable").invalid(other, known));
+                let problem = "is neither DoNotSchedule nor ScheduleAnyway";
+                return Err(path.field("whenUnsatisfiable").invalid(other, problem));
             }
         };
-        let field = place.field("minDomains");
-        let min_domains = match one.min_domains {
+        let field = path.field("minDomains");
+        let min_domains = match constraint.min_domains {
             None => 1,
             Some(number) if !is_hard => {
                 return Err(
@@ -334,28 +353,30 @@ impl Constraint {
                 .filter(|number| *number > 0)
                 .ok_or_else(|| field.invalid(number, "is not at least 1"))?,
         };
-        let policy = |name, policy: &Option<String>, absent| match policy.as_deref() {
-            None => Ok(absent),
+        let policy = |name, policy: &Option<String>, default| match policy.as_deref() {
+            None => Ok(default),
             Some("Honor") => Ok(true),
             Some("Ignore") => Ok(false),
-            Some(other) => Err(place.field(name).invalid(other, "is neither Honor nor Ignore")),
+            Some(other) => Err(path.field(name).invalid(other, "is neither Honor nor Ignore")),
         };
-        let honours_affinity = policy("nodeAffinityPolicy", &one.node_affinity_policy, true)?;
-        let honours_taints = policy("nodeTaintsPolicy", &one.node_taints_policy, false)?;
-        let keys = one.match_label_keys.as_deref().unwrap_or_default();
-        let field = place.field("matchLabelKeys");
-        let own = own_label_values(symbols, &field, keys, labels, one.label_selector.is_some())?;
-        let extra = own.into_iter().map(|(key, value)| Requirement::is(key, value));
-        let field = place.field("labelSelector");
+        let honours_affinity =
+            policy("nodeAffinityPolicy", &constraint.node_affinity_policy, true)?;
+        let honours_taints = policy("nodeTaintsPolicy", &constraint.node_taints_policy, false)?;
+        let keys = constraint.match_label_keys.as_deref().unwrap_or_default();
+        let field = path.field("matchLabelKeys");
+        let own_labels =
+            own_label_values(symbols, &field, keys, labels, constraint.label_selector.is_some())?;
+        let extra = own_labels.into_iter().map(|(key, value)| Requirement::equals(key, value));
+        let field = path.field("labelSelector");
         Ok(Self {
-            selector: Selector::read(symbols, &field, one.label_selector.as_ref(), extra)?,
+            selector: Selector::read(symbols, &field, constraint.label_selector.as_ref(), extra)?,
             key,
             is_hard,
-            max_skew: i64::from(one.max_skew),
+            max_skew: i64::from(constraint.max_skew),
             min_domains,
             honours_affinity,
             honours_taints,
-            is_by_host: one.topology_key == "kubernetes.io/hostname",
+            is_by_host: constraint.topology_key == "kubernetes.io/hostname",
         })
     }
 }
@@ -376,21 +397,21 @@ impl PodProperties {
         let compiled = all.iter().map(|one| {
             // An empty selector counts no pods, although the pod itself matches it (podtopologyspread
             // `countPodsMatchSelector`).
-            let everything = one.selector.matches_everything();
+            let matches_everything = one.selector.matches_everything();
             let term = Term {
                 namespaces: [self.namespace].into(),
                 namespace_selector: Selector::Nothing,
-                selector: if everything { Selector::Nothing } else { one.selector.clone() },
+                selector: if matches_everything { Selector::Nothing } else { one.selector.clone() },
             };
-            let group = counts.group(Group::new(vec![term], true));
-            let topology = counts.hosts.topology(one.key);
-            let eligible = counts.hosts.eligible(Eligible {
-                keys: keys.clone().into(),
-                rule: self.node_rule.filter(|_| one.honours_affinity),
+            let group = counts.intern_group(Group::new(vec![term], true));
+            let topology = counts.hosts.intern_topology(one.key);
+            let eligible = counts.hosts.intern_eligibility_rule(EligibilityRule {
+                required_keys: keys.clone().into(),
+                node_rule: self.node_rule.filter(|_| one.honours_affinity),
                 tolerations: one.honours_taints.then_some(self.tolerations),
             });
             Spread {
-                counter: counts.counter(CounterKey {
+                counter: counts.intern_counter(CounterKey {
                     group,
                     topology,
                     kind: CounterKind::Spread(eligible),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 
 use super::compiled::{PodRequests, Template};
-use super::fit::Amounts;
 use super::parts::PodSpecParts;
+use super::resource_fit::Amounts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
 /// Number of slots of a cache. A new entry replaces the previous entry of its slot, so that the memory is bounded.
@@ -18,32 +18,32 @@ const SLOT_COUNT: usize = 4096;
 /// Entries in slots that are selected by the hash of the entry's source.
 #[derive(Debug)]
 struct Slots<T> {
-    places: Vec<Option<(u64, T)>>,
+    slots: Vec<Option<(u64, T)>>,
 }
 
 impl<T> Slots<T> {
-    fn find(&self, number: u64, is_it: impl Fn(&T) -> bool) -> Option<&T> {
-        let (known, thing) = self.places.get(place(number))?.as_ref()?;
-        (*known == number && is_it(thing)).then_some(thing)
+    fn find(&self, hash: u64, is_match: impl Fn(&T) -> bool) -> Option<&T> {
+        let (known, value) = self.slots.get(slot_index(hash))?.as_ref()?;
+        (*known == hash && is_match(value)).then_some(value)
     }
 
-    fn store(&mut self, number: u64, thing: T) {
-        if self.places.is_empty() {
-            self.places.resize_with(SLOT_COUNT, || None);
+    fn store(&mut self, hash: u64, value: T) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(SLOT_COUNT, || None);
         }
-        if let Some(here) = self.places.get_mut(place(number)) {
-            *here = Some((number, thing));
+        if let Some(slot) = self.slots.get_mut(slot_index(hash)) {
+            *slot = Some((hash, value));
         }
     }
 }
 
-fn place(number: u64) -> usize {
-    usize::try_from(number % SLOT_COUNT as u64).unwrap_or_default()
+fn slot_index(hash: u64) -> usize {
+    usize::try_from(hash % SLOT_COUNT as u64).unwrap_or_default()
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { places: Vec::new() }
+        Self { slots: Vec::new() }
     }
 }
 
@@ -67,9 +67,9 @@ pub(super) struct CompileCache {
 impl CompileCache {
     /// Returns the hash of the template's source, and the template if it is cached.
     pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
-        let number = hash_of_rules(parts);
-        let found = self.templates.find(number, |(source, _)| source.matches_parts(parts));
-        (number, found.map(|(_, template)| template))
+        let hash = hash_of_rules(parts);
+        let found = self.templates.find(hash, |(source, _)| source.matches_parts(parts));
+        (hash, found.map(|(_, template)| template))
     }
 
     /// Caches a template, unless its compilation depends on the labels of the pod.
@@ -91,13 +91,13 @@ impl CompileCache {
         pod: &Pod,
         amounts: impl FnOnce(&Pod) -> Amounts,
     ) -> PodRequests {
-        let number = hash_of_requests(pod);
-        let is_it = |known: &PodRequests| {
+        let hash = hash_of_requests(pod);
+        let is_match = |known: &PodRequests| {
             known.pod.containers == pod.containers
                 && known.pod.init_containers == pod.init_containers
                 && known.pod.overhead == pod.overhead
         };
-        if let Some(known) = self.pod_requests.find(number, is_it) {
+        if let Some(known) = self.pod_requests.find(hash, is_match) {
             return known.clone();
         }
         let pod = Arc::new(Pod {
@@ -106,8 +106,9 @@ impl CompileCache {
             containers: pod.containers.clone(),
             overhead: pod.overhead.clone(),
         });
-        let pod_requests = PodRequests { amounts: Arc::new(amounts(&pod)), pod, number };
-        self.pod_requests.store(number, pod_requests.clone());
+        let pod_requests =
+            PodRequests { amounts: Arc::new(amounts(&pod)), pod, requests_hash: hash };
+        self.pod_requests.store(hash, pod_requests.clone());
         pod_requests
     }
 }
@@ -135,20 +136,24 @@ impl Source {
 /// Returns true if the compiled rules depend on the pod's own labels: `matchLabelKeys` and `mismatchLabelKeys` build
 /// a selector from these labels (KEP-3243, KEP-3633).
 fn uses_own_labels(parts: &PodSpecParts<'_>) -> bool {
-    let of_spread = parts.spread.iter().any(|one| one.match_label_keys.is_some());
-    let together = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
-    let apart = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let spread_uses_labels = parts.spread.iter().any(|one| one.match_label_keys.is_some());
+    let pod_affinity = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let pod_anti_affinity = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let required = [
-        together.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
-        apart.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
+        pod_affinity
+            .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
+        pod_anti_affinity
+            .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
     ];
     let preferred = [
-        together.and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
-        apart.and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
+        pod_affinity
+            .and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
+        pod_anti_affinity
+            .and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
     ];
     let preferred = preferred.into_iter().flatten().flatten().map(|one| &one.pod_affinity_term);
     let mut terms = required.into_iter().flatten().flatten().chain(preferred);
-    of_spread
+    spread_uses_labels
         || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
 }
 
@@ -188,14 +193,14 @@ fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
 /// requests.
 fn hash_of_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let all = |containers: &[Container], hasher: &mut DefaultHasher| {
+    let hash_containers = |containers: &[Container], hasher: &mut DefaultHasher| {
         containers.len().hash(hasher);
         for container in containers {
             container.requests.hash(hasher);
         }
     };
-    all(&pod.init_containers, &mut hasher);
-    all(&pod.containers, &mut hasher);
+    hash_containers(&pod.init_containers, &mut hasher);
+    hash_containers(&pod.containers, &mut hasher);
     hasher.finish()
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::fit::Amounts;
 use super::membership::GroupMembership;
+use super::resource_fit::Amounts;
 use super::selector::Selector;
 use super::symbols::{Labels, Symbol};
 use berth_kubelet_admission::pod::Pod;
@@ -17,7 +17,7 @@ pub struct Rules {
     pub(super) pod_requests: PodRequests,
     pub(super) template: Arc<Template>,
     /// For each `DoNotSchedule` constraint of the template: true if the pod itself matches the constraint's selector.
-    pub(super) counts_itself: Box<[bool]>,
+    pub(super) self_match: Box<[bool]>,
     pub(super) membership: GroupMembership,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Spread {
 impl Rules {
     /// Returns the part of the rules that does not depend on other pods.
     #[must_use]
-    pub fn of_hosts(&self) -> HostRules {
+    pub fn host_rules(&self) -> HostRules {
         let Template { node_rule, preference, tolerations, .. } = *self.template;
         HostRules { node_rule, preference, tolerations }
     }
@@ -83,7 +83,7 @@ impl Rules {
 
     /// Returns a hash of the requests of the pod's containers.
     pub(crate) const fn hash_of_requests(&self) -> u64 {
-        self.pod_requests.number
+        self.pod_requests.requests_hash
     }
 }
 
@@ -94,5 +94,5 @@ pub(super) struct PodRequests {
     pub(super) pod: Arc<Pod>,
     pub(super) amounts: Arc<Amounts>,
     /// Hash of the requests of the containers.
-    pub(super) number: u64,
+    pub(super) requests_hash: u64,
 }

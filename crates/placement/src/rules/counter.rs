@@ -11,36 +11,36 @@ pub(super) const NO_DOMAIN: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) key: Symbol,
-    numbers: HashMap<Symbol, u32>,
+    domain_numbers: HashMap<Symbol, u32>,
     values: Vec<Symbol>,
     /// Number of each host's domain, by host number.
-    of_host: Vec<u32>,
+    host_domains: Vec<u32>,
 }
 
 impl Topology {
     pub(super) fn new(key: Symbol) -> Self {
-        Self { key, numbers: HashMap::new(), values: Vec::new(), of_host: Vec::new() }
+        Self { key, domain_numbers: HashMap::new(), values: Vec::new(), host_domains: Vec::new() }
     }
 
     pub(super) fn set_value(&mut self, host: u32, value: Option<Symbol>) {
         let at = index(host);
-        if self.of_host.len() <= at {
-            self.of_host.resize(at + 1, NO_DOMAIN);
+        if self.host_domains.len() <= at {
+            self.host_domains.resize(at + 1, NO_DOMAIN);
         }
         let domain = value.map_or(NO_DOMAIN, |value| {
-            *self.numbers.entry(value).or_insert_with(|| {
+            *self.domain_numbers.entry(value).or_insert_with(|| {
                 self.values.push(value);
                 u32::try_from(self.values.len() - 1).unwrap_or(NO_DOMAIN)
             })
         });
-        if let Some(of_host) = self.of_host.get_mut(at) {
-            *of_host = domain;
+        if let Some(domain_slot) = self.host_domains.get_mut(at) {
+            *domain_slot = domain;
         }
     }
 
     /// Returns the domain of a host; [`NO_DOMAIN`] if the host does not have the label.
     pub(super) fn domain_of(&self, host: u32) -> u32 {
-        self.of_host.get(index(host)).copied().unwrap_or(NO_DOMAIN)
+        self.host_domains.get(index(host)).copied().unwrap_or(NO_DOMAIN)
     }
 
     pub(super) fn value(&self, domain: u32) -> Option<Symbol> {
@@ -79,7 +79,7 @@ pub(super) struct Counter {
     /// Sum over all domains.
     pub(super) total: i64,
     /// Histogram of the counts; `None` for counters without a minimum.
-    levels: Option<CountHistogram>,
+    histogram: Option<CountHistogram>,
 }
 
 /// Number of domains for each count. Domains with a count of zero are not included.
@@ -93,31 +93,31 @@ struct CountHistogram {
 impl Counter {
     /// Creates a counter with a minimum over the domains of the [`EligibleDomains`] with this index. Callers add only
     /// pods on eligible hosts.
-    pub(super) fn with_levels(eligible_domains: u32) -> Self {
-        let levels = CountHistogram { domains: BTreeMap::new(), eligible_domains };
-        Self { levels: Some(levels), ..Self::default() }
+    pub(super) fn with_histogram(eligible_domains: u32) -> Self {
+        let histogram = CountHistogram { domains: BTreeMap::new(), eligible_domains };
+        Self { histogram: Some(histogram), ..Self::default() }
     }
 
     pub(super) fn get(&self, domain: u32) -> i64 {
         self.values.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Adds `by` to the count of a domain; ignores [`NO_DOMAIN`].
-    pub(super) fn add(&mut self, domain: u32, by: i64) {
+    /// Adds `delta` to the count of a domain; ignores [`NO_DOMAIN`].
+    pub(super) fn add(&mut self, domain: u32, delta: i64) {
         if domain == NO_DOMAIN {
             return;
         }
         let before = self.get(domain);
-        let now = before.saturating_add(by);
-        self.total = self.total.saturating_add(by);
+        let now = before.saturating_add(delta);
+        self.total = self.total.saturating_add(delta);
         if now == 0 {
             self.values.remove(&domain);
         } else {
             self.values.insert(domain, now);
         }
-        if let Some(levels) = &mut self.levels {
-            levels.remove_domain(before);
-            levels.add_domain(now);
+        if let Some(histogram) = &mut self.histogram {
+            histogram.remove_domain(before);
+            histogram.add_domain(now);
         }
     }
 
@@ -127,15 +127,15 @@ impl Counter {
         eligible_domains: &[EligibleDomains],
         min_domains: u32,
     ) -> i64 {
-        let Some(levels) = &self.levels else { return 0 };
+        let Some(histogram) = &self.histogram else { return 0 };
         let all = eligible_domains
-            .get(index(levels.eligible_domains))
+            .get(index(histogram.eligible_domains))
             .map_or(0, |eligible_domains| eligible_domains.domains);
-        let is_somewhere_none = self.values.len() < index(all);
-        if all < min_domains || is_somewhere_none {
+        let has_empty_domain = self.values.len() < index(all);
+        if all < min_domains || has_empty_domain {
             return 0;
         }
-        levels.domains.first_key_value().map_or(0, |(count, _)| *count)
+        histogram.domains.first_key_value().map_or(0, |(count, _)| *count)
     }
 }
 
@@ -162,17 +162,17 @@ impl CountHistogram {
 #[derive(Debug)]
 pub(super) struct EligibleDomains {
     pub(super) topology: u32,
-    /// Number of the eligibility rule (`Eligible` of `Hosts::eligible`).
-    pub(super) eligible: u32,
+    /// Number of the eligibility rule (`EligibilityRule` of `Hosts::intern_eligibility_rule`).
+    pub(super) eligibility_rule: u32,
     /// Number of eligible hosts in each domain.
     hosts: Vec<u32>,
-    /// Number of domains with at minimum_count one eligible host.
+    /// Number of domains with at least one eligible host.
     domains: u32,
 }
 
 impl EligibleDomains {
-    pub(super) const fn new(topology: u32, eligible: u32) -> Self {
-        Self { topology, eligible, hosts: Vec::new(), domains: 0 }
+    pub(super) const fn new(topology: u32, eligibility_rule: u32) -> Self {
+        Self { topology, eligibility_rule, hosts: Vec::new(), domains: 0 }
     }
 
     /// Adds an eligible host to a domain.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::compile_cache::CompileCache;
 use super::compiled::Rules;
 use super::counter::{Counter, CounterKey, CounterKind, EligibleDomains};
-use super::fit::Amounts;
 use super::groups::{Group, Groups, IndexKey, Member, PodSet};
 use super::hosts::{Hosts, NodeInfo};
-use super::invalid::{FieldPath, Invalid};
+use super::invalid::{FieldPath, InvalidField};
 use super::membership::GroupMembership;
 use super::parts::HostParts;
+use super::resource_fit::Amounts;
 use super::symbols::{Labels, NumberMap, Pair, Symbol, Symbols, index, pairs};
 use super::taints::Taint;
 
@@ -24,10 +24,10 @@ use super::taints::Taint;
 pub struct HostId(pub(super) u32);
 
 impl HostId {
-    /// Returns the identifier of the host name that was added as number `place`, counted from 0.
+    /// Returns the identifier of the host name that was added as number `index`, counted from 0.
     #[must_use]
-    pub fn at(place: usize) -> Self {
-        Self(u32::try_from(place).unwrap_or(u32::MAX))
+    pub fn from_index(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
     /// Returns the number of the host in the order of addition, counted from 0.
@@ -60,19 +60,19 @@ pub struct Counts {
     pub(super) hosts: Hosts,
     pub(super) groups: Groups,
     counters: Vec<(CounterKey, Counter)>,
-    known: NumberMap<CounterKey, u32>,
+    counter_numbers: NumberMap<CounterKey, u32>,
     /// Sets of domains over which the counters of kind [`CounterKind::Spread`] compute their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
     pub(super) scheduler_bugs: SchedulerBugs,
     pods: NumberMap<u64, CountedPod>,
-    next: u64,
-    by_pair: NumberMap<Pair, PodSet>,
+    next_pod_number: u64,
+    pods_by_label: NumberMap<Pair, PodSet>,
     pub(super) compile_cache: CompileCache,
     /// Version of the groups. It is incremented whenever the groups of existing pods may have changed.
-    regrouped: u64,
-    on_host: Vec<Vec<u64>>,
+    groups_version: u64,
+    pods_by_host: Vec<Vec<u64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,28 +91,28 @@ impl Counts {
     /// Creates an empty state that evaluates rules as Kubernetes documents them.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(SchedulerBugs::default())
+        Self::with_scheduler_bugs(SchedulerBugs::default())
     }
 
     /// Creates an empty state that evaluates rules like a kube-scheduler with these bugs.
     #[must_use]
-    pub fn with(scheduler_bugs: SchedulerBugs) -> Self {
+    pub fn with_scheduler_bugs(scheduler_bugs: SchedulerBugs) -> Self {
         Self {
             scheduler_bugs,
             symbols: Symbols::new(),
             hosts: Hosts::new(),
             groups: Groups::new(),
             counters: Vec::new(),
-            known: NumberMap::default(),
+            counter_numbers: NumberMap::default(),
             eligible_domains: Vec::new(),
             namespaces: HashMap::new(),
             no_labels: Labels::default(),
             pods: NumberMap::default(),
-            next: 0,
-            by_pair: NumberMap::default(),
+            next_pod_number: 0,
+            pods_by_label: NumberMap::default(),
             compile_cache: CompileCache::default(),
-            regrouped: 0,
-            on_host: Vec::new(),
+            groups_version: 0,
+            pods_by_host: Vec::new(),
         }
     }
 
@@ -123,19 +123,19 @@ impl Counts {
         if self.namespace(name) == &labels {
             return;
         }
-        let here = self.by_pair.get(&(super::symbols::EMPTY, name));
-        let pods: Vec<CountedPod> = here
+        let namespace_pods = self.pods_by_label.get(&(super::symbols::EMPTY, name));
+        let pods: Vec<CountedPod> = namespace_pods
             .into_iter()
             .flat_map(PodSet::iter)
             .filter_map(|pod| self.pods.get(&pod).cloned())
             .collect();
         for pod in &pods {
-            self.count(&pod.rules, pod.host, -1);
+            self.update_counters(&pod.rules, pod.host, -1);
         }
         self.namespaces.insert(name, labels);
-        self.regrouped = self.regrouped.saturating_add(1);
+        self.groups_version = self.groups_version.saturating_add(1);
         for pod in &pods {
-            self.count(&pod.rules, pod.host, 1);
+            self.update_counters(&pod.rules, pod.host, 1);
         }
     }
 
@@ -147,12 +147,12 @@ impl Counts {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_host(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
+    pub fn set_host(&mut self, parts: &HostParts<'_>) -> Result<HostId, InvalidField> {
         let spec = FieldPath::root("spec");
-        let place = spec.field("taints");
+        let taints_path = spec.field("taints");
         let mut taints = Vec::with_capacity(parts.taints.len());
         for (at, taint) in parts.taints.iter().enumerate() {
-            taints.push(Taint::read(&mut self.symbols, &place.item(at), taint)?);
+            taints.push(Taint::read(&mut self.symbols, &taints_path.item(at), taint)?);
         }
         let name = self.symbols.intern(parts.name);
         let host = NodeInfo {
@@ -161,53 +161,53 @@ impl Counts {
             taints: taints.into(),
             is_cordoned: parts.is_cordoned,
         };
-        let number = self.hosts.number(parts.name);
+        let number = self.hosts.intern_name(parts.name);
         let allocatable = Amounts::intern(&mut self.symbols, parts.allocatable);
         if let Some(resources) = self.hosts.resources.get_mut(index(number)) {
             resources.set(allocatable, parts.pods_limit);
         }
-        if self.on_host.len() <= index(number) {
-            self.on_host.resize_with(index(number) + 1, Vec::new);
+        if self.pods_by_host.len() <= index(number) {
+            self.pods_by_host.resize_with(index(number) + 1, Vec::new);
         }
         // A kubelet updates its Node every few minutes, but the fields of `host` rarely change.
         if self.hosts.get(number) != Some(&host) {
-            self.replace(number, Some(host));
+            self.replace_node_info(number, Some(host));
         }
         Ok(HostId(number))
     }
 
     /// Removes a host with its pods; returns the number of these pods.
     pub fn remove_host(&mut self, host: HostId) -> usize {
-        let pods = self.on_host.get(index(host.0)).cloned().unwrap_or_default();
+        let pods = self.pods_by_host.get(index(host.0)).cloned().unwrap_or_default();
         for pod in &pods {
             self.remove(PodId(*pod));
         }
-        self.replace(host.0, None);
+        self.replace_node_info(host.0, None);
         pods.len()
     }
 
-    fn replace(&mut self, number: u32, host: Option<NodeInfo>) {
+    fn replace_node_info(&mut self, number: u32, host: Option<NodeInfo>) {
         let pods: Vec<Arc<Rules>> = self
-            .on_host
+            .pods_by_host
             .get(index(number))
             .into_iter()
             .flatten()
             .filter_map(|pod| self.pods.get(pod).map(|pod| Arc::clone(&pod.rules)))
             .collect();
         for rules in &pods {
-            self.count(rules, number, -1);
+            self.update_counters(rules, number, -1);
         }
         self.update_eligible_domains(number, EligibleDomains::remove_host);
         self.hosts.set(&self.symbols, number, host);
         self.update_eligible_domains(number, EligibleDomains::add_host);
         for rules in &pods {
-            self.count(rules, number, 1);
+            self.update_counters(rules, number, 1);
         }
     }
 
     fn update_eligible_domains(&mut self, host: u32, change: fn(&mut EligibleDomains, u32)) {
         for eligible_domains in &mut self.eligible_domains {
-            if self.hosts.is_eligible(eligible_domains.eligible, host) {
+            if self.hosts.is_eligible(eligible_domains.eligibility_rule, host) {
                 change(eligible_domains, self.hosts.domain(eligible_domains.topology, host));
             }
         }
@@ -215,14 +215,15 @@ impl Counts {
 
     /// Returns the index in `self.eligible_domains` of the domains for a topology and an eligibility rule. Adds
     /// missing domains, with the existing eligible hosts.
-    fn eligible_domains(&mut self, topology: u32, eligible: u32) -> u32 {
-        let is_it = |eligible_domains: &EligibleDomains| {
-            eligible_domains.topology == topology && eligible_domains.eligible == eligible
+    fn intern_eligible_domains(&mut self, topology: u32, eligibility_rule: u32) -> u32 {
+        let is_match = |eligible_domains: &EligibleDomains| {
+            eligible_domains.topology == topology
+                && eligible_domains.eligibility_rule == eligibility_rule
         };
-        let known = self.eligible_domains.iter().position(is_it);
+        let known = self.eligible_domains.iter().position(is_match);
         let at = known.unwrap_or_else(|| {
-            let mut new = EligibleDomains::new(topology, eligible);
-            if let Some((_, hosts)) = self.hosts.eligible.get(eligible) {
+            let mut new = EligibleDomains::new(topology, eligibility_rule);
+            if let Some((_, hosts)) = self.hosts.eligibility_rules.get(eligibility_rule) {
                 hosts.iter().for_each(|host| new.add_host(self.hosts.domain(topology, host)));
             }
             self.eligible_domains.push(new);
@@ -238,7 +239,7 @@ impl Counts {
     }
 
     /// Returns the hosts with this label, in the order in which the hosts were first added.
-    pub fn hosts_with(&self, key: &str, value: &str) -> impl Iterator<Item = HostId> + '_ {
+    pub fn hosts_with_label(&self, key: &str, value: &str) -> impl Iterator<Item = HostId> + '_ {
         let pair = self.symbols.find(key).zip(self.symbols.find(value));
         let hosts = pair.and_then(|pair| self.hosts.hosts_with_label(pair));
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
@@ -247,17 +248,17 @@ impl Counts {
     /// Adds a pod to a host. Returns the pod's identifier, or `None` if the host does not exist.
     pub fn add(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;
-        let number = self.next;
-        self.next = number.saturating_add(1);
-        self.count(&pod, host.0, 1);
+        let number = self.next_pod_number;
+        self.next_pod_number = number.saturating_add(1);
+        self.update_counters(&pod, host.0, 1);
         for pair in pairs(pod.template.namespace, &pod.labels) {
-            let pods = self.by_pair.entry(pair);
+            let pods = self.pods_by_label.entry(pair);
             pods.and_modify(|pods| pods.add(number)).or_insert(PodSet::One(number));
         }
         if let Some(resources) = self.hosts.resources.get_mut(index(host.0)) {
             resources.add_pod(&pod.pod_requests.amounts);
         }
-        if let Some(pods) = self.on_host.get_mut(index(host.0)) {
+        if let Some(pods) = self.pods_by_host.get_mut(index(host.0)) {
             pods.push(number);
         }
         self.pods.insert(number, CountedPod { rules: pod, host: host.0 });
@@ -267,9 +268,9 @@ impl Counts {
     /// Removes a pod; returns false if the pod was unknown.
     pub fn remove(&mut self, pod: PodId) -> bool {
         let Some(CountedPod { rules, host }) = self.pods.remove(&pod.0) else { return false };
-        self.count(&rules, host, -1);
+        self.update_counters(&rules, host, -1);
         for pair in pairs(rules.template.namespace, &rules.labels) {
-            if let Entry::Occupied(mut pods) = self.by_pair.entry(pair)
+            if let Entry::Occupied(mut pods) = self.pods_by_label.entry(pair)
                 && !pods.get_mut().remove(pod.0)
             {
                 pods.remove();
@@ -278,7 +279,7 @@ impl Counts {
         if let Some(resources) = self.hosts.resources.get_mut(index(host)) {
             resources.remove_pod(&rules.pod_requests.amounts);
         }
-        if let Some(pods) = self.on_host.get_mut(index(host)) {
+        if let Some(pods) = self.pods_by_host.get_mut(index(host)) {
             pods.retain(|other| *other != pod.0);
         }
         true
@@ -307,21 +308,21 @@ impl Counts {
         is_terminating: bool,
     ) -> GroupMembership {
         let member = self.member_of(namespace, labels, is_terminating);
-        GroupMembership::find(&self.groups, &self.symbols, member, self.regrouped)
+        GroupMembership::compute(&self.groups, &self.symbols, member, self.groups_version)
     }
 
     /// Returns the counters of the groups to which a pod belongs: the stored counters if they are current, otherwise
     /// newly computed counters.
     pub(super) fn membership<'a>(&self, rules: &'a Rules) -> Cow<'a, GroupMembership> {
-        if rules.membership.as_of == self.regrouped {
+        if rules.membership.groups_version == self.groups_version {
             return Cow::Borrowed(&rules.membership);
         }
         let Rules { labels, is_terminating, template, .. } = rules;
         Cow::Owned(self.membership_of(template.namespace, labels, *is_terminating))
     }
 
-    /// Adds `by` times the pod's contribution to all counters that the pod affects.
-    fn count(&mut self, rules: &Rules, host: u32, by: i64) {
+    /// Adds `factor` times the pod's contribution to all counters that the pod affects.
+    fn update_counters(&mut self, rules: &Rules, host: u32, factor: i64) {
         let membership = self.membership(rules);
         let Self { hosts, counters, .. } = self;
         let mut add = |number: u32, by: i64| {
@@ -334,73 +335,73 @@ impl Counts {
             counter.add(hosts.domain(counted.topology, host), by);
         };
         for number in membership.members() {
-            add(*number, by);
+            add(*number, factor);
         }
         for (number, weight) in &rules.template.contributions {
-            add(*number, weight.saturating_mul(by));
+            add(*number, weight.saturating_mul(factor));
         }
     }
 
-    pub(super) fn group(&mut self, group: Group) -> u32 {
+    pub(super) fn intern_group(&mut self, group: Group) -> u32 {
         self.groups.intern(group)
     }
 
     /// Returns the number of a counter. A new counter is initialised with the existing pods.
-    pub(super) fn counter(&mut self, counted: CounterKey) -> u32 {
-        if let Some(known) = self.known.get(&counted) {
+    pub(super) fn intern_counter(&mut self, key: CounterKey) -> u32 {
+        if let Some(known) = self.counter_numbers.get(&key) {
             return *known;
         }
         let number = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
-        let mut counter = match counted.kind {
+        let mut counter = match key.kind {
             CounterKind::Spread(eligible) => {
-                Counter::with_levels(self.eligible_domains(counted.topology, eligible))
+                Counter::with_histogram(self.intern_eligible_domains(key.topology, eligible))
             }
             _ => Counter::default(),
         };
         // Counters of the other kinds count only pods whose rules have compiled the counter. If such a counter is
         // new, no existing pod contributes to it, so it starts at zero.
-        if matches!(counted.kind, CounterKind::Members | CounterKind::Spread(_)) {
-            self.recount(&counted, &mut counter);
+        if matches!(key.kind, CounterKind::Members | CounterKind::Spread(_)) {
+            self.recount(&key, &mut counter);
         }
-        if let Some(counters) = self.groups.counters_mut(counted.group) {
-            match counted.kind {
+        if let Some(counters) = self.groups.counters_mut(key.group) {
+            match key.kind {
                 CounterKind::Members | CounterKind::Spread(_) => counters.members.push(number),
                 CounterKind::ExistingAntiAffinity => counters.existing_anti_affinity.push(number),
                 CounterKind::Weights => counters.weights.push(number),
             }
         }
-        self.regrouped = self.regrouped.saturating_add(1);
-        self.known.insert(counted.clone(), number);
-        self.counters.push((counted, counter));
+        self.groups_version = self.groups_version.saturating_add(1);
+        self.counter_numbers.insert(key.clone(), number);
+        self.counters.push((key, counter));
         number
     }
 
-    fn recount(&self, counted: &CounterKey, counter: &mut Counter) {
-        let Some((group, _)) = self.groups.get(counted.group) else { return };
-        let mut look = |pod: &CountedPod| {
-            let here = match counted.kind {
+    fn recount(&self, key: &CounterKey, counter: &mut Counter) {
+        let Some((group, _)) = self.groups.get(key.group) else { return };
+        let mut count_pod = |pod: &CountedPod| {
+            let is_counted = match key.kind {
                 CounterKind::Spread(eligible) => self.hosts.is_eligible(eligible, pod.host),
                 _ => true,
             };
-            if here && group.has(&self.symbols, self.member(&pod.rules)) {
-                counter.add(self.hosts.domain(counted.topology, pod.host), 1);
+            if is_counted && group.contains(&self.symbols, self.member(&pod.rules)) {
+                counter.add(self.hosts.domain(key.topology, pod.host), 1);
             }
         };
         // The index avoids a visit of all pods: a tenant's namespace may have thousands of pods, while the new
         // MachineDeployment has none.
-        match group.index_key(|pair| self.by_pair.get(pair).map_or(0, PodSet::len)) {
+        match group.index_key(|pair| self.pods_by_label.get(pair).map_or(0, PodSet::len)) {
             // A pod has at most one value for each label key, so each pod is visited at most once.
             IndexKey::Pairs(pairs) => {
-                let pods = pairs.iter().filter_map(|pair| self.by_pair.get(pair));
+                let pods = pairs.iter().filter_map(|pair| self.pods_by_label.get(pair));
                 let pods = pods.flat_map(PodSet::iter);
-                pods.filter_map(|pod| self.pods.get(&pod)).for_each(look);
+                pods.filter_map(|pod| self.pods.get(&pod)).for_each(count_pod);
             }
-            IndexKey::Key(_) | IndexKey::Rest => self.pods.values().for_each(&mut look),
+            IndexKey::Key(_) | IndexKey::Rest => self.pods.values().for_each(&mut count_pod),
             IndexKey::None => {}
         }
     }
 
-    pub(super) fn counted(&self, number: u32) -> Option<&(CounterKey, Counter)> {
+    pub(super) fn get_counter(&self, number: u32) -> Option<&(CounterKey, Counter)> {
         self.counters.get(index(number))
     }
 }

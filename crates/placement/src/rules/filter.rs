@@ -1,10 +1,10 @@
 //! Filter of hosts for one pod. All data that do not depend on the host are looked up once, so that the check of a
 //! host needs only a few memory accesses.
 
-use super::bits::Bits;
 use super::compiled::{Rules, Spread};
 use super::counter::{Counter, CounterKey, NO_DOMAIN, Topology};
 use super::counts::{Counts, HostId};
+use super::host_set::HostSet;
 use super::hosts::NodeInfo;
 use super::reason::Reason;
 use super::selector::Requirement;
@@ -15,14 +15,14 @@ use super::symbols::{Symbol, index};
 pub struct PodFilter<'a> {
     pub(super) counts: &'a Counts,
     pub(super) rules: &'a Rules,
-    matching: Option<&'a Bits>,
-    tolerated: Option<&'a Bits>,
+    matching_hosts: Option<&'a HostSet>,
+    tolerated_hosts: Option<&'a HostSet>,
     affinity: Vec<DomainCount<'a>>,
     /// True if the pod may be the first pod of the group that its required affinity selects.
     starts_group: bool,
     anti_affinity: Vec<DomainCount<'a>>,
     existing_anti_affinity: Vec<DomainCount<'a>>,
-    spread: Vec<Skew<'a>>,
+    spread: Vec<SpreadCheck<'a>>,
 }
 
 /// A counter and the topology that defines its domains.
@@ -30,51 +30,51 @@ pub struct PodFilter<'a> {
 pub(super) struct DomainCount<'a> {
     pub(super) topology: &'a Topology,
     pub(super) counter: &'a Counter,
-    counted: &'a CounterKey,
+    counter_key: &'a CounterKey,
 }
 
 /// A spread constraint, and the current minimum count over its domains.
 #[derive(Clone, Copy, Debug)]
-struct Skew<'a> {
-    near: DomainCount<'a>,
+struct SpreadCheck<'a> {
+    domain_count: DomainCount<'a>,
     rule: Spread,
     /// True if the pod itself matches the constraint's selector.
-    counts_itself: bool,
-    least: i64,
+    self_match: bool,
+    minimum_count: i64,
 }
 
 impl<'a> DomainCount<'a> {
     pub(super) fn lookup(counts: &'a Counts, number: u32) -> Option<Self> {
-        let (counted, counter) = counts.counted(number)?;
+        let (counted, counter) = counts.get_counter(number)?;
         let topology = counts.hosts.topologies.get(index(counted.topology))?;
-        Some(Self { topology, counter, counted })
+        Some(Self { topology, counter, counter_key: counted })
     }
 
     /// Returns the count in the host's domain; `None` if the host is in no domain.
-    pub(super) fn at(&self, host: HostId) -> Option<i64> {
+    pub(super) fn count_for_host(&self, host: HostId) -> Option<i64> {
         let domain = self.topology.domain_of(host.0);
         (domain != NO_DOMAIN).then(|| self.counter.get(domain))
     }
 
-    fn key(&self, counts: &Counts) -> String {
+    fn topology_key(&self, counts: &Counts) -> String {
         counts.symbols.name(self.topology.key).to_owned()
     }
 
-    fn value(&self, counts: &Counts, host: HostId) -> Option<String> {
+    fn domain_value(&self, counts: &Counts, host: HostId) -> Option<String> {
         let value = self.topology.value(self.topology.domain_of(host.0))?;
         Some(counts.symbols.name(value).to_owned())
     }
 
-    fn pods(&self, counts: &Counts) -> String {
-        let group = counts.groups.get(self.counted.group);
+    fn selector_text(&self, counts: &Counts) -> String {
+        let group = counts.groups.get(self.counter_key.group);
         group.map(|(group, _)| group.to_display_text(&counts.symbols)).unwrap_or_default()
     }
 }
 
-impl Skew<'_> {
+impl SpreadCheck<'_> {
     fn exceeds_max_skew(&self, pods: i64) -> bool {
-        let with_it = pods.saturating_add(i64::from(self.counts_itself));
-        with_it.saturating_sub(self.least) > self.rule.max_skew
+        let count_with_self = pods.saturating_add(i64::from(self.self_match));
+        count_with_self.saturating_sub(self.minimum_count) > self.rule.max_skew
     }
 }
 
@@ -91,11 +91,11 @@ impl Counts {
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
         let hosts = &self.hosts;
         let matching =
-            |rule: u32| hosts.rules.get(rule).is_some_and(|(_, hosts)| hosts.has(host.0));
+            |rule: u32| hosts.rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(host.0));
         let tolerated = hosts.tolerations.get(rules.template.tolerations);
-        hosts.present.has(host.0)
-            && (rules.template.tolerates_unschedulable || !hosts.cordoned.has(host.0))
-            && tolerated.is_some_and(|(_, hosts)| hosts.has(host.0))
+        hosts.present.contains(host.0)
+            && (rules.template.tolerates_unschedulable || !hosts.cordoned.contains(host.0))
+            && tolerated.is_some_and(|(_, hosts)| hosts.contains(host.0))
             && rules.template.node_rule.is_none_or(matching)
     }
 
@@ -104,49 +104,50 @@ impl Counts {
     pub fn has_room(&self, rules: &Rules, host: HostId) -> bool {
         self.hosts
             .resources(host.0)
-            .is_some_and(|resources| resources.has(&rules.pod_requests.amounts))
+            .is_some_and(|resources| resources.fits(&rules.pod_requests.amounts))
     }
 }
 
 impl<'a> PodFilter<'a> {
     pub(super) fn new(counts: &'a Counts, rules: &'a Rules) -> Self {
-        let near = |number: &u32| DomainCount::lookup(counts, *number);
+        let lookup = |number: &u32| DomainCount::lookup(counts, *number);
         let member = counts.member(rules);
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
-            affinity = counters.iter().filter_map(near).collect();
+            affinity = counters.iter().filter_map(lookup).collect();
             // The first pod of a group that has an affinity to itself does not need another pod
             // (`satisfyPodAffinity`).
             starts_group = affinity.iter().all(|near| near.counter.total == 0)
                 && counts
                     .groups
                     .get(*group)
-                    .is_some_and(|(group, _)| group.has(&counts.symbols, member));
+                    .is_some_and(|(group, _)| group.contains(&counts.symbols, member));
         }
-        let is_somewhere = |near: &DomainCount<'_>| near.counter.total > 0;
+        let has_pods = |near: &DomainCount<'_>| near.counter.total > 0;
         let mut existing_anti_affinity = Vec::new();
         let membership = counts.membership(rules);
-        existing_anti_affinity.extend(
-            membership.existing_anti_affinity().iter().filter_map(near).filter(is_somewhere),
-        );
-        let spread = rules.template.spread.iter().zip(&rules.counts_itself);
-        let spread = spread.filter_map(|((rule, _), counts_itself)| {
-            let near = DomainCount::lookup(counts, rule.counter)?;
-            Some(Skew {
-                near,
+        existing_anti_affinity
+            .extend(membership.existing_anti_affinity().iter().filter_map(lookup).filter(has_pods));
+        let spread = rules.template.spread.iter().zip(&rules.self_match);
+        let spread = spread.filter_map(|((rule, _), self_match)| {
+            let domain_count = DomainCount::lookup(counts, rule.counter)?;
+            Some(SpreadCheck {
+                domain_count,
                 rule: *rule,
-                counts_itself: *counts_itself,
-                least: near.counter.minimum_count(&counts.eligible_domains, rule.min_domains),
+                self_match: *self_match,
+                minimum_count: domain_count
+                    .counter
+                    .minimum_count(&counts.eligible_domains, rule.min_domains),
             })
         });
         Self {
             counts,
             rules,
-            matching: rules
+            matching_hosts: rules
                 .template
                 .node_rule
                 .and_then(|rule| Some(counts.hosts.rules.get(rule)?.1)),
-            tolerated: counts
+            tolerated_hosts: counts
                 .hosts
                 .tolerations
                 .get(rules.template.tolerations)
@@ -157,8 +158,8 @@ impl<'a> PodFilter<'a> {
                 .template
                 .anti_affinity
                 .iter()
-                .filter_map(near)
-                .filter(is_somewhere)
+                .filter_map(lookup)
+                .filter(has_pods)
                 .collect(),
             existing_anti_affinity,
             spread: spread.collect(),
@@ -168,8 +169,8 @@ impl<'a> PodFilter<'a> {
     /// Returns the hosts that match the pod's node selector, node affinity and tolerations, in the order in which the
     /// hosts were first added. The pod cannot go to any other host.
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
-        let mut hosts = self.matching.unwrap_or(&self.counts.hosts.present).clone();
-        if let Some(tolerated) = self.tolerated {
+        let mut hosts = self.matching_hosts.unwrap_or(&self.counts.hosts.present).clone();
+        if let Some(tolerated) = self.tolerated_hosts {
             hosts.intersect_with(tolerated);
         }
         if !self.rules.template.tolerates_unschedulable {
@@ -216,14 +217,16 @@ impl<'a> PodFilter<'a> {
     /// Returns true if the pod may go to the host according to the rules that depend on other pods.
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
-        let is_in = |near: &DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
-        self.spread.iter().all(|one| one.near.at(host).is_some_and(|n| !one.exceeds_max_skew(n)))
-            && self
-                .affinity
-                .iter()
-                .all(|near| near.at(host).is_some_and(|pods| pods > 0 || self.starts_group))
-            && !self.anti_affinity.iter().any(is_in)
-            && !self.existing_anti_affinity.iter().any(is_in)
+        let has_pods_in_domain =
+            |near: &DomainCount<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
+        self.spread.iter().all(|one| {
+            one.domain_count.count_for_host(host).is_some_and(|n| !one.exceeds_max_skew(n))
+        }) && self
+            .affinity
+            .iter()
+            .all(|near| near.count_for_host(host).is_some_and(|pods| pods > 0 || self.starts_group))
+            && !self.anti_affinity.iter().any(has_pods_in_domain)
+            && !self.existing_anti_affinity.iter().any(has_pods_in_domain)
     }
 
     /// Returns the reasons why the pod may not go to the host; empty if the pod may go there.
@@ -232,8 +235,8 @@ impl<'a> PodFilter<'a> {
     /// first plugin that excludes the host is returned. If resources are insufficient, all of them are returned.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
-        let Some(there) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };
-        if let Some(reason) = self.taint_refusal(there).or_else(|| self.label_refusal(there)) {
+        let Some(node) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };
+        if let Some(reason) = self.taint_refusal(node).or_else(|| self.label_refusal(node)) {
             return vec![reason];
         }
         let resources = self.counts.hosts.resources(host.0);
@@ -262,11 +265,11 @@ impl<'a> PodFilter<'a> {
     fn label_refusal(&self, host: &NodeInfo) -> Option<Reason> {
         let symbols = &self.counts.symbols;
         let (rule, _) = self.counts.hosts.rules.get(self.rules.template.node_rule?)?;
-        let misses = |one: &&Requirement| !one.matches(symbols, &host.labels);
-        if let Some(missed) = rule.selector.iter().find(misses) {
+        let is_unmet = |one: &&Requirement| !one.matches(symbols, &host.labels);
+        if let Some(unmet) = rule.selector.iter().find(is_unmet) {
             return Some(Reason::NodeSelector {
-                wanted: missed.to_display_text(symbols).to_string(),
-                found: host.labels.get(missed.key).map(|value| symbols.name(value).to_owned()),
+                wanted: unmet.to_display_text(symbols).to_string(),
+                found: host.labels.get(unmet.key).map(|value| symbols.name(value).to_owned()),
             });
         }
         if rule.matches(symbols, host.name, &host.labels) {
@@ -280,42 +283,44 @@ impl<'a> PodFilter<'a> {
     fn pod_rule_refusal(&self, host: HostId) -> Option<Reason> {
         let counts = self.counts;
         for one in &self.spread {
-            let key = one.near.key(counts);
-            let Some(pods) = one.near.at(host) else { return Some(Reason::NoTopology { key }) };
+            let key = one.domain_count.topology_key(counts);
+            let Some(pods) = one.domain_count.count_for_host(host) else {
+                return Some(Reason::NoTopology { key });
+            };
             if one.exceeds_max_skew(pods) {
                 return Some(Reason::TopologySpread {
                     key,
-                    domain: one.near.value(counts, host).unwrap_or_default(),
+                    domain: one.domain_count.domain_value(counts, host).unwrap_or_default(),
                     pods,
-                    fewest: one.least,
+                    fewest: one.minimum_count,
                     max_skew: one.rule.max_skew,
                 });
             }
         }
-        let alone = self
-            .affinity
-            .iter()
-            .find(|near| near.at(host).is_none_or(|pods| pods <= 0 && !self.starts_group));
-        if let Some(near) = alone {
+        let unsatisfied = self.affinity.iter().find(|near| {
+            near.count_for_host(host).is_none_or(|pods| pods <= 0 && !self.starts_group)
+        });
+        if let Some(near) = unsatisfied {
             return Some(Reason::PodAffinity {
-                key: near.key(counts),
-                domain: near.value(counts, host),
-                pods: near.pods(counts),
+                key: near.topology_key(counts),
+                domain: near.domain_value(counts, host),
+                pods: near.selector_text(counts),
             });
         }
-        let is_in = |near: &&DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
-        if let Some(near) = self.anti_affinity.iter().find(is_in) {
+        let has_pods_in_domain =
+            |near: &&DomainCount<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
+        if let Some(near) = self.anti_affinity.iter().find(has_pods_in_domain) {
             return Some(Reason::PodAntiAffinity {
-                key: near.key(counts),
-                domain: near.value(counts, host).unwrap_or_default(),
-                pods: near.pods(counts),
+                key: near.topology_key(counts),
+                domain: near.domain_value(counts, host).unwrap_or_default(),
+                pods: near.selector_text(counts),
             });
         }
-        let near = self.existing_anti_affinity.iter().find(is_in)?;
+        let near = self.existing_anti_affinity.iter().find(has_pods_in_domain)?;
         Some(Reason::ExistingAntiAffinity {
-            key: near.key(counts),
-            domain: near.value(counts, host).unwrap_or_default(),
-            pods: near.pods(counts),
+            key: near.topology_key(counts),
+            domain: near.domain_value(counts, host).unwrap_or_default(),
+            pods: near.selector_text(counts),
         })
     }
 }

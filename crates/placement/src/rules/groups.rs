@@ -44,29 +44,29 @@ impl Group {
         Self { terms: terms.into(), excludes_terminating }
     }
 
-    pub(super) fn has(&self, symbols: &Symbols, member: Member<'_>) -> bool {
-        let here = |term: &Term| {
+    pub(super) fn contains(&self, symbols: &Symbols, member: Member<'_>) -> bool {
+        let matches_namespace = |term: &Term| {
             term.namespaces.contains(&member.namespace)
                 || term.namespace_selector.matches(symbols, member.namespace_labels)
         };
         !(self.excludes_terminating && member.is_terminating)
-            && self
-                .terms
-                .iter()
-                .all(|term| term.selector.matches(symbols, member.labels) && here(term))
+            && self.terms.iter().all(|term| {
+                term.selector.matches(symbols, member.labels) && matches_namespace(term)
+            })
     }
 
     /// Returns the key by which to index the group: if possible, a key with few label pairs that few other entries
-    /// share. `sharers` returns the number of entries that share a pair.
-    pub(super) fn index_key(&self, sharers: impl Fn(&Pair) -> usize) -> IndexKey {
+    /// share. `usage_count` returns the number of entries that share a pair.
+    pub(super) fn index_key(&self, usage_count: impl Fn(&Pair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<Pair>)> = None;
         let mut key = None;
         for term in &self.terms {
             if term.selector == Selector::Nothing {
                 return IndexKey::None;
             }
-            let mut offer = |pairs: Vec<Pair>| {
-                let cost = pairs.iter().map(&sharers).sum::<usize>().saturating_add(pairs.len());
+            let mut consider_pairs = |pairs: Vec<Pair>| {
+                let cost =
+                    pairs.iter().map(&usage_count).sum::<usize>().saturating_add(pairs.len());
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                     best = Some((cost, pairs));
                 }
@@ -74,14 +74,14 @@ impl Group {
             for one in term.selector.requirements() {
                 match &one.test {
                     LabelMatch::In(values) => {
-                        offer(values.iter().map(|value| (one.key, *value)).collect());
+                        consider_pairs(values.iter().map(|value| (one.key, *value)).collect());
                     }
                     LabelMatch::Exists => key = Some(one.key),
                     _ => {}
                 }
             }
             if term.namespace_selector == Selector::Nothing {
-                offer(term.namespaces.iter().map(|name| (EMPTY, *name)).collect());
+                consider_pairs(term.namespaces.iter().map(|name| (EMPTY, *name)).collect());
             }
         }
         match (best, key) {
@@ -117,7 +117,7 @@ pub(super) struct GroupCounters {
 /// All groups.
 #[derive(Debug)]
 pub(super) struct Groups {
-    all: Interner<Group, GroupCounters>,
+    interner: Interner<Group, GroupCounters>,
     /// Numbers of the groups that are indexed by label pairs, by pair. Every pod of such a group has one of the
     /// group's pairs.
     by_pair: NumberMap<Pair, Vec<u32>>,
@@ -141,7 +141,7 @@ pub(super) enum IndexKey {
 impl Groups {
     pub(super) fn new() -> Self {
         Self {
-            all: Interner::new(),
+            interner: Interner::new(),
             by_pair: NumberMap::default(),
             by_key: NumberMap::default(),
             rest: Vec::new(),
@@ -149,18 +149,18 @@ impl Groups {
     }
 
     pub(super) fn get(&self, number: u32) -> Option<(&Group, &GroupCounters)> {
-        self.all.get(number)
+        self.interner.get(number)
     }
 
     pub(super) fn counters_mut(&mut self, number: u32) -> Option<&mut GroupCounters> {
-        self.all.derived_mut(number)
+        self.interner.derived_mut(number)
     }
 
     pub(super) fn intern(&mut self, group: Group) -> u32 {
         // Hundreds of groups may select `kubevirt.io=virt-launcher` in addition to the label that distinguishes them.
         // Therefore the key is a pair that few groups share.
         let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
-        let (number, is_new) = self.all.intern(group, |_| GroupCounters::default());
+        let (number, is_new) = self.interner.intern(group, |_| GroupCounters::default());
         if is_new {
             match index_key {
                 IndexKey::Pairs(pairs) => {
@@ -183,10 +183,10 @@ impl Groups {
         member: Member<'_>,
         mut each: impl FnMut(&'a GroupCounters),
     ) {
-        let mut look = |numbers: &[u32]| {
+        let mut visit_groups = |numbers: &[u32]| {
             for number in numbers {
-                if let Some((group, counters)) = self.all.get(*number)
-                    && group.has(symbols, member)
+                if let Some((group, counters)) = self.interner.get(*number)
+                    && group.contains(symbols, member)
                 {
                     each(counters);
                 }
@@ -194,13 +194,13 @@ impl Groups {
         };
         for pair in pairs(member.namespace, member.labels) {
             if let Some(numbers) = self.by_pair.get(&pair) {
-                look(numbers);
+                visit_groups(numbers);
             }
             if let Some(numbers) = self.by_key.get(&pair.0) {
-                look(numbers);
+                visit_groups(numbers);
             }
         }
-        look(&self.rest);
+        visit_groups(&self.rest);
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::bits::Bits;
 use super::counter::{NO_DOMAIN, Topology};
-use super::fit::NodeResources;
+use super::host_set::HostSet;
 use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
+use super::resource_fit::NodeResources;
 use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
 use super::taints::{Taint, Tolerations};
 
@@ -22,13 +22,13 @@ pub(super) struct NodeInfo {
 /// Eligibility rule: determines the hosts that count for a spread constraint (podtopologyspread
 /// `matchNodeInclusionPolicies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Eligible {
+pub(super) struct EligibilityRule {
     /// Label keys that an eligible host must have, sorted: the topology keys of all constraints of the pod with the
     /// same `whenUnsatisfiable`.
-    pub(super) keys: Box<[Symbol]>,
+    pub(super) required_keys: Box<[Symbol]>,
     /// Number of the node affinity rule that an eligible host must satisfy; `None` unless the constraint has
     /// `nodeAffinityPolicy: Honor`.
-    pub(super) rule: Option<u32>,
+    pub(super) node_rule: Option<u32>,
     /// Number of the tolerations that must tolerate the taints of an eligible host; `None` unless the constraint has
     /// `nodeTaintsPolicy: Honor`.
     pub(super) tolerations: Option<u32>,
@@ -40,16 +40,16 @@ pub(super) struct Hosts {
     slots: Vec<NodeInfo>,
     pub(super) resources: Vec<NodeResources>,
     /// Host numbers by name; used for schedulers that list all hosts by name in each request.
-    numbers: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    pub(super) present: Bits,
-    pub(super) cordoned: Bits,
-    by_pair: NumberMap<Pair, Bits>,
-    pub(super) rules: Interner<NodeRule, Bits>,
+    numbers_by_name: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
+    pub(super) present: HostSet,
+    pub(super) cordoned: HostSet,
+    hosts_by_label: NumberMap<Pair, HostSet>,
+    pub(super) rules: Interner<NodeRule, HostSet>,
     /// Preferred node affinity terms, with the sum of the weights of the matching terms for each host, by host
     /// number.
     pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
-    pub(super) tolerations: Interner<Tolerations, Bits>,
-    pub(super) eligible: Interner<Eligible, Bits>,
+    pub(super) tolerations: Interner<Tolerations, HostSet>,
+    pub(super) eligibility_rules: Interner<EligibilityRule, HostSet>,
     pub(super) topologies: Vec<Topology>,
 }
 
@@ -58,75 +58,75 @@ impl Hosts {
         Self {
             slots: Vec::new(),
             resources: Vec::new(),
-            numbers: HashMap::default(),
-            present: Bits::default(),
-            cordoned: Bits::default(),
-            by_pair: NumberMap::default(),
+            numbers_by_name: HashMap::default(),
+            present: HostSet::default(),
+            cordoned: HostSet::default(),
+            hosts_by_label: NumberMap::default(),
             rules: Interner::new(),
             preferences: Interner::new(),
             tolerations: Interner::new(),
-            eligible: Interner::new(),
+            eligibility_rules: Interner::new(),
             topologies: Vec::new(),
         }
     }
 
     /// Returns the number of a host name. A new name gets the next number.
-    pub(super) fn number(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.numbers.get(name) {
+    pub(super) fn intern_name(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers_by_name.get(name) {
             return *number;
         }
         self.slots.push(NodeInfo::default());
         self.resources.push(NodeResources::default());
         let number = u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX);
-        self.numbers.insert(name.into(), number);
+        self.numbers_by_name.insert(name.into(), number);
         number
     }
 
     pub(super) fn find(&self, name: &str) -> Option<u32> {
-        self.numbers.get(name).copied().filter(|number| self.present.has(*number))
+        self.numbers_by_name.get(name).copied().filter(|number| self.present.contains(*number))
     }
 
     /// Returns the host with this number, if it exists.
     pub(super) fn get(&self, number: u32) -> Option<&NodeInfo> {
-        self.slots.get(index(number)).filter(|_| self.present.has(number))
+        self.slots.get(index(number)).filter(|_| self.present.contains(number))
     }
 
     pub(super) fn resources(&self, number: u32) -> Option<&NodeResources> {
         self.resources.get(index(number))
     }
 
-    pub(super) fn hosts_with_label(&self, pair: Pair) -> Option<&Bits> {
-        self.by_pair.get(&pair)
+    pub(super) fn hosts_with_label(&self, pair: Pair) -> Option<&HostSet> {
+        self.hosts_by_label.get(&pair)
     }
 
     /// Sets or removes the host with this number, and evaluates all criteria for this host again.
-    pub(super) fn set(&mut self, symbols: &Symbols, number: u32, to: Option<NodeInfo>) {
+    pub(super) fn set(&mut self, symbols: &Symbols, number: u32, node: Option<NodeInfo>) {
         let Some(slot) = self.slots.get_mut(index(number)) else { return };
         for pair in slot.labels.iter() {
-            if let Some(hosts) = self.by_pair.get_mut(&pair) {
+            if let Some(hosts) = self.hosts_by_label.get_mut(&pair) {
                 hosts.set(number, false);
             }
         }
-        let is_there = to.is_some();
-        *slot = to.unwrap_or_default();
+        let exists = node.is_some();
+        *slot = node.unwrap_or_default();
         let host = &*slot;
-        self.present.set(number, is_there);
+        self.present.set(number, exists);
         self.cordoned.set(number, host.is_cordoned);
         for pair in host.labels.iter() {
-            self.by_pair.entry(pair).or_default().set(number, true);
+            self.hosts_by_label.entry(pair).or_default().set(number, true);
         }
         for (rule, hosts) in self.rules.iter_mut() {
-            hosts.set(number, is_there && rule.matches(symbols, host.name, &host.labels));
+            hosts.set(number, exists && rule.matches(symbols, host.name, &host.labels));
         }
         for (preference, weights) in self.preferences.iter_mut() {
             set_weight(weights, number, preference_weight(symbols, preference, host));
         }
         for (tolerations, hosts) in self.tolerations.iter_mut() {
-            hosts.set(number, is_there && tolerations.first_untolerated(&host.taints).is_none());
+            hosts.set(number, exists && tolerations.first_untolerated(&host.taints).is_none());
         }
         let (rules, tolerations) = (&self.rules, &self.tolerations);
-        for (eligible, hosts) in self.eligible.iter_mut() {
-            hosts.set(number, is_there && is_eligible(eligible, number, host, rules, tolerations));
+        for (eligible, hosts) in self.eligibility_rules.iter_mut() {
+            hosts.set(number, exists && is_eligible(eligible, number, host, rules, tolerations));
         }
         for topology in &mut self.topologies {
             topology.set_value(number, host.labels.get(topology.key));
@@ -137,16 +137,16 @@ impl Hosts {
         self.present.iter().filter_map(|number| Some((number, self.slots.get(index(number))?)))
     }
 
-    pub(super) fn rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
-        let mut hosts = Bits::default();
+    pub(super) fn intern_rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
+        let mut hosts = HostSet::default();
         if !self.rules.contains(&rule) {
-            // The index `by_pair` finds the hosts with all required labels; only these hosts must be tested.
-            let mut possible = self.present.clone();
-            let none = Bits::default();
+            // The index `hosts_by_label` finds the hosts with all required labels; only these hosts must be tested.
+            let mut candidates = self.present.clone();
+            let none = HostSet::default();
             for pair in rule.required_labels() {
-                possible.intersect_with(self.by_pair.get(&pair).unwrap_or(&none));
+                candidates.intersect_with(self.hosts_by_label.get(&pair).unwrap_or(&none));
             }
-            for number in possible.iter() {
+            for number in candidates.iter() {
                 if let Some(host) = self.slots.get(index(number))
                     && rule.matches(symbols, host.name, &host.labels)
                 {
@@ -157,7 +157,11 @@ impl Hosts {
         self.rules.intern(rule, |_| hosts).0
     }
 
-    pub(super) fn preference(&mut self, symbols: &Symbols, preference: PreferredTerms) -> u32 {
+    pub(super) fn intern_preference(
+        &mut self,
+        symbols: &Symbols,
+        preference: PreferredTerms,
+    ) -> u32 {
         let mut weights = Vec::new();
         if !self.preferences.contains(&preference) {
             for (number, host) in self.all() {
@@ -167,8 +171,8 @@ impl Hosts {
         self.preferences.intern(preference, |_| weights).0
     }
 
-    pub(super) fn tolerations(&mut self, tolerations: Tolerations) -> u32 {
-        let mut hosts = Bits::default();
+    pub(super) fn intern_tolerations(&mut self, tolerations: Tolerations) -> u32 {
+        let mut hosts = HostSet::default();
         if !self.tolerations.contains(&tolerations) {
             for (number, host) in self.all() {
                 hosts.set(number, tolerations.first_untolerated(&host.taints).is_none());
@@ -177,22 +181,23 @@ impl Hosts {
         self.tolerations.intern(tolerations, |_| hosts).0
     }
 
-    pub(super) fn eligible(&mut self, eligible: Eligible) -> u32 {
-        let mut hosts = Bits::default();
-        if !self.eligible.contains(&eligible) {
+    pub(super) fn intern_eligibility_rule(&mut self, eligible: EligibilityRule) -> u32 {
+        let mut hosts = HostSet::default();
+        if !self.eligibility_rules.contains(&eligible) {
             for (number, host) in self.all() {
-                let is = is_eligible(&eligible, number, host, &self.rules, &self.tolerations);
-                hosts.set(number, is);
+                let is_member =
+                    is_eligible(&eligible, number, host, &self.rules, &self.tolerations);
+                hosts.set(number, is_member);
             }
         }
-        self.eligible.intern(eligible, |_| hosts).0
+        self.eligibility_rules.intern(eligible, |_| hosts).0
     }
 
     pub(super) fn is_eligible(&self, eligible: u32, host: u32) -> bool {
-        self.eligible.get(eligible).is_some_and(|(_, hosts)| hosts.has(host))
+        self.eligibility_rules.get(eligible).is_some_and(|(_, hosts)| hosts.contains(host))
     }
 
-    pub(super) fn topology(&mut self, key: Symbol) -> u32 {
+    pub(super) fn intern_topology(&mut self, key: Symbol) -> u32 {
         let known = self.topologies.iter().position(|topology| topology.key == key);
         let at = known.unwrap_or_else(|| {
             let mut new = Topology::new(key);
@@ -215,8 +220,8 @@ fn set_weight(weights: &mut Vec<u32>, number: u32, weight: u32) {
     if weights.len() <= at {
         weights.resize(at + 1, 0);
     }
-    if let Some(here) = weights.get_mut(at) {
-        *here = weight;
+    if let Some(slot) = weights.get_mut(at) {
+        *slot = weight;
     }
 }
 
@@ -227,17 +232,17 @@ fn preference_weight(symbols: &Symbols, preference: &PreferredTerms, host: &Node
 }
 
 fn is_eligible(
-    eligible: &Eligible,
+    eligible: &EligibilityRule,
     number: u32,
     host: &NodeInfo,
-    rules: &Interner<NodeRule, Bits>,
-    tolerations: &Interner<Tolerations, Bits>,
+    rules: &Interner<NodeRule, HostSet>,
+    tolerations: &Interner<Tolerations, HostSet>,
 ) -> bool {
-    eligible.keys.iter().all(|key| host.labels.get(*key).is_some())
+    eligible.required_keys.iter().all(|key| host.labels.get(*key).is_some())
         && eligible
-            .rule
-            .is_none_or(|rule| rules.get(rule).is_some_and(|(_, hosts)| hosts.has(number)))
+            .node_rule
+            .is_none_or(|rule| rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(number)))
         && eligible
             .tolerations
-            .is_none_or(|one| tolerations.get(one).is_some_and(|(_, hosts)| hosts.has(number)))
+            .is_none_or(|one| tolerations.get(one).is_some_and(|(_, hosts)| hosts.contains(number)))
 }

@@ -10,14 +10,19 @@ use super::symbols::{Symbols, index};
 pub(super) struct GroupMembership {
     /// Numbers of all counters, in three sections: counters of members, of existing anti-affinity, and of weights.
     counters: Box<[u32]>,
-    existing_anti_affinity: u32,
-    weights: u32,
-    /// Version of the groups (`Counts::regrouped`) for which the counters were computed.
-    pub(super) as_of: u64,
+    existing_anti_affinity_start: u32,
+    weights_start: u32,
+    /// Version of the groups (`Counts::groups_version`) for which the counters were computed.
+    pub(super) groups_version: u64,
 }
 
 impl GroupMembership {
-    pub(super) fn find(groups: &Groups, symbols: &Symbols, member: Member<'_>, as_of: u64) -> Self {
+    pub(super) fn compute(
+        groups: &Groups,
+        symbols: &Symbols,
+        member: Member<'_>,
+        groups_version: u64,
+    ) -> Self {
         let [mut counters, mut existing_anti_affinity, mut weights]: [Vec<u32>; 3] =
             Default::default();
         groups.for_each_matching(symbols, member, |group_counters| {
@@ -30,23 +35,28 @@ impl GroupMembership {
         counters.extend(existing_anti_affinity);
         let second = end(&counters);
         counters.extend(weights);
-        Self { counters: counters.into(), existing_anti_affinity: first, weights: second, as_of }
+        Self {
+            counters: counters.into(),
+            existing_anti_affinity_start: first,
+            weights_start: second,
+            groups_version,
+        }
     }
 
     /// Returns the numbers of the counters that count the pods of these groups.
     pub(super) fn members(&self) -> &[u32] {
-        self.counters.get(..index(self.existing_anti_affinity)).unwrap_or_default()
+        self.counters.get(..index(self.existing_anti_affinity_start)).unwrap_or_default()
     }
 
     /// Returns the numbers of the counters that count the pods with a required anti-affinity to these groups.
     pub(super) fn existing_anti_affinity(&self) -> &[u32] {
         self.counters
-            .get(index(self.existing_anti_affinity)..index(self.weights))
+            .get(index(self.existing_anti_affinity_start)..index(self.weights_start))
             .unwrap_or_default()
     }
 
     /// Returns the numbers of the counters that sum the weights of the affinity terms that select these groups.
     pub(super) fn weights(&self) -> &[u32] {
-        self.counters.get(index(self.weights)..).unwrap_or_default()
+        self.counters.get(index(self.weights_start)..).unwrap_or_default()
     }
 }

@@ -9,15 +9,14 @@
 //! NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit, PodTopologySpread (without default constraints)
 //! and InterPodAffinity. `tests/tests/rules.rs` compares their results with the real scheduler.
 
-mod bits;
 mod compile;
 mod compile_cache;
 mod compiled;
 mod counter;
 mod counts;
 mod filter;
-mod fit;
 mod groups;
+mod host_set;
 mod hosts;
 mod invalid;
 mod membership;
@@ -25,6 +24,7 @@ mod node_affinity;
 mod parts;
 mod preference;
 mod reason;
+mod resource_fit;
 mod scores;
 mod selector;
 mod symbols;
@@ -33,9 +33,9 @@ mod taints;
 pub use compiled::{HostRules, Rules};
 pub use counts::{Counts, HostId, PodId, SchedulerBugs};
 pub use filter::PodFilter;
-pub use invalid::Invalid;
+pub use invalid::InvalidField;
 pub use parts::{HostParts, PodSpecParts};
 pub use preference::{HostPreference, PreferenceScore, PreferenceScores};
 pub use reason::Reason;
-pub use scores::{Raw, Scorer, Scores};
+pub use scores::{RawScores, Scorer, Scores};
 pub use taints::Effect;

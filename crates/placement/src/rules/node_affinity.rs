@@ -8,7 +8,7 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::invalid::{FieldPath, Invalid, label_key, label_value};
+use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::selector::{LabelMatch, Requirement, from_node_requirement};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
@@ -40,31 +40,32 @@ impl NodeRule {
         spec: &FieldPath<'_>,
         selector: Option<&BTreeMap<String, String>>,
         affinity: Option<&NodeAffinity>,
-    ) -> Result<Self, Invalid> {
-        let place = spec.field("nodeSelector");
+    ) -> Result<Self, InvalidField> {
+        let selector_path = spec.field("nodeSelector");
         let mut all = Vec::new();
         for (key, value) in selector.into_iter().flatten() {
-            label_key(&place, key)?;
-            label_value(&place.field(key), value)?;
-            all.push(Requirement::is(symbols.intern(key), symbols.intern(value)));
+            validate_label_key(&selector_path, key)?;
+            validate_label_value(&selector_path.field(key), value)?;
+            all.push(Requirement::equals(symbols.intern(key), symbols.intern(value)));
         }
         all.sort_unstable();
         let required = affinity.and_then(|affinity| {
             affinity.required_during_scheduling_ignored_during_execution.as_ref()
         });
-        let above = spec.field("affinity");
-        let above = above.field("nodeAffinity");
-        let above = above.field("requiredDuringSchedulingIgnoredDuringExecution");
-        let place = above.field("nodeSelectorTerms");
+        let affinity_path = spec.field("affinity");
+        let node_affinity_path = affinity_path.field("nodeAffinity");
+        let required_path =
+            node_affinity_path.field("requiredDuringSchedulingIgnoredDuringExecution");
+        let terms_path = required_path.field("nodeSelectorTerms");
         let terms = match required {
             None => None,
             Some(required) => {
                 if required.node_selector_terms.is_empty() {
-                    return Err(place.invalid("[]", "needs at least one term"));
+                    return Err(terms_path.invalid("[]", "needs at least one term"));
                 }
                 let mut terms = Vec::new();
                 for (at, term) in required.node_selector_terms.iter().enumerate() {
-                    terms.extend(NodeTerm::read(symbols, &place.item(at), term)?);
+                    terms.extend(NodeTerm::read(symbols, &terms_path.item(at), term)?);
                 }
                 terms.sort_unstable();
                 terms.dedup();
@@ -102,18 +103,18 @@ pub(super) fn preferred_terms(
     symbols: &mut Symbols,
     spec: &FieldPath<'_>,
     affinity: Option<&NodeAffinity>,
-) -> Result<PreferredTerms, Invalid> {
+) -> Result<PreferredTerms, InvalidField> {
     let preferred = affinity.and_then(|affinity| {
         affinity.preferred_during_scheduling_ignored_during_execution.as_deref()
     });
-    let above = spec.field("affinity");
-    let above = above.field("nodeAffinity");
-    let place = above.field("preferredDuringSchedulingIgnoredDuringExecution");
+    let affinity_path = spec.field("affinity");
+    let node_affinity_path = affinity_path.field("nodeAffinity");
+    let terms_path = node_affinity_path.field("preferredDuringSchedulingIgnoredDuringExecution");
     let mut terms = Vec::new();
     for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-        let here = place.item(at);
-        let weight = weight(&here, one.weight)?;
-        let term = NodeTerm::read(symbols, &here.field("preference"), &one.preference)?;
+        let term_path = terms_path.item(at);
+        let weight = validate_weight(&term_path, one.weight)?;
+        let term = NodeTerm::read(symbols, &term_path.field("preference"), &one.preference)?;
         terms.extend(term.map(|term| (term, weight)));
     }
     terms.sort_unstable();
@@ -121,27 +122,27 @@ pub(super) fn preferred_terms(
 }
 
 /// Checks that the weight of a preferred term is between 1 and 100.
-pub(super) fn weight(place: &FieldPath<'_>, weight: i32) -> Result<u32, Invalid> {
-    let good = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
-    good.ok_or_else(|| place.field("weight").invalid(weight, "is not a weight from 1 to 100"))
+pub(super) fn validate_weight(path: &FieldPath<'_>, weight: i32) -> Result<u32, InvalidField> {
+    let valid = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
+    valid.ok_or_else(|| path.field("weight").invalid(weight, "is not a weight from 1 to 100"))
 }
 
 impl NodeTerm {
     /// Validates and reads a term; returns `None` if the term is empty.
     fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
+        path: &FieldPath<'_>,
         term: &NodeSelectorTerm,
-    ) -> Result<Option<Self>, Invalid> {
-        let within = place.field("matchExpressions");
+    ) -> Result<Option<Self>, InvalidField> {
+        let expressions_path = path.field("matchExpressions");
         let mut labels = Vec::new();
         for (at, one) in term.match_expressions.iter().flatten().enumerate() {
-            labels.push(from_node_requirement(symbols, &within.item(at), one)?);
+            labels.push(from_node_requirement(symbols, &expressions_path.item(at), one)?);
         }
-        let within = place.field("matchFields");
+        let fields_path = path.field("matchFields");
         let mut names = Vec::new();
         for (at, one) in term.match_fields.iter().flatten().enumerate() {
-            names.push(name(symbols, &within.item(at), one)?);
+            names.push(read_name_requirement(symbols, &fields_path.item(at), one)?);
         }
         labels.sort_unstable();
         labels.dedup();
@@ -153,7 +154,7 @@ impl NodeTerm {
 
     pub(super) fn matches(&self, symbols: &Symbols, name: Symbol, labels: &Labels) -> bool {
         self.labels.iter().all(|one| one.matches(symbols, labels))
-            && self.names.iter().all(|(is, named)| (*named == name) == *is)
+            && self.names.iter().all(|(is_equal, named)| (*named == name) == *is_equal)
     }
 
     /// Formats the term for messages.
@@ -164,8 +165,8 @@ impl NodeTerm {
                 write!(f, "{comma}{}", one.to_display_text(symbols))?;
                 comma = ",";
             }
-            for (is, name) in &self.names {
-                let sign = if *is { "=" } else { "!=" };
+            for (is_equal, name) in &self.names {
+                let sign = if *is_equal { "=" } else { "!=" };
                 write!(f, "{comma}metadata.name{sign}{}", symbols.name(*name))?;
                 comma = ",";
             }
@@ -175,23 +176,23 @@ impl NodeTerm {
 }
 
 /// Validates and reads a requirement of `matchFields`, which must be for `metadata.name` and have one value.
-fn name(
+fn read_name_requirement(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
-    one: &NodeSelectorRequirement,
-) -> Result<(bool, Symbol), Invalid> {
-    if one.key != "metadata.name" {
-        let only = "is no field to select by; metadata.name is the only one";
-        return Err(place.field("key").invalid(&one.key, only));
+    path: &FieldPath<'_>,
+    requirement: &NodeSelectorRequirement,
+) -> Result<(bool, Symbol), InvalidField> {
+    if requirement.key != "metadata.name" {
+        let problem = "is no field to select by; metadata.name is the only one";
+        return Err(path.field("key").invalid(&requirement.key, problem));
     }
-    let is = match one.operator.as_str() {
+    let is_equal = match requirement.operator.as_str() {
         "In" => true,
         "NotIn" => false,
-        other => return Err(place.field("operator").invalid(other, "is neither In nor NotIn")),
+        other => return Err(path.field("operator").invalid(other, "is neither In nor NotIn")),
     };
-    let values = one.values.as_deref().unwrap_or_default();
+    let values = requirement.values.as_deref().unwrap_or_default();
     let [name] = values else {
-        return Err(place.field("values").invalid(values.join(","), "must be one name"));
+        return Err(path.field("values").invalid(values.join(","), "must be one name"));
     };
-    Ok((is, symbols.intern(name)))
+    Ok((is_equal, symbols.intern(name)))
 }

@@ -9,11 +9,11 @@ use super::filter::{DomainCount, PodFilter};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPreference {
     /// Sum of the weights of those preferred node affinity terms that match the host.
-    pub met: i64,
+    pub matching_weight: i64,
     /// Sum of the weights of all preferred node affinity terms.
-    pub most: i64,
+    pub total_weight: i64,
     /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate.
-    pub taints: i64,
+    pub untolerated_taints: i64,
 }
 
 /// Preference score of a host that depends on the pods in the host's domains.
@@ -30,7 +30,7 @@ pub struct PreferenceScore {
 /// The preferences of a pod that depend on other pods, evaluated against the current pods.
 #[derive(Debug)]
 pub struct PreferenceScores<'a> {
-    near: Vec<(DomainCount<'a>, i64)>,
+    affinity_counts: Vec<(DomainCount<'a>, i64)>,
     spread: Vec<(DomainCount<'a>, Spread, i64)>,
 }
 
@@ -46,27 +46,30 @@ impl<'a> PodFilter<'a> {
     #[must_use]
     pub fn preference_scores(&self) -> Option<PreferenceScores<'a>> {
         let (counts, rules) = (self.counts, self.rules);
-        let matters = |near: &DomainCount<'_>| near.counter.total != 0;
-        let of = |number: u32| DomainCount::lookup(counts, number).filter(matters);
-        let mut near = Vec::new();
+        let has_count = |near: &DomainCount<'_>| near.counter.total != 0;
+        let lookup = |number: u32| DomainCount::lookup(counts, number).filter(has_count);
+        let mut affinity_counts = Vec::new();
         for (number, weight) in &rules.template.preferred {
-            near.extend(of(*number).map(|near| (near, *weight)));
+            affinity_counts.extend(lookup(*number).map(|near| (near, *weight)));
         }
         let membership = counts.membership(rules);
-        near.extend(membership.weights().iter().filter_map(|number| Some((of(*number)?, 1))));
+        affinity_counts
+            .extend(membership.weights().iter().filter_map(|number| Some((lookup(*number)?, 1))));
         let spread: Vec<_> = rules
             .template
             .soft_spread
             .iter()
             .filter_map(|rule| {
                 let near = DomainCount::lookup(counts, rule.counter)?;
-                let least = near.counter.minimum_count(&counts.eligible_domains, rule.min_domains);
+                let minimum_count =
+                    near.counter.minimum_count(&counts.eligible_domains, rule.min_domains);
                 // If the spread group has no pods, the constraint treats all hosts that have the topology label
                 // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
-                (matters(&near) || !rule.is_by_host).then_some((near, *rule, least))
+                (has_count(&near) || !rule.is_by_host).then_some((near, *rule, minimum_count))
             })
             .collect();
-        (!near.is_empty() || !spread.is_empty()).then_some(PreferenceScores { near, spread })
+        (!affinity_counts.is_empty() || !spread.is_empty())
+            .then_some(PreferenceScores { affinity_counts, spread })
     }
 }
 
@@ -75,36 +78,38 @@ impl Counts {
     #[must_use]
     pub fn preference(&self, rules: &Rules, host: HostId) -> HostPreference {
         let hosts = &self.hosts;
-        let (mut met, mut most) = (0, 0);
+        let (mut matching_weight, mut total_weight) = (0, 0);
         if let Some((terms, weights)) =
             rules.template.preference.and_then(|at| hosts.preferences.get(at))
         {
-            met = weights.get(host.index()).map_or(0, |weight| i64::from(*weight));
-            most = terms.iter().map(|(_, weight)| i64::from(*weight)).sum();
+            matching_weight = weights.get(host.index()).map_or(0, |weight| i64::from(*weight));
+            total_weight = terms.iter().map(|(_, weight)| i64::from(*weight)).sum();
         }
-        let unwelcome = hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
-        let taints = unwelcome
-            .map_or(0, |(host, (all, _))| all.untolerated_preferences(&host.taints).into());
-        HostPreference { met, most, taints }
+        let host_and_tolerations =
+            hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
+        let untolerated_taints = host_and_tolerations.map_or(0, |(host, (all, _))| {
+            all.count_untolerated_prefer_no_schedule(&host.taints).into()
+        });
+        HostPreference { matching_weight, total_weight, untolerated_taints }
     }
 }
 
 impl PreferenceScores<'_> {
     /// Returns true if there are only spread constraints and no affinity weights.
     #[must_use]
-    pub const fn only_spread(&self) -> bool {
-        self.near.is_empty()
+    pub const fn has_only_spread(&self) -> bool {
+        self.affinity_counts.is_empty()
     }
 
     /// Returns the score of a host.
     #[must_use]
-    pub fn at(&self, host: HostId) -> PreferenceScore {
-        let affinity = self.near.iter().fold(0_i64, |sum, (near, weight)| {
-            sum.saturating_add(near.at(host).unwrap_or(0).saturating_mul(*weight))
+    pub fn score_for_host(&self, host: HostId) -> PreferenceScore {
+        let affinity = self.affinity_counts.iter().fold(0_i64, |sum, (near, weight)| {
+            sum.saturating_add(near.count_for_host(host).unwrap_or(0).saturating_mul(*weight))
         });
         let skew = self.spread.iter().try_fold(0_i64, |sum, (near, rule, least)| {
-            let more = near.at(host)?.saturating_sub(*least).max(0);
-            Some(sum.saturating_add(more.saturating_sub(rule.max_skew - 1).max(0)))
+            let excess = near.count_for_host(host)?.saturating_sub(*least).max(0);
+            Some(sum.saturating_add(excess.saturating_sub(rule.max_skew - 1).max(0)))
         });
         PreferenceScore { affinity, skew }
     }

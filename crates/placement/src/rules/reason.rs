@@ -44,7 +44,7 @@ pub enum Reason {
     /// The free amount of a resource is too small.
     Resources {
         /// Name of the resource in a Node.
-        what: String,
+        resource: String,
         /// Amount that the pod requests: thousandths of a CPU, bytes, or a number of devices.
         wanted: u64,
         /// Free amount on the host, in the same unit.
@@ -110,7 +110,9 @@ impl Reason {
                 "node(s) didn't match Pod's node affinity/selector"
             }
             Self::PodsLimit { .. } => "Too many pods",
-            Self::Resources { what, .. } => return Cow::Owned(format!("Insufficient {what}")),
+            Self::Resources { resource, .. } => {
+                return Cow::Owned(format!("Insufficient {resource}"));
+            }
             Self::NoTopology { .. } => {
                 "node(s) didn't match pod topology spread constraints (missing required label)"
             }
@@ -143,21 +145,21 @@ impl fmt::Display for Reason {
             }
             Self::NodeAffinity { wanted } => write!(f, "node affinity wants {wanted}"),
             Self::PodsLimit { limit } => write!(f, "has its {limit} pods already"),
-            Self::Resources { what, wanted, free } if what == "cpu" => {
+            Self::Resources { resource, wanted, free } if resource == "cpu" => {
                 let cpus = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
                 let short =
                     |text: String| text.trim_end_matches('0').trim_end_matches('.').to_owned();
                 write!(f, "{} CPUs wanted, {} free", short(cpus(*wanted)), short(cpus(*free)))
             }
-            Self::Resources { what, wanted, free }
-                if what == "memory" || what.starts_with("hugepages-") =>
+            Self::Resources { resource, wanted, free }
+                if resource == "memory" || resource.starts_with("hugepages-") =>
             {
                 let human =
                     |bytes: u64| if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() };
-                write!(f, "{} of {what} wanted, {} free", human(*wanted), human(*free))
+                write!(f, "{} of {resource} wanted, {} free", human(*wanted), human(*free))
             }
-            Self::Resources { what, wanted, free } => {
-                write!(f, "{wanted} {what} wanted, {free} free")
+            Self::Resources { resource, wanted, free } => {
+                write!(f, "{wanted} {resource} wanted, {free} free")
             }
             Self::NoTopology { key } => write!(f, "no label {key}, over which pods are spread"),
             Self::TopologySpread { key, domain, pods, fewest, max_skew } => write!(

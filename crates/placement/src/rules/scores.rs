@@ -34,7 +34,7 @@ impl Scores {
 
 /// Scores of a host before normalisation, for callers that compare only a few hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Raw {
+pub struct RawScores {
     /// Sum of the weights of those preferred node affinity terms that match the host: 0 or more, more is better.
     pub node_affinity: i64,
     /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate: fewer is better.
@@ -50,7 +50,7 @@ pub struct Raw {
 #[derive(Debug)]
 pub struct Scorer<'a> {
     filter: &'a PodFilter<'a>,
-    near: Vec<(DomainCount<'a>, i64)>,
+    affinity_counts: Vec<(DomainCount<'a>, i64)>,
     spread: Vec<(DomainCount<'a>, Spread, f64)>,
 }
 
@@ -60,52 +60,56 @@ impl<'a> Scorer<'a> {
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
         let (counts, rules) = (filter.counts, filter.rules);
-        let mut near: Vec<(DomainCount<'a>, i64)> = Vec::new();
+        let mut affinity_counts: Vec<(DomainCount<'a>, i64)> = Vec::new();
         for (number, weight) in &rules.template.preferred {
-            near.extend(DomainCount::lookup(counts, *number).map(|near| (near, *weight)));
+            affinity_counts
+                .extend(DomainCount::lookup(counts, *number).map(|near| (near, *weight)));
         }
         let membership = counts.membership(rules);
         let weights =
             membership.weights().iter().filter_map(|number| DomainCount::lookup(counts, *number));
-        near.extend(weights.map(|near| (near, 1)));
-        let all: Vec<(DomainCount<'a>, Spread)> = rules
+        affinity_counts.extend(weights.map(|near| (near, 1)));
+        let constraints: Vec<(DomainCount<'a>, Spread)> = rules
             .template
             .soft_spread
             .iter()
             .filter_map(|rule| Some((DomainCount::lookup(counts, rule.counter)?, *rule)))
             .collect();
         let domain = |near: &DomainCount<'_>, host: &HostId| near.topology.domain_of(host.0);
-        let is_scored = |host: &&HostId| all.iter().all(|(near, _)| near.at(**host).is_some());
-        let mut spread = Vec::with_capacity(all.len());
-        for (near, rule) in &all {
+        let is_scored = |host: &&HostId| {
+            constraints.iter().all(|(near, _)| near.count_for_host(**host).is_some())
+        };
+        let mut spread = Vec::with_capacity(constraints.len());
+        for (near, rule) in &constraints {
             let scored = hosts.iter().filter(is_scored);
-            let size = if rule.is_by_host {
+            let domain_count = if rule.is_by_host {
                 scored.count()
             } else {
                 scored.map(|host| domain(near, host)).collect::<HashSet<u32>>().len()
             };
             // `topologyNormalizingWeight`: constraints with many domains must not dominate constraints with few
             // domains.
-            let size = u32::try_from(size).unwrap_or(u32::MAX);
-            spread.push((*near, *rule, (f64::from(size) + 2.0).ln()));
+            let domain_count = u32::try_from(domain_count).unwrap_or(u32::MAX);
+            spread.push((*near, *rule, (f64::from(domain_count) + 2.0).ln()));
         }
-        Self { filter, near, spread }
+        Self { filter, affinity_counts, spread }
     }
 
     /// Returns the scores of one host before normalisation.
     #[must_use]
-    pub fn raw(&self, host: HostId) -> Raw {
+    pub fn raw_scores(&self, host: HostId) -> RawScores {
         let (hosts, rules) = (&self.filter.counts.hosts, self.filter.rules);
         let preference = rules.template.preference.and_then(|number| hosts.preferences.get(number));
         let weight = preference.and_then(|(_, weights)| weights.get(index(host.0)));
-        let unwelcome = hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
-        Raw {
+        let host_and_tolerations =
+            hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
+        RawScores {
             node_affinity: weight.map_or(0, |weight| i64::from(*weight)),
-            taints: unwelcome.map_or(0, |(host, (tolerations, _))| {
-                tolerations.untolerated_preferences(&host.taints).into()
+            taints: host_and_tolerations.map_or(0, |(host, (tolerations, _))| {
+                tolerations.count_untolerated_prefer_no_schedule(&host.taints).into()
             }),
-            pod_affinity: self.near.iter().fold(0, |sum, (near, weight)| {
-                sum.saturating_add(near.at(host).unwrap_or(0).saturating_mul(*weight))
+            pod_affinity: self.affinity_counts.iter().fold(0, |sum, (near, weight)| {
+                sum.saturating_add(near.count_for_host(host).unwrap_or(0).saturating_mul(*weight))
             }),
             spread: self.spread_score(host),
         }
@@ -120,7 +124,7 @@ impl<'a> Scorer<'a> {
     fn spread_score(&self, host: HostId) -> Option<i64> {
         let mut sum = 0.0;
         for (near, rule, weight) in &self.spread {
-            sum += near.at(host)? as f64 * weight + (rule.max_skew - 1) as f64;
+            sum += near.count_for_host(host)? as f64 * weight + (rule.max_skew - 1) as f64;
         }
         Some(sum.round() as i64)
     }
@@ -128,31 +132,35 @@ impl<'a> Scorer<'a> {
     /// Returns the scores of `hosts`, in the same order. `hosts` must contain all hosts to which the pod may go.
     #[must_use]
     pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
-        let raw: Vec<Raw> = hosts.iter().map(|host| self.raw(*host)).collect();
-        let most = |of: fn(&Raw) -> i64| raw.iter().map(of).max().unwrap_or(0);
-        let least = |of: fn(&Raw) -> i64| raw.iter().map(of).min().unwrap_or(0);
-        let (best_label, most_taints) = (most(|one| one.node_affinity), most(|one| one.taints));
-        let (dear, feared) = (most(|one| one.pod_affinity), least(|one| one.pod_affinity));
-        let crowds = || raw.iter().filter_map(|one| one.spread);
-        let (fullest, emptiest) = (crowds().max().unwrap_or(0), crowds().min().unwrap_or(0));
-        let score = |one: &Raw| Scores {
-            node_affinity: percentage(one.node_affinity, best_label),
+        let raw: Vec<RawScores> = hosts.iter().map(|host| self.raw_scores(*host)).collect();
+        let maximum = |of: fn(&RawScores) -> i64| raw.iter().map(of).max().unwrap_or(0);
+        let minimum = |of: fn(&RawScores) -> i64| raw.iter().map(of).min().unwrap_or(0);
+        let (max_node_affinity, most_taints) =
+            (maximum(|one| one.node_affinity), maximum(|one| one.taints));
+        let (max_pod_affinity, min_pod_affinity) =
+            (maximum(|one| one.pod_affinity), minimum(|one| one.pod_affinity));
+        let spread_counts = || raw.iter().filter_map(|one| one.spread);
+        let (max_spread, min_spread) =
+            (spread_counts().max().unwrap_or(0), spread_counts().min().unwrap_or(0));
+        let score = |one: &RawScores| Scores {
+            node_affinity: percentage(one.node_affinity, max_node_affinity),
             taints: 100 - percentage(one.taints, most_taints),
-            pod_affinity: normalize_score(one.pod_affinity, feared, dear),
+            pod_affinity: normalize_score(one.pod_affinity, min_pod_affinity, max_pod_affinity),
             spread: match one.spread {
                 _ if self.spread.is_empty() => 0,
                 None => 0,
-                Some(_) if fullest == 0 => 100,
-                Some(here) => {
-                    percentage(fullest.saturating_add(emptiest).saturating_sub(here), fullest)
-                }
+                Some(_) if max_spread == 0 => 100,
+                Some(spread) => percentage(
+                    max_spread.saturating_add(min_spread).saturating_sub(spread),
+                    max_spread,
+                ),
             },
         };
         raw.iter().map(score).collect()
     }
 }
 
-/// Returns `part` as a percentage of `whole`, rounded down; 0 if `whole` is 0.
+/// Returns `part` as a percentage of `range`, rounded down; 0 if `range` is 0.
 fn percentage(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
@@ -163,10 +171,10 @@ fn percentage(part: i64, whole: i64) -> i64 {
     clippy::cast_precision_loss,
     reason = "the scheduler computes with floats here, and to round otherwise would be another score"
 )]
-fn normalize_score(value: i64, least: i64, most: i64) -> i64 {
-    let whole = most.saturating_sub(least);
-    if whole <= 0 {
+fn normalize_score(value: i64, minimum: i64, maximum: i64) -> i64 {
+    let range = maximum.saturating_sub(minimum);
+    if range <= 0 {
         return 0;
     }
-    (100.0 * (value.saturating_sub(least) as f64 / whole as f64)) as i64
+    (100.0 * (value.saturating_sub(minimum) as f64 / range as f64)) as i64
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use super::invalid::{FieldPath, Invalid, label_key, label_value};
+use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::symbols::{Labels, Symbol, Symbols};
 
 /// The test of the value of one label (apimachinery `labels.Requirement.Matches`).
@@ -29,24 +29,24 @@ pub(super) struct Requirement {
 }
 
 impl Requirement {
-    pub(super) fn is(key: Symbol, value: Symbol) -> Self {
+    pub(super) fn equals(key: Symbol, value: Symbol) -> Self {
         Self { key, test: LabelMatch::In([value].into()) }
     }
 
-    pub(super) fn is_not(key: Symbol, value: Symbol) -> Self {
+    pub(super) fn not_equals(key: Symbol, value: Symbol) -> Self {
         Self { key, test: LabelMatch::NotIn([value].into()) }
     }
 
     pub(super) fn matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
         let value = labels.get(self.key);
-        let number = || value.and_then(|value| symbols.number(value));
+        let integer_value = || value.and_then(|value| symbols.number(value));
         match &self.test {
             LabelMatch::In(values) => value.is_some_and(|value| values.contains(&value)),
             LabelMatch::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
             LabelMatch::Exists => value.is_some(),
             LabelMatch::Absent => value.is_none(),
-            LabelMatch::Above(bound) => number().is_some_and(|number| number > *bound),
-            LabelMatch::Below(bound) => number().is_some_and(|number| number < *bound),
+            LabelMatch::Above(bound) => integer_value().is_some_and(|number| number > *bound),
+            LabelMatch::Below(bound) => integer_value().is_some_and(|number| number < *bound),
         }
     }
 
@@ -87,32 +87,32 @@ pub(super) enum Selector {
 }
 
 impl Selector {
-    /// Validates and reads a selector, and adds the requirements `extra`, which were built from `matchLabelKeys` and
+    /// Validates and reads a selector, and adds the requirements `own_label_requirements`, which were built from `matchLabelKeys` and
     /// similar fields. The requirements are merged as in the API server (`registry/core/pod`,
     /// `applyLabelKeysToLabelSelector`), so that an object that the API server has already processed compiles to the
     /// same selector. An absent selector stays absent.
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
+        field: &FieldPath<'_>,
         selector: Option<&LabelSelector>,
-        extra: impl IntoIterator<Item = Requirement>,
-    ) -> Result<Self, Invalid> {
+        own_label_requirements: impl IntoIterator<Item = Requirement>,
+    ) -> Result<Self, InvalidField> {
         let Some(selector) = selector else { return Ok(Self::Nothing) };
-        let mut all: Vec<Requirement> = extra.into_iter().collect();
-        let within = place.field("matchLabels");
+        let mut all: Vec<Requirement> = own_label_requirements.into_iter().collect();
+        let labels_path = field.field("matchLabels");
         for (key, value) in selector.match_labels.iter().flatten() {
-            label_key(&within, key)?;
-            label_value(&within.field(key), value)?;
-            all.push(Requirement::is(symbols.intern(key), symbols.intern(value)));
+            validate_label_key(&labels_path, key)?;
+            validate_label_value(&labels_path.field(key), value)?;
+            all.push(Requirement::equals(symbols.intern(key), symbols.intern(value)));
         }
-        let within = place.field("matchExpressions");
+        let expressions_path = field.field("matchExpressions");
         for (at, one) in selector.match_expressions.iter().flatten().enumerate() {
-            all.push(from_label_requirement(symbols, &within.item(at), one)?);
+            all.push(from_label_requirement(symbols, &expressions_path.item(at), one)?);
         }
-        Ok(Self::all(all))
+        Ok(Self::from_requirements(all))
     }
 
-    pub(super) fn all(mut requirements: Vec<Requirement>) -> Self {
+    pub(super) fn from_requirements(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_unstable();
         requirements.dedup();
         Self::All(requirements.into())
@@ -156,42 +156,42 @@ impl Selector {
 /// Validates and reads a requirement of a label selector.
 fn from_label_requirement(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
-    one: &LabelSelectorRequirement,
-) -> Result<Requirement, Invalid> {
-    let values = one.values.as_deref().unwrap_or_default();
-    if matches!(one.operator.as_str(), "Gt" | "Lt") {
-        let operators = "is an operator of node selectors only";
-        return Err(place.field("operator").invalid(&one.operator, operators));
+    path: &FieldPath<'_>,
+    source: &LabelSelectorRequirement,
+) -> Result<Requirement, InvalidField> {
+    let values = source.values.as_deref().unwrap_or_default();
+    if matches!(source.operator.as_str(), "Gt" | "Lt") {
+        let problem = "is an operator of node selectors only";
+        return Err(path.field("operator").invalid(&source.operator, problem));
     }
-    requirement(symbols, place, &one.key, &one.operator, values)
+    requirement(symbols, path, &source.key, &source.operator, values)
 }
 
 /// Validates and reads a requirement of a node selector term's `matchExpressions`.
 pub(super) fn from_node_requirement(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
-    one: &NodeSelectorRequirement,
-) -> Result<Requirement, Invalid> {
-    let values = one.values.as_deref().unwrap_or_default();
-    requirement(symbols, place, &one.key, &one.operator, values)
+    path: &FieldPath<'_>,
+    source: &NodeSelectorRequirement,
+) -> Result<Requirement, InvalidField> {
+    let values = source.values.as_deref().unwrap_or_default();
+    requirement(symbols, path, &source.key, &source.operator, values)
 }
 
 /// Validates a requirement according to apimachinery's `labels.NewRequirement`.
 fn requirement(
     symbols: &mut Symbols,
-    place: &FieldPath<'_>,
+    path: &FieldPath<'_>,
     key: &str,
     operator: &str,
     values: &[String],
-) -> Result<Requirement, Invalid> {
-    label_key(&place.field("key"), key)?;
-    let here = place.field("values");
-    let shown = || values.join(",");
-    let mut set = || {
+) -> Result<Requirement, InvalidField> {
+    validate_label_key(&path.field("key"), key)?;
+    let values_path = path.field("values");
+    let joined_values = || values.join(",");
+    let mut intern_values = || {
         let mut all = Vec::with_capacity(values.len());
         for (at, value) in values.iter().enumerate() {
-            label_value(&here.item(at), value)?;
+            validate_label_value(&values_path.item(at), value)?;
             all.push(symbols.intern(value));
         }
         all.sort_unstable();
@@ -200,26 +200,30 @@ fn requirement(
     };
     let test = match operator {
         "In" | "NotIn" if values.is_empty() => {
-            return Err(here.invalid("", format!("is empty, and {operator} needs values")));
+            return Err(values_path.invalid("", format!("is empty, and {operator} needs values")));
         }
-        "In" => LabelMatch::In(set()?),
-        "NotIn" => LabelMatch::NotIn(set()?),
+        "In" => LabelMatch::In(intern_values()?),
+        "NotIn" => LabelMatch::NotIn(intern_values()?),
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            return Err(here.invalid(shown(), format!("must be empty with {operator}")));
+            return Err(
+                values_path.invalid(joined_values(), format!("must be empty with {operator}"))
+            );
         }
         "Exists" => LabelMatch::Exists,
         "DoesNotExist" => LabelMatch::Absent,
         "Gt" | "Lt" => {
             let [value] = values else {
-                return Err(here.invalid(shown(), format!("must be one integer for {operator}")));
+                return Err(values_path
+                    .invalid(joined_values(), format!("must be one integer for {operator}")));
             };
-            label_value(&here.item(0), value)?;
-            let bound = value.parse().map_err(|_| here.item(0).invalid(value, "is no integer"))?;
+            validate_label_value(&values_path.item(0), value)?;
+            let bound =
+                value.parse().map_err(|_| values_path.item(0).invalid(value, "is no integer"))?;
             if operator == "Gt" { LabelMatch::Above(bound) } else { LabelMatch::Below(bound) }
         }
         _ => {
-            let known = "is none of In, NotIn, Exists, DoesNotExist, Gt, Lt";
-            return Err(place.field("operator").invalid(operator, known));
+            let problem = "is none of In, NotIn, Exists, DoesNotExist, Gt, Lt";
+            return Err(path.field("operator").invalid(operator, problem));
         }
     };
     Ok(Requirement { key: symbols.intern(key), test })

@@ -152,20 +152,20 @@ impl<K: Hash + Eq, V> Interner<K, V> {
     }
 
     /// Returns the number of a value, and true if the value is new. `derive` computes the data of a new value.
-    pub(super) fn intern(&mut self, thing: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
-        if let Some(known) = self.known.get(&thing) {
+    pub(super) fn intern(&mut self, value: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
+        if let Some(known) = self.known.get(&value) {
             return (*known, false);
         }
         let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-        let derived = derive(&thing);
-        let thing = Arc::new(thing);
-        self.known.insert(Arc::clone(&thing), number);
-        self.all.push((thing, derived));
+        let derived = derive(&value);
+        let value = Arc::new(value);
+        self.known.insert(Arc::clone(&value), number);
+        self.all.push((value, derived));
         (number, true)
     }
 
-    pub(super) fn contains(&self, thing: &K) -> bool {
-        self.known.contains_key(thing)
+    pub(super) fn contains(&self, value: &K) -> bool {
+        self.known.contains_key(value)
     }
 
     pub(super) fn get(&self, number: u32) -> Option<(&K, &V)> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1;
 
-use super::invalid::{FieldPath, Invalid, label_key, label_value};
+use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::symbols::{EMPTY, Symbol, Symbols};
 
 /// Effect of a taint.
@@ -29,11 +29,11 @@ impl fmt::Display for Effect {
 }
 
 impl Effect {
-    fn read(place: &FieldPath<'_>, text: &str) -> Result<Self, Invalid> {
+    fn read(path: &FieldPath<'_>, text: &str) -> Result<Self, InvalidField> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
-        all.into_iter().find(|effect| effect.to_string() == text).ok_or_else(|| {
-            place.invalid(text, "is none of NoSchedule, PreferNoSchedule, NoExecute")
-        })
+        all.into_iter()
+            .find(|effect| effect.to_string() == text)
+            .ok_or_else(|| path.invalid(text, "is none of NoSchedule, PreferNoSchedule, NoExecute"))
     }
 
     /// Returns true if the effect excludes pods that do not tolerate the taint.
@@ -53,13 +53,13 @@ pub(super) struct Taint {
 impl Taint {
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
+        path: &FieldPath<'_>,
         taint: &v1::Taint,
-    ) -> Result<Self, Invalid> {
-        label_key(&place.field("key"), &taint.key)?;
+    ) -> Result<Self, InvalidField> {
+        validate_label_key(&path.field("key"), &taint.key)?;
         let value = taint.value.as_deref().unwrap_or_default();
-        label_value(&place.field("value"), value)?;
-        let effect = Effect::read(&place.field("effect"), &taint.effect)?;
+        validate_label_value(&path.field("value"), value)?;
+        let effect = Effect::read(&path.field("effect"), &taint.effect)?;
         Ok(Self { key: symbols.intern(&taint.key), value: symbols.intern(value), effect })
     }
 }
@@ -79,19 +79,19 @@ pub(super) struct Tolerations(Box<[Toleration]>);
 impl Tolerations {
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
+        path: &FieldPath<'_>,
         tolerations: &[v1::Toleration],
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidField> {
         let mut all = Vec::with_capacity(tolerations.len());
         for (at, one) in tolerations.iter().enumerate() {
-            all.push(Toleration::read(symbols, &place.item(at), one)?);
+            all.push(Toleration::read(symbols, &path.item(at), one)?);
         }
         all.sort_unstable();
         all.dedup();
         Ok(Self(all.into()))
     }
 
-    fn tolerate(&self, taint: Taint) -> bool {
+    fn tolerates(&self, taint: Taint) -> bool {
         self.0.iter().any(|one| {
             one.key.is_none_or(|key| key == taint.key)
                 && one.value.is_none_or(|value| value == taint.value)
@@ -101,35 +101,35 @@ impl Tolerations {
 
     /// Returns the first taint that excludes a pod with these tolerations.
     pub(super) fn first_untolerated(&self, taints: &[Taint]) -> Option<Taint> {
-        taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerate(*taint))
+        taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerates(*taint))
     }
 
     /// Returns the number of `PreferNoSchedule` taints that these tolerations do not tolerate.
-    pub(super) fn untolerated_preferences(&self, taints: &[Taint]) -> u32 {
-        let untolerated_preferences =
-            |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
-        u32::try_from(taints.iter().filter(untolerated_preferences).count()).unwrap_or(u32::MAX)
+    pub(super) fn count_untolerated_prefer_no_schedule(&self, taints: &[Taint]) -> u32 {
+        let is_untolerated = |taint: &&Taint| !taint.effect.is_hard() && !self.tolerates(**taint);
+        u32::try_from(taints.iter().filter(is_untolerated).count()).unwrap_or(u32::MAX)
     }
 
     /// Returns true if the tolerations tolerate the taint `node.kubernetes.io/unschedulable`: a pod with these
     /// tolerations may go to a cordoned host (NodeUnschedulable's `Filter`).
-    pub(super) fn tolerate_unschedulable(&self, symbols: &mut Symbols) -> bool {
+    pub(super) fn tolerates_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
-        self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
+        self.tolerates(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
     }
 }
 
 impl Toleration {
     fn read(
         symbols: &mut Symbols,
-        place: &FieldPath<'_>,
-        one: &v1::Toleration,
-    ) -> Result<Self, Invalid> {
+        path: &FieldPath<'_>,
+        toleration: &v1::Toleration,
+    ) -> Result<Self, InvalidField> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let [key, operator, value] = [&one.key, &one.operator, &one.value].map(text);
-        let effect = match one.effect.as_deref() {
+        let [key, operator, value] =
+            [&toleration.key, &toleration.operator, &toleration.value].map(text);
+        let effect = match toleration.effect.as_deref() {
             None | Some("") => None,
-            Some(effect) => Some(Effect::read(&place.field("effect"), effect)?),
+            Some(effect) => Some(Effect::read(&path.field("effect"), effect)?),
         };
         let exists = match operator.as_str() {
             "Exists" => true,
@@ -137,21 +137,21 @@ impl Toleration {
             // The operators Gt and Lt require the feature gate TaintTolerationComparisonOperators, which is off in
             // 1.36.
             other => {
-                return Err(place.field("operator").invalid(other, "is neither Exists nor Equal"));
+                return Err(path.field("operator").invalid(other, "is neither Exists nor Equal"));
             }
         };
-        let here = place.field("value");
+        let value_path = path.field("value");
         if exists && !value.is_empty() {
-            return Err(here.invalid(value, "must be empty with operator Exists"));
+            return Err(value_path.invalid(value, "must be empty with operator Exists"));
         }
-        label_value(&here, &value)?;
+        validate_label_value(&value_path, &value)?;
         if key.is_empty() {
             if !exists {
                 let problem = "is empty: all taints are tolerated only by operator Exists";
-                return Err(place.field("key").invalid(key, problem));
+                return Err(path.field("key").invalid(key, problem));
             }
         } else {
-            label_key(&place.field("key"), &key)?;
+            validate_label_key(&path.field("key"), &key)?;
         }
         Ok(Self {
             key: (!key.is_empty()).then(|| symbols.intern(&key)),

@@ -8,24 +8,24 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit code for a check or plan that found problems.
-pub const PROBLEMS: u8 = 1;
+pub const EXIT_PROBLEMS: u8 = 1;
 /// Exit code for bad usage or input.
-pub const BAD_INPUT: u8 = 2;
+pub const EXIT_BAD_INPUT: u8 = 2;
 /// Exit code for a host, a cluster or an output that could not be reached or changed.
-pub const UNREACHABLE: u8 = 3;
+pub const EXIT_UNREACHABLE: u8 = 3;
 
 /// Error of a command, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit code of the program.
-    pub code: u8,
+    pub exit_code: u8,
     /// Error that is shown to the user.
     pub error: anyhow::Error,
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { code: BAD_INPUT, error: error.into() }
+        Self { exit_code: EXIT_BAD_INPUT, error: error.into() }
     }
 }
 
@@ -34,19 +34,19 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
         print_error(&format!("{program}: {:#}", failure.error));
-        ExitCode::from(failure.code)
+        ExitCode::from(failure.exit_code)
     })
 }
 
 /// Prints a text to standard output. A reader that closes the pipe (`| head`) is no error.
 ///
 /// # Errors
-/// Returns [`UNREACHABLE`] if standard output cannot be written, for example because the disk is full.
+/// Returns [`EXIT_UNREACHABLE`] if standard output cannot be written, for example because the disk is full.
 pub fn print(text: &str) -> Result<ExitCode, Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let error = anyhow::Error::from(error).context("standard output");
-            Err(Failure { code: UNREACHABLE, error })
+            Err(Failure { exit_code: EXIT_UNREACHABLE, error })
         }
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 /// Returns the completion script of a program for a shell.
 #[must_use]
-pub fn completion(mut command: Command, shell: Shell) -> String {
+pub fn completion_script(mut command: Command, shell: Shell) -> String {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, &name, &mut script);
@@ -22,7 +22,7 @@ pub fn completion(mut command: Command, shell: Shell) -> String {
 
 /// Returns the reference in Markdown: the output of `--help`, command by command.
 #[must_use]
-pub fn reference(mut command: Command) -> String {
+pub fn markdown_reference(mut command: Command) -> String {
     command.build();
     let name = command.get_name().to_owned();
     let mut page = format!(
@@ -41,12 +41,15 @@ pub fn reference(mut command: Command) -> String {
     page
 }
 
-/// Returns the manual page in troff. Each entry of `more` (title and text) is appended as a section, with its text
+/// Returns the manual page in troff. Each entry of `extra_sections` (title and text) is appended as a section, with its text
 /// verbatim.
 ///
 /// # Errors
 /// Returns an error if clap cannot render the page, which would be a bug.
-pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<String> {
+pub fn manual_page(
+    mut command: Command,
+    extra_sections: &[(&str, &str)],
+) -> std::io::Result<String> {
     let mut page = Vec::new();
     command.build();
     let man = clap_mangen::Man::new(command.clone());
@@ -67,7 +70,7 @@ pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<St
         page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
     }
     // The text is verbatim: a filled paragraph would join the lines of the examples.
-    for (title, text) in more {
+    for (title, text) in extra_sections {
         let text = text.replace('-', "\\-");
         page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());
     }

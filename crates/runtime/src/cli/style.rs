@@ -15,8 +15,8 @@ impl Style {
     /// Returns `Coloured` if standard output is a terminal and `NO_COLOR` (no-color.org) is not set.
     #[must_use]
     pub fn for_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if std::io::stdout().is_terminal() && !refused { Self::Coloured } else { Self::Plain }
+        let is_disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if std::io::stdout().is_terminal() && !is_disabled { Self::Coloured } else { Self::Plain }
     }
 
     /// Formats a title.

@@ -16,7 +16,7 @@ pub fn one_line(text: &str) -> String {
 
 /// Returns the text of an error and its sources, without repetitions. The sources are needed because the text of a
 /// client's error is only "transport error", and its last source has the reason.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
@@ -30,7 +30,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Appends a line that consists of two parts, without trailing white space.
-pub fn line(out: &mut String, first: &str, second: &str) {
+pub fn push_line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
@@ -55,8 +55,8 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
                 lines.push(String::new());
                 continue;
             }
-            let cut = rest.char_indices().nth(width).map_or(rest.len(), |(index, _)| index);
-            let (now, later) = rest.split_at(cut);
+            let split_index = rest.char_indices().nth(width).map_or(rest.len(), |(index, _)| index);
+            let (now, later) = rest.split_at(split_index);
             lines[last].push_str(now);
             lines.push(String::new());
             rest = later;

@@ -14,7 +14,7 @@ use crate::backoff::{jittered, jittered_at_least};
 /// Pause after the first failure; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest pause, before jitter.
-const MAX_NOTE_BYTES: Duration = Duration::from_secs(120);
+const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
 const RETENTION: Duration = Duration::from_secs(3600);
 
@@ -22,12 +22,12 @@ const RETENTION: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(super) struct ObjectBackoff<K: Resource<DynamicType: Debug + Hash + Eq>> {
     reconciler: &'static str,
-    failing: Mutex<HashMap<ObjectRef<K>, Failing>>,
+    failures: Mutex<HashMap<ObjectRef<K>, FailureRecord>>,
 }
 
 /// Record of an object that fails.
 #[derive(Debug)]
-struct Failing {
+struct FailureRecord {
     count: u32,
     error: String,
     last: Instant,
@@ -38,17 +38,17 @@ where
     K: Resource<DynamicType: Debug + Hash + Eq + Clone>,
 {
     pub(super) fn new(reconciler: &'static str) -> Self {
-        Self { reconciler, failing: Mutex::default() }
+        Self { reconciler, failures: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<K>, Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<K>, FailureRecord>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a failure of an object, and returns the pause before the next attempt. An error is logged as a warning
     /// when it differs from the previous error of the object. A write conflict is ordinary, so it is logged at debug
     /// level only.
-    pub(super) fn failed(
+    pub(super) fn record_failure(
         &self,
         object: ObjectRef<K>,
         error: &impl Display,
@@ -56,32 +56,32 @@ where
         is_conflict: bool,
     ) -> Duration {
         let (reconciler, error) = (self.reconciler, error.to_string());
-        let mut failing = self.lock();
-        failing.retain(|_, one| one.last.elapsed() < RETENTION);
-        let known = failing.entry(object.clone()).or_insert_with(|| Failing {
+        let mut failures = self.lock();
+        failures.retain(|_, one| one.last.elapsed() < RETENTION);
+        let record = failures.entry(object.clone()).or_insert_with(|| FailureRecord {
             count: 0,
             error: String::new(),
             last: Instant::now(),
         });
         if is_conflict {
             tracing::debug!(reconciler, %object, %error, "conflict; trying again");
-        } else if known.error != error {
+        } else if record.error != error {
             tracing::warn!(reconciler, %object, %error, "failed to reconcile; trying again");
-            known.error = error;
+            record.error = error;
         }
-        let pause = INITIAL_BACKOFF.saturating_mul(1 << known.count).min(MAX_NOTE_BYTES);
+        let pause = INITIAL_BACKOFF.saturating_mul(1 << record.count).min(MAX_BACKOFF);
         // The pause after 8 doublings exceeds the longest pause, so a larger count is not needed.
-        known.count = known.count.saturating_add(1).min(8);
-        known.last = Instant::now();
+        record.count = record.count.saturating_add(1).min(8);
+        record.last = Instant::now();
         jittered(pause.max(jittered_at_least(retry_after)))
     }
 
     /// Removes the record of an object after a successful reconcile.
-    pub(super) fn succeeded(&self, object: &ObjectRef<K>) {
-        if let Some(known) = self.lock().remove(object)
-            && !known.error.is_empty()
+    pub(super) fn record_success(&self, object: &ObjectRef<K>) {
+        if let Some(record) = self.lock().remove(object)
+            && !record.error.is_empty()
         {
-            tracing::info!(reconciler = self.reconciler, %object, "reconciled again");
+            tracing::info!(reconciler = self.reconciler, %object, "reconcile succeeded after failures");
         }
     }
 }
@@ -92,8 +92,12 @@ mod tests {
 
     use super::*;
 
-    fn failed(backoff: &ObjectBackoff<Node>, name: &str, retry_after: Duration) -> Duration {
-        backoff.failed(ObjectRef::new(name), &"no", retry_after, false)
+    fn record_failure(
+        backoff: &ObjectBackoff<Node>,
+        name: &str,
+        retry_after: Duration,
+    ) -> Duration {
+        backoff.record_failure(ObjectRef::new(name), &"no", retry_after, false)
     }
 
     #[test]
@@ -101,14 +105,17 @@ mod tests {
         let backoff = ObjectBackoff::<Node>::new("test");
         let mut expected = INITIAL_BACKOFF;
         for _ in 0..12 {
-            let got = failed(&backoff, "a", Duration::ZERO);
-            assert!(got >= expected * 3 / 4 && got <= expected * 5 / 4, "{got:?} for {expected:?}");
-            expected = (expected * 2).min(MAX_NOTE_BYTES);
+            let pause = record_failure(&backoff, "a", Duration::ZERO);
+            assert!(
+                pause >= expected * 3 / 4 && pause <= expected * 5 / 4,
+                "{pause:?} for {expected:?}"
+            );
+            expected = (expected * 2).min(MAX_BACKOFF);
         }
         // The backoff of one object does not depend on the failures of others.
-        assert!(failed(&backoff, "b", Duration::ZERO) < INITIAL_BACKOFF * 2);
-        backoff.succeeded(&ObjectRef::new("a"));
-        assert!(failed(&backoff, "a", Duration::ZERO) < INITIAL_BACKOFF * 2);
+        assert!(record_failure(&backoff, "b", Duration::ZERO) < INITIAL_BACKOFF * 2);
+        backoff.record_success(&ObjectRef::new("a"));
+        assert!(record_failure(&backoff, "a", Duration::ZERO) < INITIAL_BACKOFF * 2);
     }
 
     #[test]
@@ -116,7 +123,7 @@ mod tests {
         let backoff = ObjectBackoff::<Node>::new("test");
         let retry_after = Duration::from_secs(7);
         let pauses: Vec<Duration> =
-            (0..200).map(|n| failed(&backoff, &format!("n{n}"), retry_after)).collect();
+            (0..200).map(|n| record_failure(&backoff, &format!("n{n}"), retry_after)).collect();
         assert!(pauses.iter().all(|pause| *pause >= retry_after), "{:?}", pauses.iter().min());
         let (first, last) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
         assert!(*last - *first > Duration::from_secs(2), "{first:?} to {last:?}");

@@ -45,7 +45,7 @@ pub trait ReconcileError: std::error::Error + Send + 'static {
 /// Receives the result of each reconcile, for metrics.
 pub trait Recorder: Send + Sync + 'static {
     /// Records a reconcile: the name of the reconciler, true if the reconcile succeeded, and its duration.
-    fn reconciled(&self, reconciler: &'static str, succeeded: bool, took: Duration);
+    fn record_reconcile(&self, reconciler: &'static str, succeeded: bool, duration: Duration);
 }
 
 /// Reconciles each object that the queue names and the store contains, until the future is dropped. An object whose
@@ -84,18 +84,19 @@ pub async fn run<K, Q, R, E, F>(
             name = reference.name,
             object = path
         );
-        let done = move |result: &Result<Action, E>| {
+        let record_result = move |result: &Result<Action, E>| {
             let succeeded = result.as_ref().err().is_none_or(ReconcileError::is_conflict);
-            recorder.reconciled(options.name, succeeded, begin.elapsed());
+            recorder.record_reconcile(options.name, succeeded, begin.elapsed());
             if result.is_ok() {
-                backoff.succeeded(&reference);
+                backoff.record_success(&reference);
             }
         };
-        reconcile(object).inspect(done).instrument(span).boxed()
+        reconcile(object).inspect(record_result).instrument(span).boxed()
     };
     let retry = |object: Arc<K>, error: &E, _| {
         let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
-        let pause = backoff.failed(reference, error, error.retry_after(), error.is_conflict());
+        let pause =
+            backoff.record_failure(reference, error, error.retry_after(), error.is_conflict());
         Action::requeue(pause)
     };
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::health::WatchHealth;
-use super::stream::{is_missing, message, watch};
+use super::stream::{error_message, is_kind_unknown, watch};
 
 /// A change of a store.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ where
     }
 
     /// Subscribes to all later changes.
-    pub fn changes(&self) -> UnboundedReceiver<Change<K>> {
+    pub fn subscribe(&self) -> UnboundedReceiver<Change<K>> {
         let (sender, changes) = unbounded_channel();
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         changes
@@ -111,7 +111,7 @@ where
 
     /// Waits until the kind has been listed. This function is needed because the store's own `wait_until_ready` wakes
     /// only the task that called it last (kube-runtime 5.0, `utils/delayed_init.rs`).
-    pub async fn ready(&self) {
+    pub async fn wait_until_ready(&self) {
         // An error means that the watch has ended; the program then ends too.
         if self.listed.subscribe().wait_for(|listed| *listed).await.is_err() {
             std::future::pending::<()>().await;
@@ -139,13 +139,13 @@ where
     async fn run(mut self, api: Api<DeserializeGuard<K>>) {
         let (kind, health) = (self.kind.clone(), Arc::clone(&self.health));
         let retry = |error: &kube::runtime::watcher::Error| {
-            let reason = if is_missing(error) {
+            let reason = if is_kind_unknown(error) {
                 format!(
                     "{kind}: the server does not know them; waiting for their CustomResourceDefinition \
                      (berth-controller crds | kubectl apply -f -)"
                 )
             } else {
-                format!("{kind} cannot be watched: {}; trying again", message(error))
+                format!("{kind} cannot be watched: {}; trying again", error_message(error))
             };
             health.failed(&kind, reason);
             std::future::ready(true)
@@ -182,7 +182,7 @@ where
                     }
                     Err(invalid) => {
                         self.health.malformed().remove::<K>(&invalid.metadata);
-                        let Some(known) = self.known(&invalid.metadata) else { return };
+                        let Some(known) = self.last_valid(&invalid.metadata) else { return };
                         known
                     }
                 };
@@ -201,7 +201,7 @@ where
     }
 
     /// Returns the last version of the object that could be parsed, from the store.
-    fn known(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
+    fn last_valid(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
         let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
         reference.namespace.clone_from(&metadata.namespace);
         self.informer.store.get(&reference)
@@ -210,10 +210,10 @@ where
     /// Returns an object that is being deleted and cannot be parsed: its current metadata, with the other fields of
     /// the last version that could be parsed. `None` if the object is not being deleted. The metadata is sufficient
     /// to finalize the object, which otherwise would never be finalized.
-    fn being_deleted(&self, metadata: &ObjectMeta) -> Option<K> {
+    fn terminating_object(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
         self.health.malformed().remove::<K>(metadata);
-        if let Some(known) = self.known(metadata) {
+        if let Some(known) = self.last_valid(metadata) {
             let mut object = (*known).clone();
             metadata.clone_into(object.meta_mut());
             return Some(object);
@@ -233,7 +233,7 @@ where
                 Ok(object)
             }
             Err(invalid) => {
-                if let Some(object) = self.being_deleted(&invalid.metadata) {
+                if let Some(object) = self.terminating_object(&invalid.metadata) {
                     return Ok(object);
                 }
                 if self.health.malformed().add::<K>(&invalid.metadata) {
@@ -246,7 +246,7 @@ where
                         "failed to parse an object; its last valid version stays in use"
                     );
                 }
-                Err(self.known(&invalid.metadata))
+                Err(self.last_valid(&invalid.metadata))
             }
         }
     }
@@ -289,7 +289,7 @@ mod tests {
     fn a_malformed_object_keeps_its_last_valid_version_until_it_is_deleted() {
         let mut watcher = watcher();
         let health = Arc::clone(&watcher.health);
-        let mut changes = watcher.informer.changes();
+        let mut changes = watcher.informer.subscribe();
         watcher.handle(Event::Init);
         watcher.handle(Event::InitApply(object(json!({"data": {"x": "1"}}))));
         assert_eq!(data(&watcher), None, "the list is not complete");

@@ -21,7 +21,7 @@ use crate::call::{CALL_TIMEOUT, CallError, with_timeout};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
 /// Timeout of a watch, in seconds. Without it, the API server ends a watch after a random time between 30 and 60
 /// minutes.
-const TIMEOUT: u32 = 3000;
+const WATCH_TIMEOUT_SECONDS: u32 = 3000;
 /// Longest pause between retries.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -34,11 +34,11 @@ pub async fn watch_object<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let fields = format!("metadata.name={name}");
+    let field_selector = format!("metadata.name={name}");
     let mut backoff = RetryBackoff::with_limit(MAX_RETRY_INTERVAL);
     let mut last_error = String::new();
     loop {
-        let list = with_timeout(api.list(&ListParams::default().fields(&fields))).await;
+        let list = with_timeout(api.list(&ListParams::default().fields(&field_selector))).await;
         let error = match list {
             Ok(list) => {
                 if !last_error.is_empty() {
@@ -47,7 +47,7 @@ pub async fn watch_object<K>(
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();
                 handle(list.items.into_iter().next());
-                watch(&api, &fields, version, &handle, &mut backoff).await
+                watch(&api, &field_selector, version, &handle, &mut backoff).await
             }
             Err(error) => Some(error),
         };
@@ -66,7 +66,7 @@ pub async fn watch_object<K>(
 /// Returns the error, or `None` if the watch ended in an ordinary way.
 async fn watch<K>(
     api: &Api<K>,
-    fields: &str,
+    field_selector: &str,
     mut version: String,
     handle: &impl Fn(Option<K>),
     backoff: &mut RetryBackoff,
@@ -74,8 +74,12 @@ async fn watch<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let params = WatchParams { timeout: Some(TIMEOUT), bookmarks: true, ..WatchParams::default() }
-        .fields(fields);
+    let params = WatchParams {
+        timeout: Some(WATCH_TIMEOUT_SECONDS),
+        bookmarks: true,
+        ..WatchParams::default()
+    }
+    .fields(field_selector);
     loop {
         // The API server normally answers the start of a watch at once, but an overloaded server may not answer.
         let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
@@ -84,7 +88,7 @@ where
             Err(_) => return Some(CallError::NoAnswer),
         };
         let mut stream = std::pin::pin!(stream);
-        let before = version.clone();
+        let previous_version = version.clone();
         loop {
             match timeout(IDLE_TIMEOUT, stream.next()).await {
                 Ok(Some(Ok(event))) => {
@@ -109,7 +113,7 @@ where
                 Ok(Some(Err(error))) => return Some(error.into()),
                 // The server ended the watch, as it does after its timeout. The watch continues from the last
                 // version.
-                Ok(None) if version != before => break,
+                Ok(None) if version != previous_version => break,
                 Ok(None) => return None,
                 Err(_) => return None,
             }

@@ -13,10 +13,10 @@ use super::stream::watch;
 use crate::discovery::is_served;
 
 /// Interval between checks whether the kind is installed.
-const PROBE: Duration = Duration::from_secs(15);
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 /// Number of objects in one page of a list. All kinds are listed at once at the start, and objects that are not
 /// trimmed yet are large: with kube's default of 500 objects, the pages take more memory than the stores.
-const PAGE: u32 = 100;
+const PAGE_SIZE: u32 = 100;
 
 /// State of the kind's watch.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct OptionalKind {
     /// The kind.
     pub resource: ApiResource,
     /// Label selector of the objects that are stored; `None` for all objects.
-    pub labels: Option<String>,
+    pub label_selector: Option<String>,
     /// Removes fields that no user of the store reads.
     pub trim: fn(&mut DynamicObject),
 }
@@ -53,17 +53,17 @@ impl OptionalInformer {
         handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (sender, state) = channel(State::Starting);
-        let this = Self { resource: kind.resource.clone(), state };
-        (this, run(client.clone(), kind, sender, handle))
+        let informer = Self { resource: kind.resource.clone(), state };
+        (informer, run(client.clone(), kind, sender, handle))
     }
 
     /// Waits until the kind is listed, or is known not to be installed.
-    pub async fn ready(&self) {
+    pub async fn wait_until_ready(&self) {
         drop(self.state.clone().wait_for(|state| !matches!(state, State::Starting)).await);
     }
 
     /// Waits until the kind is listed, and returns its store.
-    pub async fn listed(&self) -> Store<DynamicObject> {
+    pub async fn wait_until_listed(&self) -> Store<DynamicObject> {
         let mut state = self.state.clone();
         loop {
             if let State::Listed(store) = &*state.borrow_and_update() {
@@ -104,7 +104,7 @@ impl OptionalInformer {
 
     /// Returns a cluster-scoped object.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<Arc<DynamicObject>> {
+    pub fn get_cluster_scoped(&self, name: &str) -> Option<Arc<DynamicObject>> {
         match &*self.state.borrow() {
             State::Listed(store) => store.get(&ObjectRef::new_with(name, self.resource.clone())),
             State::Starting | State::NotInstalled => None,
@@ -113,7 +113,7 @@ impl OptionalInformer {
 
     /// Returns true if the API server does not serve the kind.
     #[must_use]
-    pub fn is_missing(&self) -> bool {
+    pub fn is_not_installed(&self) -> bool {
         matches!(*self.state.borrow(), State::NotInstalled)
     }
 }
@@ -124,26 +124,26 @@ async fn run(
     state: Sender<State>,
     handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
 ) {
-    let OptionalKind { resource, labels, trim } = kind;
+    let OptionalKind { resource, label_selector: labels, trim } = kind;
     loop {
         match is_served(&client, &resource).await {
             Ok(true) => {}
             Ok(false) => {
                 state.send_replace(State::NotInstalled);
-                tokio::time::sleep(PROBE).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
             }
             Err(error) => {
                 let kind = &resource.plural;
                 tracing::warn!(kind, %error, "failed to check whether a kind is installed; trying again");
-                tokio::time::sleep(PROBE).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
             }
         }
         let mut writer = Writer::new(resource.clone());
         let store = writer.as_reader();
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let config = Config::default().page_size(PAGE);
+        let config = Config::default().page_size(PAGE_SIZE);
         let config = match &labels {
             Some(labels) => config.labels(labels),
             None => config,

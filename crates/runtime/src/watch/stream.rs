@@ -9,7 +9,7 @@ use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::cli::text::chain;
+use crate::cli::text::error_chain;
 
 /// Calls `handle` with each event of a watch. After an error, the watch continues with a backoff if `retry` returns
 /// true, and otherwise this function returns. Without an error it never returns.
@@ -37,7 +37,7 @@ pub async fn watch<K, F>(
                 handle(event);
             }
             Err(error) => {
-                let text = message(&error);
+                let text = error_message(&error);
                 if last_error != text {
                     tracing::warn!(kind, error = %text, "failed to watch; trying again");
                     last_error = text;
@@ -58,19 +58,21 @@ pub fn continue_after_error(_: &Error) -> Ready<bool> {
 }
 
 /// Returns true if the API server does not know the kind (404).
-pub(super) fn is_missing(error: &Error) -> bool {
+pub(super) fn is_kind_unknown(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
 /// Returns the text of an error: the server's message and code, if the server answered.
-pub(super) fn message(error: &Error) -> String {
+pub(super) fn error_message(error: &Error) -> String {
     use Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(kube::Error::Api(status))
         | WatchStartFailed(kube::Error::Api(status)) => {
             format!("{} ({})", status.message, status.code)
         }
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => chain(error),
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
+            error_chain(error)
+        }
         other => other.to_string(),
     }
 }

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Channel, channel};
 use hyper::body::Bytes;
 use tokio::net::TcpStream;
 
-use super::{Behaviour, Ended, Shared};
+use super::{Behaviour, ClosedResponses, Shared};
 
 /// Error of requests and responses.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -42,41 +42,46 @@ pub(super) fn forward_body(body: Body, passing: ForwardedResponse) -> Body {
 impl ForwardedResponse {
     /// Forwards the body. An error means that the connection is to be reset.
     async fn run(&self, mut body: Body, sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
-        let mut ended = self.shared.ended.subscribe();
-        let mut rest = Vec::new();
+        let mut closed_responses = self.shared.closed_responses.subscribe();
+        let mut buffer = Vec::new();
         loop {
-            let Ended { reset_before, silent_before } = *ended.borrow_and_update();
+            let ClosedResponses { reset_before, silent_before } =
+                *closed_responses.borrow_and_update();
             if self.number < reset_before {
                 bail!("reset");
             }
             let silent = self.number < silent_before;
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                _ = ended.changed() => continue,
+                _ = closed_responses.changed() => continue,
             };
             let Some(frame) = frame else {
                 if silent {
                     // The server has ended the response, but the caller must not see this end before the reset.
-                    ended.wait_for(|ended| self.number < ended.reset_before).await?;
+                    closed_responses.wait_for(|ended| self.number < ended.reset_before).await?;
                     bail!("reset");
                 }
-                return self.lines(&rest, sender).await;
+                return self.forward_lines(&buffer, sender).await;
             };
             let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
             if silent {
                 continue;
             }
-            rest.extend_from_slice(&data);
-            if let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') {
-                let after = rest.split_off(end + 1);
-                self.lines(&rest, sender).await?;
-                rest = after;
+            buffer.extend_from_slice(&data);
+            if let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') {
+                let after = buffer.split_off(end + 1);
+                self.forward_lines(&buffer, sender).await?;
+                buffer = after;
             }
         }
     }
 
-    async fn lines(&self, lines: &[u8], sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
-        let cut = match self.shared.behaviour_for(&self.verb) {
+    async fn forward_lines(
+        &self,
+        lines: &[u8],
+        sender: &mut channel::Sender<Bytes, Error>,
+    ) -> Result<()> {
+        let length = match self.shared.behaviour_for(&self.verb) {
             Behaviour::ReplaceText(from, to) => {
                 let garbled = String::from_utf8_lossy(lines).replace(&from, &to);
                 sender.send_data(garbled.into()).await?;
@@ -85,10 +90,10 @@ impl ForwardedResponse {
             Behaviour::Cut => lines.len() / 2,
             Behaviour::Forward | Behaviour::Answer(..) | Behaviour::Slow(_) => lines.len(),
         };
-        if let Some(data) = lines.get(..cut).filter(|data| !data.is_empty()) {
+        if let Some(data) = lines.get(..length).filter(|data| !data.is_empty()) {
             sender.send_data(Bytes::copy_from_slice(data)).await?;
         }
-        if cut < lines.len() {
+        if length < lines.len() {
             // The kernel discards unsent data at a reset, so the data that was just written needs time to leave.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             bail!("cut");

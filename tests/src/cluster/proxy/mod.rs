@@ -72,12 +72,12 @@ struct Shared {
     behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
     /// Numbers below which requests are reset or get no more data.
-    ended: watch::Sender<Ended>,
+    closed_responses: watch::Sender<ClosedResponses>,
 }
 
 /// Numbers below which requests are reset or get no more data.
 #[derive(Debug, Clone, Copy, Default)]
-struct Ended {
+struct ClosedResponses {
     reset_before: usize,
     silent_before: usize,
 }
@@ -97,7 +97,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             behaviour: Mutex::new((RequestFilter::All, Behaviour::Forward)),
             requests: Mutex::default(),
-            ended: watch::Sender::default(),
+            closed_responses: watch::Sender::default(),
         });
         runtime.spawn(serve::serve(listener, client, plane.port, Arc::clone(&shared)));
         Ok(Self { shared, address, _runtime: runtime })
@@ -115,21 +115,21 @@ impl Proxy {
     }
 
     /// Sets the behaviour for later requests and for later lines of responses that are still open.
-    pub fn set_behaviour(&self, which: RequestFilter, behaviour: Behaviour) {
-        *lock(&self.shared.behaviour) = (which, behaviour);
+    pub fn set_behaviour(&self, filter: RequestFilter, behaviour: Behaviour) {
+        *lock(&self.shared.behaviour) = (filter, behaviour);
     }
 
     /// Resets the connections of all responses that are still open, mainly watches.
     pub fn reset(&self) {
-        let now = self.mark();
-        self.shared.ended.send_modify(|ended| ended.reset_before = now);
+        let request_count = self.mark();
+        self.shared.closed_responses.send_modify(|ended| ended.reset_before = request_count);
     }
 
     /// Discards all later data of the responses that are still open, including their end. Later requests are
     /// answered.
     pub fn stop_responses(&self) {
-        let now = self.mark();
-        self.shared.ended.send_modify(|ended| ended.silent_before = now);
+        let request_count = self.mark();
+        self.shared.closed_responses.send_modify(|ended| ended.silent_before = request_count);
     }
 
     /// Returns the number of requests that have arrived so far.
@@ -150,12 +150,12 @@ impl Shared {
     fn behaviour_for(&self, verb: &str) -> Behaviour {
         let (which, behaviour) = &*lock(&self.behaviour);
         let reads = verb == "GET" || verb == "WATCH";
-        let meant = match which {
+        let applies = match which {
             RequestFilter::All => true,
             RequestFilter::Writes => !reads,
             RequestFilter::Reads => reads,
         };
-        if meant { behaviour.clone() } else { Behaviour::Forward }
+        if applies { behaviour.clone() } else { Behaviour::Forward }
     }
 
     /// Records a request and returns its number.

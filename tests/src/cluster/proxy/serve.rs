@@ -76,8 +76,8 @@ async fn respond(
     shared: Arc<Shared>,
     socket: Arc<TcpStream>,
 ) -> Response<Body> {
-    let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-    let verb = if watches { "WATCH" } else { request.method().as_str() }.to_owned();
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let verb = if is_watch { "WATCH" } else { request.method().as_str() }.to_owned();
     let number = shared.record_request(&verb, request.uri().path());
     let answer = match shared.behaviour_for(&verb) {
         Behaviour::Answer(code, rest, body) => Ok(refusal(code, rest, body)),
@@ -113,14 +113,14 @@ async fn forward(
     Ok(answer.map(|body| body.map_err(Into::into).boxed()))
 }
 
-fn refusal(code: u16, rest: Option<u64>, body: String) -> Response<Body> {
+fn refusal(code: u16, retry_after: Option<u64>, body: String) -> Response<Body> {
     let json = body.starts_with('{');
     let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();
     let mut answer = Response::new(body);
     *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY);
     let kind = if json { "application/json" } else { "text/plain; charset=utf-8" };
     answer.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
-    if let Some(rest) = rest {
+    if let Some(rest) = retry_after {
         answer.headers_mut().insert(RETRY_AFTER, rest.into());
     }
     answer

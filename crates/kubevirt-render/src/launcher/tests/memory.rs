@@ -38,7 +38,7 @@ fn overhead_equals_kubevirts() {
         ),
         (json!({"domain": {"memory": {"reservedOverhead": {"addedOverhead": "0"}}}}), 290),
     ] {
-        let launcher = rendered(with(base.clone(), more.clone()), &release("main"));
+        let launcher = rendered(merge(base.clone(), more.clone()), &release("main"));
         assert_eq!(launcher.memory_overhead, mib * MIB, "{more}");
     }
 }
@@ -80,7 +80,7 @@ fn overhead_is_multiplied_in_thousands() {
     }
     // Up to 1.5.2, the ratio did not apply to the overhead of dedicated CPUs.
     let pinned =
-        with(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
+        merge(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
     let twice = |version| Configuration { overhead_ratio: Some(2.0), ..release(version) };
     let [old, new] =
         ["v1.5.2", "v1.5.3"].map(|v| rendered(pinned.clone(), &twice(v)).memory_overhead);
@@ -101,12 +101,12 @@ fn memory_equals_kubevirts() {
         ("v1.9.0", "amd64", 1_282_971_493, 2_282_971_493),
         ("v1.5.3", "amd64", 1_266_194_277, 2_266_194_277),
     ] {
-        let spec = with(given("1G", "2G"), json!({"architecture": architecture}));
+        let spec = merge(given("1G", "2G"), json!({"architecture": architecture}));
         let container = compute(spec.clone(), &release(version));
         assert_eq!((container.requests.memory, container.limits.memory), (request, limit));
         assert_eq!((container.requests.cpu_millis, container.limits.cpu_millis), (1, 2));
         let overcommitted = json!({"domain": {"resources": {"overcommitGuestOverhead": true}}});
-        let container = compute(with(spec, overcommitted), &release(version));
+        let container = compute(merge(spec, overcommitted), &release(version));
         assert_eq!((container.requests.memory, container.limits.memory), (1_000_000_000, limit));
     }
     for (architecture, graphics, millions) in [
@@ -144,7 +144,7 @@ fn hugepages_back_the_guests_memory() {
         assert_eq!(container.limits.hugepages[&size], 64_000_000);
         // Covers "should account for difference between guest and container requested memory".
         let guest = json!({"domain": {"memory": {"guest": "64M"}}});
-        let container = compute(with(spec("70M"), guest), &release("main"));
+        let container = compute(merge(spec("70M"), guest), &release("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions + 6);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
@@ -153,7 +153,7 @@ fn hugepages_back_the_guests_memory() {
 
 /// Covers "should honor memoryOvercommit when set in the CR" of template_test.go.
 #[test]
-fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
+fn memory_is_overcommitted_if_only_guest_memory_is_set() {
     const GIB: u64 = 1 << 30;
     let setters = [
         json!({"resources": {"requests": {"memory": "1Gi"}}}),
@@ -162,17 +162,18 @@ fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
         json!({"memory": {"hugepages": {"pageSize": "1Gi"}}}),
     ];
     for chosen in 1..16 {
-        let is = |index: usize| chosen >> index & 1 == 1;
-        let domain =
-            (0..4).filter(|i| is(*i)).fold(json!({}), |all, i| with(all, setters[i].clone()));
+        let is_chosen = |index: usize| chosen >> index & 1 == 1;
+        let domain = (0..4)
+            .filter(|i| is_chosen(*i))
+            .fold(json!({}), |all, i| merge(all, setters[i].clone()));
         let requested = |percent| {
             let configuration = Configuration { memory_overcommit: percent, ..release("main") };
             let container = compute(json!({"domain": domain}), &configuration);
             container.requests.memory + container.requests.hugepages.values().sum::<u64>()
         };
-        let less = requested(100) - requested(110);
-        let expected = if is(0) || is(1) { 0 } else { GIB - GIB * 100 / 110 };
-        assert_eq!(less, expected, "{domain}");
+        let reduction = requested(100) - requested(110);
+        let expected = if is_chosen(0) || is_chosen(1) { 0 } else { GIB - GIB * 100 / 110 };
+        assert_eq!(reduction, expected, "{domain}");
     }
 }
 
@@ -187,13 +188,13 @@ fn quotas_cause_limits() {
         let labels = text
             .map(|text| ("alpha.kubevirt.io/auto-memory-limits-ratio".to_owned(), text.to_owned()));
         objects.namespaces.insert("default".to_owned(), labels.into_iter().collect());
-        objects.memory_limited.insert("default".to_owned());
+        objects.memory_limited_namespaces.insert("default".to_owned());
         let launcher = render(&instance(spec.clone()), &release("main"), &objects).unwrap();
         let request = 64_000_000 + launcher.memory_overhead;
         let limit = launcher.pod.containers[0].limits.memory;
         assert!((limit as f64 - request as f64 * ratio).abs() < 1.0, "{text:?}: {limit}");
         let own =
-            with(spec.clone(), json!({"domain": {"resources": {"limits": {"memory": "64M"}}}}));
+            merge(spec.clone(), json!({"domain": {"resources": {"limits": {"memory": "64M"}}}}));
         let launcher = render(&instance(own), &release("main"), &objects).unwrap();
         assert_eq!(launcher.pod.containers[0].limits.memory, request);
     }

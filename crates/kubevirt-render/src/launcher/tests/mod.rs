@@ -36,12 +36,12 @@ fn compute(spec: Value, configuration: &Configuration) -> Container {
 }
 
 /// Merges objects; values of `more` take precedence.
-fn with(mut base: Value, more: Value) -> Value {
+fn merge(mut base: Value, more: Value) -> Value {
     match (&mut base, more) {
         (Value::Object(base), Value::Object(more)) => {
             for (key, value) in more {
-                let below = base.remove(&key).unwrap_or(Value::Null);
-                base.insert(key, with(below, value));
+                let existing = base.remove(&key).unwrap_or(Value::Null);
+                base.insert(key, merge(existing, value));
             }
         }
         (base, more) => *base = more,
@@ -57,7 +57,7 @@ fn cpus_are_shared_by_the_ratio() {
     {
         let mut objects = ClusterObjects::default();
         if limited {
-            objects.cpu_limited.insert("default".to_owned());
+            objects.cpu_limited_namespaces.insert("default".to_owned());
         }
         let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
         let machine = instance(json!({"domain": {"cpu": {"cores": cores}}}));
@@ -82,7 +82,7 @@ fn cpus_are_shared_by_the_ratio() {
 #[test]
 fn pinned_cpus_are_counted_with_their_helpers() {
     let policy = json!({"ioThreadsPolicy": "supplementalPool"});
-    for (cores, pool, asked, parity, policy, expected) in [
+    for (cores, pool, requested_cpus, parity, policy, expected) in [
         (5, 2, 0, false, json!({}), 8),
         (5, 2, 0, true, json!({}), 8),
         (6, 2, 0, true, json!({}), 10),
@@ -96,13 +96,14 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {
-        let resources = if asked == 0 { json!({}) } else { json!({"cpu": asked}) };
+        let resources =
+            if requested_cpus == 0 { json!({}) } else { json!({"cpu": requested_cpus}) };
         let domain = json!({
             "cpu": {"cores": cores, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true},
             "ioThreads": {"supplementalPoolThreadCount": pool},
             "resources": {"requests": resources, "limits": resources},
         });
-        let mut machine = instance(json!({"domain": with(domain, policy)}));
+        let mut machine = instance(json!({"domain": merge(domain, policy)}));
         if parity {
             machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
         }
@@ -213,14 +214,14 @@ fn other_containers_have_their_requests() {
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
     assert_eq!(other_containers(spec.clone(), &release("v1.9.0")), images);
-    let off = Configuration {
+    let gate_disabled = Configuration {
         disabled_feature_gates: ["ImageVolume".to_owned()].into(),
         ..release("v1.9.0")
     };
-    assert_eq!(other_containers(spec.clone(), &off), all);
+    assert_eq!(other_containers(spec.clone(), &gate_disabled), all);
 
     let pinned =
-        with(spec, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
+        merge(spec, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
     let old = named(&[
         ("container-disk-binary", [10, 40 * M, 10, 40 * M]),
         ("volumedisk-init", [10, 40 * M, 10, 40 * M]),
@@ -237,7 +238,7 @@ fn other_containers_have_their_requests() {
 #[test]
 fn hook_sidecars_follow_the_configuration() {
     const M: u64 = 1_000_000;
-    let mut support = configuration::Support::default();
+    let mut support = configuration::SupportContainerResources::default();
     let set = |amounts: &mut BTreeMap<String, berth_api::Quantity>| {
         amounts.insert("cpu".to_owned(), "100m".parse().unwrap());
         amounts.insert("memory".to_owned(), "3M".parse().unwrap());

@@ -1,0 +1,104 @@
+//! Creates the objects that exist before the first tenant: a control plane with the CustomResourceDefinitions, and
+//! hosts with simulated agents.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Result;
+use berth_tests::cluster::{ControlPlane, Parts, registered_node};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, CountingClient, NewObject};
+
+/// The host network of all tenants.
+pub(super) const NETWORK: &str = "trunk";
+/// Range of the VLAN pool.
+pub(super) const VLANS: &str = "100-4094";
+/// Time between two checks of a simulated agent. A real agent debounces changes too.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
+
+/// Starts a control plane with all CustomResourceDefinitions, including the CustomResourceDefinitions of KubeVirt.
+pub(super) fn start() -> Result<ControlPlane> {
+    let plane = ControlPlane::start(Parts::default())?;
+    plane.deploy(&["base/rbac-controller.yaml"])?;
+    plane.define_attachments()?;
+    plane.define_machine_deployments()?;
+    plane.install_kubevirt_crds(&[
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancetypes.instancetype.kubevirt.io",
+        "virtualmachinepreferences.instancetype.kubevirt.io",
+    ])?;
+    Ok(plane)
+}
+
+/// Creates Nodes, InfraNodes and the configuration of the hosts. The simulated agents run until the cluster is
+/// dropped.
+pub(super) fn make_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+    let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
+    let trunk = json!({"name": NETWORK, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
+    let ours = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let pools = json!({"vlanPools": [{"network": NETWORK, "ranges": [VLANS]}]});
+    let mut all = vec![
+        NewObject::new(
+            "/apis/berth.dev/v1alpha1/infraconfigs",
+            &ours("InfraConfig", "default", pools),
+        ),
+        NewObject::new(
+            "/apis/berth.dev/v1alpha1/hostprofiles",
+            &ours("HostProfile", "all", json!({"class": "Standard", "networks": [trunk]})),
+        ),
+    ];
+    for name in &names {
+        all.push(NewObject::new("/api/v1/nodes", &registered_node(name)));
+        all.push(NewObject::new(INFRA_NODES, &ours("InfraNode", name, json!({}))));
+    }
+    cluster.create(&all)?;
+    for name in names {
+        cluster.spawn(simulate_agent(cluster.counting_client(), name));
+    }
+    Ok(())
+}
+
+/// Waits until the spec of every InfraNode has the network and the status has observed the spec.
+pub(super) fn wait_for_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+    cluster.wait_until("hosts have the network", Duration::from_secs(60), |cluster| {
+        let all = cluster.list_from_cache(INFRA_NODES)?;
+        let is_ready = |host: &&Value| {
+            host["spec"]["networks"][0]["name"] == NETWORK
+                && host["status"]["observedGeneration"] == host["metadata"]["generation"]
+        };
+        let ready_count = all.iter().filter(is_ready).count();
+        Ok(if ready_count == usize::try_from(count)? {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(format!("{ready_count} of {count}"))
+        })
+    })
+}
+
+/// Simulates an agent: updates the status a short time after a change of the spec.
+async fn simulate_agent(caller: CountingClient, name: String) {
+    loop {
+        // Ignores an error of a busy API server and retries in the next round.
+        drop(report_status(&caller, &name).await);
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn report_status(caller: &CountingClient, name: &str) -> Result<()> {
+    let host = caller.get(INFRA_NODES, name).await?;
+    let generation = &host["metadata"]["generation"];
+    if host["status"]["observedGeneration"] == *generation {
+        return Ok(());
+    }
+    let tenants = host["spec"]["tenantNetworks"].as_array().map_or(0, Vec::len);
+    let networks = match host["spec"]["networks"].as_array() {
+        Some(_) => json!([{"name": NETWORK, "ready": tenants, "pending": 0, "failed": 0}]),
+        None => json!([]),
+    };
+    let status =
+        json!({"observedGeneration": generation, "networks": networks, "capabilities": {}});
+    caller.update_status(INFRA_NODES, name, &status).await
+}

@@ -1,0 +1,42 @@
+//! A VM with a planned host.
+
+use serde::Serialize;
+
+use super::build::{PendingVm, Simulation};
+use super::request::VmRequest;
+use berth_placement::rules::HostId;
+
+/// A VM with its planned host, zones and CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedVm {
+    /// Namespace and name of the VM.
+    pub vm: String,
+    /// Resources that the VM requests.
+    pub wants: VmRequest,
+    /// Name of the planned host.
+    pub host: String,
+    /// NUMA zones of the VM's exclusive CPUs; empty if the VM has no exclusive CPUs.
+    pub zones: Vec<u32>,
+    /// Exclusive CPUs that the kubelet would allocate to the VM now, as a CPU list.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cpus: String,
+}
+
+impl Simulation {
+    pub(super) fn placed_vm(&self, vm: &PendingVm, host: HostId) -> PlacedVm {
+        let facts = self.engine.reported_host(host);
+        let state = self.engine.state(host);
+        let admission = state.and_then(|state| state.admission(vm.request.uid()));
+        let cpus = facts.zip(admission).map(|(facts, admission)| admission.cpus(&facts.admission));
+        let cpus = cpus.unwrap_or_default();
+        let zones = facts.into_iter().flat_map(|facts| &facts.zones);
+        PlacedVm {
+            vm: vm.name.clone(),
+            wants: VmRequest::from_request(&vm.request),
+            host: facts.map(|facts| facts.name.clone()).unwrap_or_default(),
+            zones: zones.filter(|zone| zone.cpus.intersects(&cpus)).map(|zone| zone.id).collect(),
+            cpus: cpus.to_string(),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Checks whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
+//!
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the containers beside `compute` are
+//! aligned independently, each in a single zone, because they are small. Zones that a wide VM has joined to a group
+//! are closed to these containers (`Allocate` of memorymanager/policy_static.go), so the console log container of a
+//! VM may be the reason why the kubelet rejects the VM's own pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::fleet::Fleet;
+use berth_kubelet_admission::{KubeletHost, State, TopologyPolicy, TopologyScope};
+use berth_placement::engine::{Engine, Request};
+use berth_placement::inventory::ReportedHost;
+use berth_placement::rules::HostId;
+
+/// Returns advice to set `topologyManagerScope: pod` on one of the hosts; `None` if the prediction is that this
+/// setting would not help on any of them.
+pub(super) fn remedy(
+    fleet: &Fleet,
+    engine: &Engine,
+    request: &Request,
+    hosts: impl Iterator<Item = HostId>,
+) -> Option<String> {
+    let pod = request.pod();
+    let sidecars = pod.init_containers.iter().filter(|one| one.is_sidecar);
+    let other_containers = sidecars.chain(&pod.containers).map(|one| one.name.as_str());
+    let other_containers: Vec<&str> = other_containers.filter(|name| *name != "compute").collect();
+    if other_containers.is_empty() {
+        return None;
+    }
+    // Identical hosts would give the same result, so only one host of each kind is tried: the host with the most free
+    // CPUs.
+    let mut kinds: BTreeMap<Vec<(u32, u64)>, (u32, HostId)> = BTreeMap::new();
+    for host in hosts {
+        let (Some(facts), Some(state)) = (engine.reported_host(host), engine.state(host)) else {
+            continue;
+        };
+        let kubelet = state.host().kubelet();
+        if kubelet.topology_scope != TopologyScope::Container
+            || kubelet.topology_policy == TopologyPolicy::None
+        {
+            continue;
+        }
+        let kind = facts.zones.iter().map(|zone| (zone.pinnable, zone.memory)).collect();
+        let free = state.free_by_zone().fold(0_u32, |sum, zone| sum.saturating_add(zone.cpus));
+        let best = kinds.entry(kind).or_insert((free, host));
+        if best.0 < free {
+            *best = (free, host);
+        }
+    }
+    let candidates = kinds.into_values().filter_map(|(_, host)| {
+        let facts = engine.reported_host(host)?;
+        let other = with_pod_scope(fleet, &facts.name)?;
+        // A kubelet is reconfigured while its host is drained, so the host's current pods are admitted again before
+        // the VM.
+        let mut state = State::new(&other);
+        let uid = request.uid();
+        let all_readmitted = engine
+            .pods_on_host(host)
+            .all(|existing| state.admit_as(existing.uid(), existing.pod()).is_ok());
+        if all_readmitted && state.check_as(uid, pod).is_ok() {
+            return Some((facts, ""));
+        }
+        State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
+    });
+    // A host that would admit the VM in addition to its current pods is preferred to a host that must be empty.
+    let (facts, condition) = candidates.min_by_key(|(_, unless)| unless.len())?;
+    let (name, other_containers) = (&facts.name, other_containers.join(", "));
+    Some(format!(
+        "let the kubelet of {name} place all containers of a pod together (topologyManagerScope: pod): it then would \
+         admit it{condition}, and now has no zones for {other_containers} in addition to the VM"
+    ))
+}
+
+/// Returns the host with scope `pod`, as its agent would report it after the change of the setting.
+fn with_pod_scope(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
+    let mut infra = fleet.infra_nodes.get(name)?.clone();
+    let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;
+    kubelet.topology_manager_scope = Some(TopologyScope::Pod.to_string());
+    let facts = ReportedHost::read(&infra, fleet.nodes.get(name), &mut Vec::new()).ok()?;
+    Some(facts.admission)
+}

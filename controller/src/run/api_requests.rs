@@ -1,0 +1,31 @@
+//! Parameters of requests, and conversion of their results, that several reconcilers share.
+
+use berth_api::names::CONTROLLER;
+pub(super) use berth_runtime::call::none_if_not_found;
+use kube::api::{PatchParams, PostParams};
+
+/// Returns the parameters of a create or replace, with the controller as the field manager.
+pub(super) fn post_params() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() }
+}
+
+/// Returns the parameters of a patch other than an apply, with the controller as the field manager.
+pub(super) fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
+}
+
+/// Error of a read that RBAC does not permit. The server's message names the verb, the user and the namespace.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot be read, because an RBAC permission is missing (docs/security.md): {0}")]
+pub(super) struct Forbidden(String);
+
+/// Returns a missing permission (403) as `Ok(Err(_))`, so that the caller can handle it separately from other errors.
+pub(super) fn catch_forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, Forbidden>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            Ok(Err(Forbidden(status.message.clone())))
+        }
+        Err(error) => Err(error),
+    }
+}

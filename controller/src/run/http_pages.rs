@@ -1,0 +1,48 @@
+//! HTTP pages of the daemon: `/metrics`, `/healthz`, `/readyz`.
+
+use std::sync::Arc;
+
+use berth_runtime::serve::{self, Page, Site};
+use berth_runtime::watch::WatchHealth;
+
+use super::extender::ListState;
+use super::metrics::Metrics;
+
+/// HTTP pages of the daemon.
+#[derive(Debug)]
+pub(super) struct Pages {
+    metrics: Arc<Metrics>,
+    watches: Arc<WatchHealth>,
+    /// Kinds that the scheduler extender has not listed yet; an empty set if the extender is disabled.
+    extender_list_state: Arc<ListState>,
+}
+
+impl Pages {
+    pub(super) const fn new(
+        metrics: Arc<Metrics>,
+        watches: Arc<WatchHealth>,
+        extender_list_state: Arc<ListState>,
+    ) -> Self {
+        Self { metrics, watches, extender_list_state }
+    }
+
+    /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. Because
+    /// of this page, a rolling update continues only when the new replica can answer kube-scheduler.
+    fn not_ready_reason(&self) -> Option<String> {
+        let all = [self.watches.unlisted(), self.extender_list_state.not_ready_reason()];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+impl Site for Pages {
+    const PAGES: serve::Pages<Self> = &[
+        ("/metrics", |pages| Page::metrics(pages.metrics.render())),
+        // The program exits if any of its tasks ends, so a response proves that all tasks run.
+        ("/healthz", |_| Page::healthy_page()),
+        ("/readyz", |pages| match pages.not_ready_reason() {
+            None => Page::healthy_page(),
+            Some(reason) => Page::unavailable(&reason),
+        }),
+    ];
+}

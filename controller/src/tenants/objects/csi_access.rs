@@ -1,0 +1,91 @@
+//! Permissions of the tenant's KubeVirt CSI driver in its namespace, with the names and rules of KKP
+//! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
+
+use berth_api::TenantCluster;
+use berth_api::names::{CONTROLLER_ACCOUNT, CONTROLLER_TENANT_ROLE, MANAGED_BY, TENANT_LABEL};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
+use serde_json::json;
+
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
+
+/// Name of all objects in this module.
+pub const NAME: &str = "kubevirt-csi";
+
+/// Groups, resources and verbs of the driver's Role. A user who creates the Role must have these permissions, or the
+/// verb `escalate`.
+const RULES: [(&str, &[&str], &[&str]); 6] = [
+    ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
+    ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
+    (
+        "subresources.kubevirt.io",
+        &["virtualmachineinstances/addvolume", "virtualmachineinstances/removevolume"],
+        &["update"],
+    ),
+    (
+        "subresources.kubevirt.io",
+        &["virtualmachines/addvolume", "virtualmachines/removevolume"],
+        &["update"],
+    ),
+    ("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "create", "delete"]),
+    ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
+];
+
+/// Returns the Secret for the token of the driver's ServiceAccount, as KKP creates it.
+#[must_use]
+pub fn csi_secret(tenant: &str) -> Secret {
+    let labels = [(MANAGED_BY.0, MANAGED_BY.1), (TENANT_LABEL, tenant)];
+    let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            namespace: Some(TenantCluster::namespace_of(tenant)),
+            labels: Some(labels.map(text).into()),
+            annotations: Some([("kubernetes.io/service-account.name", NAME)].map(text).into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("kubernetes.io/service-account-token".to_owned()),
+        ..Secret::default()
+    }
+}
+
+/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create the
+/// Secrets of its machines. The controller has this permission in no other namespace. The binding refers to a
+/// ClusterRole, for which the controller only needs the verb `bind`. A Role in the namespace would require
+/// `escalate`, which permits granting any permission.
+#[must_use]
+pub fn controller_role_binding(tenant: &str) -> DesiredObject {
+    let (namespace, name) = CONTROLLER_ACCOUNT;
+    let role_ref = json!({
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CONTROLLER_TENANT_ROLE,
+    });
+    let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": namespace}]);
+    let content = json!({"roleRef": role_ref, "subjects": subjects});
+    DesiredObject::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
+}
+
+/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the RoleBinding of the controller.
+#[must_use]
+pub fn csi_access(tenant: &str) -> Vec<DesiredObject> {
+    let rules: Vec<_> = RULES
+        .iter()
+        .map(|(group, resources, verbs)| {
+            json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+        })
+        .collect();
+    let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME});
+    let namespace = TenantCluster::namespace_of(tenant);
+    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]);
+    vec![
+        DesiredObject::new(Kind::ServiceAccount, tenant, NAME, json!({})),
+        DesiredObject::new(Kind::Role, tenant, NAME, json!({"rules": rules})),
+        DesiredObject::new(
+            Kind::RoleBinding,
+            tenant,
+            NAME,
+            json!({"roleRef": role_ref, "subjects": subjects}),
+        ),
+        controller_role_binding(tenant),
+    ]
+}

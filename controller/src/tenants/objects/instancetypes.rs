@@ -1,0 +1,24 @@
+//! Instance types and a preference in every tenant's namespace, with the values of KKP
+//! (`pkg/provider/cloud/kubevirt/manifests` of kubermatic/kubermatic).
+
+use serde_json::json;
+
+use super::desired_object::DesiredObject;
+use super::kind::Kind;
+
+/// Name, number of CPUs and amount of memory of each instance type.
+const SIZES: [(&str, u32, &str); 3] =
+    [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
+
+/// Returns the instance types and the preference for a tenant's namespace.
+#[must_use]
+pub fn instancetypes(tenant: &str) -> Vec<DesiredObject> {
+    let size = |(name, cpus, memory): (&str, u32, &str)| {
+        let spec = json!({"spec": {"cpu": {"guest": cpus}, "memory": {"guest": memory}}});
+        DesiredObject::new(Kind::Instancetype, tenant, name, spec)
+    };
+    let mut all: Vec<DesiredObject> = SIZES.into_iter().map(size).collect();
+    let spec = json!({"spec": {"cpu": {"preferredCPUTopology": "preferSockets"}}});
+    all.push(DesiredObject::new(Kind::Preference, tenant, "sockets-advantage", spec));
+    all
+}

@@ -1,0 +1,189 @@
+//! NetworkPolicies for the pods that CDI and KubeVirt run in a tenant's namespace.
+//!
+//! Labels and ports are those of CDI 1.60 to 1.63 (`pkg/common/common.go`,
+//! `pkg/operator/resources/namespaced/networkpolicies.go`): importers fetch images, cdi-uploadproxy and sources of
+//! clones send data to upload servers, and cdi-deployment reads the progress from importers. Live migration needs
+//! no rule: launchers communicate with virt-handler through Unix sockets, and virt-handlers communicate with each
+//! other in KubeVirt's own namespace.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use berth_api::InfraConfigSpec;
+use berth_api::names::TENANT_LABEL;
+use serde_json::{Value, json};
+
+use super::peers::{single_address_peer, tcp};
+use crate::tenants::cluster::NAMESPACE_NAME;
+
+pub(super) const IMPORTER: &str = "allow-kubevirt-importer";
+pub(super) const CDI: &str = "berth-allow-cdi";
+pub(super) const VIRT_API: &str = "berth-allow-virt-api";
+
+/// Port on which upload servers receive data and importers report progress.
+const CDI_PORT: u16 = 8443;
+/// Ports that are allowed for image sources whose URL contains no port.
+const WEB_PORTS: [u16; 2] = [80, 443];
+
+/// Returns the selector of namespaces that belong to no tenant. Without this selector, a tenant could give its pods
+/// the labels of CDI or KubeVirt, and reach pods of other tenants.
+fn infra_namespaces_selector() -> Value {
+    json!({"matchExpressions": [{"key": TENANT_LABEL, "operator": "DoesNotExist"}]})
+}
+
+/// Returns the selector of CDI's pods that also have these labels. A tenant can set labels of CDI on its launcher
+/// pods, because labels from the template of a MachineDeployment are copied to them. Launchers are excluded by the
+/// label `kubevirt.io`, which KubeVirt sets on every launcher, and CDI on none of its pods.
+fn cdi_pod_selector(mut labels: Value) -> Value {
+    labels["app"] = "containerized-data-importer".into();
+    json!({
+        "matchLabels": labels,
+        "matchExpressions": [{"key": "kubevirt.io", "operator": "DoesNotExist"}],
+    })
+}
+
+/// Returns the policy by which importers reach image servers on the internet, the image servers in the InfraConfig,
+/// and pods with the label `app: image-repo` of the infra cluster. `internet` must exclude the infra cluster's own
+/// addresses, so that a DataVolume of a tenant cannot read from them.
+pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
+    let image_repo = json!({
+        "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"app": "image-repo"}},
+    });
+    let mut egress = vec![json!({"to": [image_repo]})];
+    let mut ports = BTreeSet::from(WEB_PORTS);
+    for source in urls(config).filter_map(Source::from_url) {
+        match source {
+            Source::Name(port) => drop(ports.insert(port)),
+            Source::Address(address, port) => {
+                egress.push(
+                    json!({"to": [single_address_peer(address)], "ports": tcp(&[port].into())}),
+                );
+            }
+            Source::Namespace(name) => {
+                let peer = json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}});
+                egress.push(json!({"to": [peer]}));
+            }
+        }
+    }
+    for source in &config.image_sources {
+        let ports = if source.ports.is_empty() {
+            WEB_PORTS.into()
+        } else {
+            source.ports.iter().copied().collect()
+        };
+        let block = json!({"ipBlock": {"cidr": source.cidr.trunc()}});
+        egress.push(json!({"to": [block], "ports": tcp(&ports)}));
+    }
+    if !internet.is_empty() {
+        egress.push(json!({"to": internet, "ports": tcp(&ports)}));
+    }
+    let mut unique: Vec<Value> = Vec::new();
+    for rule in egress {
+        if !unique.contains(&rule) {
+            unique.push(rule);
+        }
+    }
+    json!({
+        "podSelector": cdi_pod_selector(json!({"cdi.kubevirt.io": "importer"})), "policyTypes": ["Egress"], "egress": unique,
+    })
+}
+
+/// Returns the policy by which CDI's control plane and sources of clones reach CDI's pods.
+pub(super) fn cdi() -> Value {
+    let from = json!({
+        "namespaceSelector": infra_namespaces_selector(),
+        "podSelector": {"matchExpressions": [{
+            "key": "cdi.kubevirt.io", "operator": "In",
+            "values": ["cdi-clone-source", "cdi-deployment", "cdi-uploadproxy"],
+        }]},
+    });
+    json!({
+        "podSelector": cdi_pod_selector(json!({})), "policyTypes": ["Ingress"],
+        "ingress": [{"from": [from], "ports": tcp(&[CDI_PORT].into())}],
+    })
+}
+
+/// Returns the policy by which KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`) for
+/// authorized users.
+pub(super) fn virt_api() -> Value {
+    let from = json!({
+        "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
+    });
+    json!({
+        "podSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}}, "policyTypes": ["Ingress"],
+        "ingress": [{"from": [from]}],
+    })
+}
+
+/// Returns the image URLs that the InfraConfig contains. URLs in MachineDeployments are not used, because they come
+/// from tenants.
+fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
+    let http = config.images.iter().filter_map(|images| images.http.as_ref());
+    let versions = http.flat_map(|http| http.operating_systems.values());
+    versions.flat_map(|versions| versions.values().map(String::as_str))
+}
+
+/// Destination of an image URL.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// Port of a server with a host name, which a NetworkPolicy cannot contain: the port is allowed to the whole
+    /// internet.
+    Name(u16),
+    Address(IpAddr, u16),
+    /// Namespace of a Service of this cluster. No port is stored, because policies apply to the port of the pods,
+    /// which may differ from that of the Service.
+    Namespace(String),
+}
+
+impl Source {
+    fn from_url(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let standard = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.filter(|port| !port.is_empty());
+        let port = port.map_or(Some(standard), |port| port.parse().ok())?;
+        if let Ok(address) = host.parse() {
+            return Some(Self::Address(address, port));
+        }
+        let parts: Vec<&str> = host.trim_end_matches('.').split('.').collect();
+        match parts.as_slice() {
+            [_, namespace, "svc", ..] => Some(Self::Namespace((*namespace).to_owned())),
+            _ => Some(Self::Name(port)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_of_urls() {
+        let address = |text: &str, port| Source::Address(text.parse().unwrap(), port);
+        for (url, source) in [
+            ("https://cloud-images.ubuntu.com/noble/n.img", Some(Source::Name(443))),
+            ("http://images.example:8080?x=/y", Some(Source::Name(8080))),
+            ("http://user:secret@10.0.0.7/u.img", Some(address("10.0.0.7", 80))),
+            ("https://[2001:db8::7]:8443/u.img", Some(address("2001:db8::7", 8443))),
+            (
+                "http://images.registry.svc.cluster.local/u",
+                Some(Source::Namespace("registry".to_owned())),
+            ),
+            ("http://images.registry.svc:5000/u", Some(Source::Namespace("registry".to_owned()))),
+            ("http://images:high/u", None),
+            ("ftp://images/u", None),
+            ("images", None),
+        ] {
+            assert_eq!(Source::from_url(url), source, "{url}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Runs the scenarios in `scenarios/*.yaml`. A scenario contains hosts, events in order, and for each pod the
+//! expected host or the reason why no host fits.
+
+#![expect(clippy::disallowed_methods, reason = "scenes are files beside the test")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use berth_placement::engine::Engine;
+use serde::Deserialize;
+
+use super::host::HostForm;
+use super::pod::PodForm;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scenario {
+    /// Description of the scenario.
+    about: String,
+    hosts: Vec<HostForm>,
+    steps: Vec<Step>,
+}
+
+/// A step with exactly one of `place`, `bound`, `remove`, `report` and `free`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Step {
+    /// Pod to be placed. The expected host is `on`; without `on`, the reason of each host in `nowhere` must contain
+    /// these words.
+    place: Option<PodForm>,
+    on: Option<String>,
+    nowhere: Option<BTreeMap<String, String>>,
+    /// Pod that is already on the host `on`; `refused` contains words of the kubelet's refusal.
+    bound: Option<PodForm>,
+    refused: Option<String>,
+    remove: Option<String>,
+    /// Newer report of a host.
+    report: Option<HostForm>,
+    /// Number of CPUs of each zone that can still be pinned, by host.
+    free: Option<BTreeMap<String, Vec<u32>>>,
+}
+
+#[test]
+fn scenarios_have_the_expected_results() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let entries = std::fs::read_dir(&folder).expect("the folder of scenes");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a scene").path()).collect();
+    paths.sort();
+    assert!(paths.len() > 20, "{} scenes in {}", paths.len(), folder.display());
+    let mut failures = Vec::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).expect("a readable scene");
+        let scenario: Scenario =
+            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Err(error) = run_scenario(&scenario) {
+            failures.push(format!("{name} ({}): {error:#}", scenario.about));
+        }
+    }
+    assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
+}
+
+fn run_scenario(scenario: &Scenario) -> anyhow::Result<()> {
+    let mut engine = Engine::new();
+    for form in &scenario.hosts {
+        set_host(&mut engine, form)?;
+    }
+    for (at, step) in scenario.steps.iter().enumerate() {
+        run_step(&mut engine, step).with_context(|| format!("step {}", at + 1))?;
+    }
+    Ok(())
+}
+
+fn set_host(engine: &mut Engine, form: &HostForm) -> anyhow::Result<()> {
+    let (facts, problems) = form.facts().map_err(|problem| anyhow!("{problem}"))?;
+    if let Some(problem) = problems.first() {
+        bail!("{problem}");
+    }
+    engine.set_host(facts, form.class)?;
+    Ok(())
+}
+
+fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
+    match step {
+        Step { place: Some(form), on, nowhere, .. } => {
+            place(engine, form, on.as_deref(), nowhere.as_ref())
+        }
+        Step { bound: Some(form), on: Some(on), refused, .. } => {
+            let host = engine.host(on).with_context(|| format!("there is no host {on}"))?;
+            let request = form.build().request(engine);
+            match (engine.add_bound_pod(&request, host), refused) {
+                (Ok(()), None) => Ok(()),
+                (Err(reason), Some(words)) if reason.to_string().contains(words) => Ok(()),
+                (Err(reason), _) => bail!("{}: {reason}", form.name),
+                (Ok(()), Some(_)) => bail!("{}: is not refused", form.name),
+            }
+        }
+        Step { remove: Some(name), .. } => {
+            ensure!(engine.remove(name), "{name}: is not on a host");
+            Ok(())
+        }
+        Step { report: Some(form), .. } => set_host(engine, form),
+        Step { free: Some(by_host), .. } => {
+            for (name, wanted) in by_host {
+                let state = engine.host(name).and_then(|host| engine.state(host));
+                let state = state.with_context(|| format!("there is no host {name}"))?;
+                let found: Vec<u32> = state.free_by_zone().map(|zone| zone.cpus).collect();
+                ensure!(found == *wanted, "{name}: {found:?} CPUs are free, not {wanted:?}");
+            }
+            Ok(())
+        }
+        _ => bail!("the step has no action"),
+    }
+}
+
+fn place(
+    engine: &mut Engine,
+    form: &PodForm,
+    on: Option<&str>,
+    nowhere: Option<&BTreeMap<String, String>>,
+) -> anyhow::Result<()> {
+    let request = form.build().request(engine);
+    let reasons = |engine: &Engine| -> BTreeMap<String, String> {
+        let all = engine.hosts().map(|(host, facts)| {
+            let reasons = engine.rejection_reasons(&request, host);
+            let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+            (facts.name.clone(), texts.join("; "))
+        });
+        all.collect()
+    };
+    let before = reasons(engine);
+    let host = engine.place(&request, None);
+    let host = host.and_then(|host| Some(engine.reported_host(host)?.name.clone()));
+    match (host, on, nowhere) {
+        (Some(host), Some(on), None) if host == on => Ok(()),
+        (None, None, Some(wanted)) => {
+            for (name, words) in wanted {
+                let found = before.get(name).cloned().unwrap_or_default();
+                let is_expected = !words.is_empty() && found.contains(words);
+                ensure!(is_expected, "{}: {name}: {found}", form.name);
+            }
+            Ok(())
+        }
+        (host, ..) => bail!("{}: is on {host:?}; {before:?}", form.name),
+    }
+}

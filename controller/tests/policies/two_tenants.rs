@@ -1,0 +1,196 @@
+//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many addresses are public, so that the
+//! policies must exclude them individually.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use berth_api::{InfraConfigSpec, NetworkPolicies};
+use berth_controller::tenants::cluster::{Backend, ClusterFacts, Dns};
+use berth_controller::tenants::objects::policies::{Input, policies};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
+
+use super::evaluator::{Cluster, Endpoint, Labels, Pod, labels};
+
+const NAME: &str = "kubernetes.io/metadata.name";
+
+/// Policies of tenant `abc`, and of another tenant.
+pub(crate) struct TwoTenants {
+    pub(crate) cluster: Cluster,
+}
+
+fn config() -> InfraConfigSpec {
+    serde_json::from_value(json!({
+        "dnsConfig": {"nameservers": ["198.51.100.53", "2001:db8:53::53"]},
+        "clusterNetworks": ["192.0.3.0/24", "2001:db8:77::/48"],
+        "imageSources": [{"cidr": "10.20.0.0/24", "ports": [5000]}, {"cidr": "fd20::/64", "ports": [5000]}],
+        "images": {"http": {"operatingSystems": {"ubuntu": {
+            "22.04": "https://images.example:8443/u.img",
+            "24.04": "http://10.0.0.9:8080/u.img", "24.10": "http://[fd00::9]:8080/u.img",
+            "26.04": "http://images.store.svc.cluster.local/u.img",
+        }}}},
+    }))
+    .unwrap()
+}
+
+/// Returns facts with public addresses wherever an address may be public, because policies exclude private
+/// addresses anyway.
+fn facts() -> ClusterFacts {
+    let parse_all = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
+    let port =
+        |protocol: &str| (protocol.to_owned(), IntOrString::String(format!("dns-{protocol}")));
+    ClusterFacts {
+        dns: Ok(Dns {
+            namespace: labels(&[(NAME, "kube-system")]),
+            backends: vec![Backend {
+                selector: labels(&[("k8s-app", "kube-dns")]),
+                ports: vec![port("UDP"), port("TCP")],
+            }],
+            addresses: parse_all(&["203.0.113.10", "2001:db8:96::a"]),
+        }),
+        api_server: Ok(parse_all(&[
+            "198.51.100.6",
+            "2001:db8:5::6",
+            "203.0.113.1",
+            "2001:db8:96::1",
+        ])),
+        nodes: parse_all(&["198.51.100.20", "2001:db8:5::20", "198.51.100.21", "2001:db8:5::21"]),
+        networks: ["203.0.113.0/24", "2001:db8:96::/112", "192.0.2.0/24", "2001:db8:244::/64"]
+            .iter()
+            .map(|one| one.parse().unwrap())
+            .collect::<BTreeSet<_>>(),
+    }
+}
+
+fn render_policies(tenant: &str, isolation: &str) -> Vec<Value> {
+    let network_policies: NetworkPolicies =
+        serde_json::from_value(json!({"isolation": isolation})).unwrap();
+    let api_server: IpAddr = "10.9.9.9".parse().unwrap();
+    let all = policies(Input {
+        tenant,
+        requested: Some(&network_policies),
+        config: &config(),
+        cluster: &facts(),
+        api_server: Some(api_server),
+    });
+    assert!(all.faults.is_empty(), "{:?}", all.faults);
+    all.isolation.iter().map(|one| one.body.clone()).collect()
+}
+
+impl TwoTenants {
+    /// Creates a scene with this isolation of tenant `abc`; the other tenant has the default isolation.
+    pub(crate) fn with_isolation(isolation: &str) -> Self {
+        Self::with_isolations(isolation, "InCluster")
+    }
+
+    /// Creates a scene with the isolation of both tenants.
+    pub(crate) fn with_isolations(isolation: &str, other: &str) -> Self {
+        let name = |name: &str| (name.to_owned(), labels(&[(NAME, name)]));
+        let tenant = |id: &str| {
+            let namespace = format!("cluster-{id}");
+            let labels = labels(&[(NAME, namespace.as_str()), ("berth.dev/tenant", id)]);
+            (namespace, labels)
+        };
+        let namespaces: BTreeMap<String, Labels> = [
+            tenant("abc"),
+            tenant("xyz"),
+            name("kube-system"),
+            name("cdi"),
+            name("kubevirt"),
+            name("images"),
+            name("store"),
+            name("default"),
+        ]
+        .into();
+        let policies = [render_policies("abc", isolation), render_policies("xyz", other)].concat();
+        Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
+    }
+
+    /// Returns an end by its name in the table; `None` if it has no address of the family.
+    pub(crate) fn endpoint(&self, name: &str, is_v6: bool) -> Option<Endpoint> {
+        let importer: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")];
+        let uploader: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "cdi-upload-server")];
+        let clone: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "cdi-clone-source")];
+        let vm: &[(&str, &str)] =
+            &[("kubevirt.io", "virt-launcher"), ("vm.kubevirt.io/name", "web")];
+        let vm_labels_with = |more: &[(&'static str, &'static str)]| [vm, more].concat();
+        let (namespace, pairs): (&str, Vec<(&str, &str)>) = match name {
+            "VM" => ("cluster-abc", vm.to_vec()),
+            "VM of the same tenant" => ("cluster-abc", vm.to_vec()),
+            "VM labelled as an importer" => ("cluster-abc", vm_labels_with(importer_labels())),
+            "VM of another tenant" => ("cluster-xyz", vm.to_vec()),
+            "VM of another tenant, labelled image-repo" => {
+                ("cluster-xyz", vm_labels_with(&[("app", "image-repo")]))
+            }
+            "VM of another tenant, labelled cdi-uploadproxy" => {
+                ("cluster-xyz", vm_labels_with(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
+            }
+            // This case assumes that KubeVirt does not set that label on every launcher.
+            "VM of another tenant, labelled virt-api" => {
+                ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
+            }
+            "importer" => ("cluster-abc", importer.to_vec()),
+            "uploader" => ("cluster-abc", uploader.to_vec()),
+            "uploader of another tenant" => ("cluster-xyz", uploader.to_vec()),
+            "source of a clone here" => ("cluster-abc", clone.to_vec()),
+            "source of a clone elsewhere" => ("images", clone.to_vec()),
+            "cluster DNS" => ("kube-system", vec![("k8s-app", "kube-dns")]),
+            "other pod of kube-system" => ("kube-system", vec![("k8s-app", "metrics-server")]),
+            "image-repo of the cluster" => ("images", vec![("app", "image-repo")]),
+            "Service of images in the cluster" => ("store", vec![("app", "images")]),
+            "pod of the cluster" => ("default", vec![("app", "web")]),
+            "cdi-uploadproxy" => ("cdi", vec![("cdi.kubevirt.io", "cdi-uploadproxy")]),
+            "cdi-deployment" => ("cdi", vec![("cdi.kubevirt.io", "cdi-deployment")]),
+            "virt-api" => ("kubevirt", vec![("kubevirt.io", "virt-api")]),
+            "virt-handler" | "virt-handler of another node" => {
+                ("kubevirt", vec![("kubevirt.io", "virt-handler")])
+            }
+            _ => return address(name, is_v6),
+        };
+        // Pods have addresses of a public network: an `ipBlock` for the internet must exclude them, because some
+        // plugins apply the block to pods.
+        let addresses = ["192.0.2.40", "2001:db8:244::40"];
+        Some(Endpoint::Pod(Pod {
+            namespace: namespace.to_owned(),
+            labels: labels(&pairs),
+            addresses: addresses.iter().map(|one| one.parse().unwrap()).collect(),
+            ports: vec![
+                ("dns-UDP".to_owned(), "UDP".to_owned(), 53),
+                ("dns-TCP".to_owned(), "TCP".to_owned(), 53),
+            ],
+            node: vec!["198.51.100.20".parse().unwrap(), "2001:db8:5::20".parse().unwrap()],
+        }))
+    }
+}
+
+const fn importer_labels() -> &'static [(&'static str, &'static str)] {
+    &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")]
+}
+
+fn address(name: &str, is_v6: bool) -> Option<Endpoint> {
+    let (v4, v6) = match name {
+        "internet" => ("93.184.216.34", "2606:2800:220::1"),
+        "private address" => ("192.168.7.7", "fd77::7"),
+        "shared address" => ("100.64.7.7", ""),
+        "metadata" => ("169.254.169.254", "fe80::a9fe:a9fe"),
+        "metadata at a public address" => ("168.63.129.16", ""),
+        "NodeLocal DNSCache" => ("169.254.20.10", ""),
+        "Service of cluster DNS" => ("203.0.113.10", "2001:db8:96::a"),
+        "name server of InfraConfig" => ("198.51.100.53", "2001:db8:53::53"),
+        "image server of InfraConfig" => ("10.0.0.9", "fd00::9"),
+        "registry of spec.imageSources" => ("10.20.0.77", "fd20::77"),
+        "the tenant's own API server" => ("10.9.9.9", ""),
+        "infra API server" => ("198.51.100.6", "2001:db8:5::6"),
+        "Service of the infra API server" => ("203.0.113.1", "2001:db8:96::1"),
+        "its own node" => ("198.51.100.20", "2001:db8:5::20"),
+        "another node" => ("198.51.100.21", "2001:db8:5::21"),
+        "network of Services" => ("203.0.113.99", "2001:db8:96::99"),
+        "network of spec.clusterNetworks" => ("192.0.3.3", "2001:db8:77::3"),
+        other => panic!("no such end: {other}"),
+    };
+    let text = if is_v6 { v6 } else { v4 };
+    (!text.is_empty()).then(|| Endpoint::Address(text.parse().unwrap()))
+}

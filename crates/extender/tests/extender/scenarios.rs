@@ -1,0 +1,272 @@
+//! Readable scenarios with one or two hosts.
+
+use std::time::{Duration, Instant};
+
+use berth_api::Class;
+use berth_extender::{BindAnswer, Extender, FilterAnswer};
+
+use super::host::{HostForm, ZoneForm};
+use super::pod::{PodForm, bound_to, observed};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn one_zone(name: &str, cpus: u32) -> HostForm {
+    let zone = ZoneForm { cpus: cpus + 1, memory: 64, huge: 16, small: 0 };
+    HostForm { name: name.to_owned(), zones: vec![zone], ..HostForm::default() }
+}
+
+pub(crate) fn report(extender: &mut Extender, form: &HostForm, version: u64) {
+    let (facts, _) = form.facts().expect("a host");
+    let facts = Some((facts, Class::Standard));
+    extender.update_host(Instant::now(), &form.name, facts, Some(version)).expect("a host");
+}
+
+pub(crate) fn extender(hosts: &[HostForm]) -> Extender {
+    let mut extender = Extender::new();
+    for form in hosts {
+        report(&mut extender, form, 1);
+    }
+    extender
+}
+
+#[test]
+fn filter_answers_one_host_and_reserves_it() {
+    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let now = Instant::now();
+    let names = ["a", "unknown", "b"];
+    let first = PodForm::vm("first", 8).build();
+    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"));
+    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"), "called twice");
+    assert_eq!(
+        extender.filter(now, &first, &["b"]),
+        FilterAnswer::Host("b"),
+        "only the other host is offered"
+    );
+    assert_eq!(extender.filter(now, &first, &["a"]), FilterAnswer::Host("a"));
+    let second = PodForm::vm("second", 8).build();
+    assert_eq!(extender.filter(now, &second, &names), FilterAnswer::Host("b"));
+    let third = PodForm::vm("third", 8).build();
+    let FilterAnswer::Refused(refusals) = extender.filter(now, &third, &names) else {
+        unreachable!("the hosts are full")
+    };
+    let reasons: Vec<(&str, &str)> =
+        refusals.iter().map(|(name, why)| (*name, why.as_ref())).collect();
+    assert_eq!(reasons[1], ("unknown", "node(s) had no agent report"));
+    assert_eq!(reasons[0].1, reasons[2].1, "equal reasons have equal words");
+    assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
+    // Expired reservations are released, and `wake` returns a host on which the waiting pod fits.
+    assert!(extender.take_hosts_to_patch().is_empty());
+    extender.tick(now + MINUTE);
+    assert_eq!(extender.take_hosts_to_patch().len(), 1);
+    assert!(extender.take_hosts_to_patch().is_empty(), "once for each refusal");
+    assert!(matches!(extender.filter(now + MINUTE, &third, &names), FilterAnswer::Host(_)));
+}
+
+#[test]
+fn bind_checks_the_reservation() {
+    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let now = Instant::now();
+    let pod = PodForm::vm("vm", 8).build();
+    assert_eq!(extender.filter(now, &pod, &["a", "b"]), FilterAnswer::Host("a"));
+    assert!(
+        matches!(extender.bind(now, "vm", "b", None), BindAnswer::Refused(_)),
+        "another host is reserved"
+    );
+    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
+    assert!(matches!(extender.bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
+    extender.binding_succeeded(now, "vm");
+    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::AlreadyBound);
+    // A pod without a reservation, as after a restart.
+    let late = PodForm::vm("late", 4).build();
+    assert_eq!(extender.bind(now, "late", "b", None), BindAnswer::PodNeeded);
+    assert!(
+        matches!(extender.bind(now, "other", "b", Some(&late)), BindAnswer::Refused(_)),
+        "another uid"
+    );
+    assert_eq!(extender.bind(now, "late", "b", Some(&late)), BindAnswer::Send);
+    let full = PodForm::vm("full", 4).build();
+    assert!(matches!(extender.bind(now, "full", "a", Some(&full)), BindAnswer::Refused(_)));
+    assert!(matches!(
+        extender.bind(now, "full", "no-such-host", Some(&full)),
+        BindAnswer::Refused(_)
+    ));
+}
+
+/// A kubelet allocates the first zone with enough free CPUs to the first pod.
+#[test]
+fn bindings_in_another_order_leave_room_for_earlier_reservations() {
+    let zone = |cpus| ZoneForm { cpus, memory: 32, huge: 0, small: 0 };
+    // One CPU of the first zone is reserved for the system.
+    let host =
+        HostForm { name: "a".to_owned(), zones: vec![zone(9), zone(4)], ..HostForm::default() };
+    let mut extender = extender(&[host]);
+    let now = Instant::now();
+    let large = PodForm::vm("large", 6).build();
+    assert_eq!(extender.filter(now, &large, &["a"]), FilterAnswer::Host("a"));
+    // The small pod fits beside the large pod, but if the kubelet admitted it first, it would get the zone that the
+    // large pod needs.
+    let small = PodForm::vm("small", 4).build();
+    assert!(matches!(extender.filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
+    assert!(matches!(extender.bind(now, "small", "a", Some(&small)), BindAnswer::Refused(_)));
+    assert_eq!(extender.bind(now, "large", "a", None), BindAnswer::Send);
+    assert_eq!(extender.filter(now, &small, &["a"]), FilterAnswer::Host("a"));
+    assert_eq!(extender.bind(now, "small", "a", None), BindAnswer::Send);
+}
+
+#[test]
+fn binding_outcome_may_arrive_before_or_after_the_watch_event() {
+    for watch_first in [true, false] {
+        let mut extender = extender(&[one_zone("a", 8)]);
+        let now = Instant::now();
+        let pod = PodForm::vm("vm", 6).build();
+        assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+        assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
+        let bound_pod = bound_to(pod.clone(), "a");
+        if watch_first {
+            extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+            extender.binding_succeeded(now, "vm");
+        } else {
+            extender.binding_succeeded(now, "vm");
+            extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+        }
+        extender.tick(now + 10 * MINUTE);
+        assert_eq!(extender.stage_counts().bound, 1);
+        let other = PodForm::vm("other", 6).build();
+        assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+        // No report has listed the pod, so its kubelet may run the pod for a moment longer.
+        extender.pod_deleted(now, "vm");
+        assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+        assert!(
+            matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(_)),
+            "the pod is deleted"
+        );
+        extender.tick(now + MINUTE);
+        assert_eq!(extender.take_hosts_to_patch(), ["a"]);
+        assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
+    }
+}
+
+#[test]
+fn a_binding_with_an_unknown_outcome_keeps_its_host() {
+    let mut extender = extender(&[one_zone("a", 8)]);
+    let now = Instant::now();
+    let pod = PodForm::vm("vm", 6).build();
+    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
+    assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
+    let other = PodForm::vm("other", 6).build();
+    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    extender.binding_failed(now, "vm");
+    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+}
+
+#[test]
+fn a_host_with_a_stale_report_takes_no_pinned_vm_until_the_report_is_fresh() {
+    let fresh = one_zone("a", 8);
+    let mut extender = extender(&[HostForm { stale: true, ..fresh.clone() }]);
+    let now = Instant::now();
+    let pod = PodForm::vm("vm", 6).build();
+    let FilterAnswer::Refused(reasons) = extender.filter(now, &pod, &["a"]) else {
+        unreachable!("the report is stale")
+    };
+    assert_eq!(reasons[0].1, "node(s) had a stale agent report");
+    report(&mut extender, &fresh, 2);
+    assert_eq!(extender.take_hosts_to_patch(), ["a"]);
+    // A delayed older report is ignored.
+    report(&mut extender, &HostForm { stale: true, ..fresh.clone() }, 1);
+    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+    // A host with an unreadable Node or InfraNode keeps its pods and accepts no new pods.
+    extender.update_host(Instant::now(), "a", None, Some(3)).expect("a host");
+    let other = PodForm::vm("other", 1).build();
+    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    assert!(matches!(extender.bind(now, "vm", "a", None), BindAnswer::Refused(_)));
+}
+
+#[test]
+fn migration_source_and_target_have_separate_reservations() {
+    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let now = Instant::now();
+    let source = bound_to(PodForm::vm("vm", 6).build(), "a");
+    extender.update_pod(now, source.clone(), &observed(&source)).expect("counted");
+    let form = PodForm {
+        name: "target".to_owned(),
+        migration: Some("migration".to_owned()),
+        ..PodForm::vm("vm", 6)
+    };
+    let target = form.build();
+    assert_eq!(extender.filter(now, &target, &["b"]), FilterAnswer::Host("b"));
+    assert_eq!(extender.stage_counts().bound, 1);
+    // The migration fails before its target pod is bound.
+    extender.pod_deleted(now, "target");
+    let other = PodForm::vm("other", 6).build();
+    assert_eq!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Host("b"));
+}
+
+/// kube-scheduler 1.36 calls `filter` for each placement that it simulates, and does not report which placements it
+/// drops.
+#[test]
+fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
+    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let now = Instant::now();
+    let pods = ["first", "second"].map(|name| PodForm::vm(name, 8).build());
+    for hosts in [["a"], ["b"]] {
+        assert_eq!(extender.filter_pod_group(now, &pods[0], &hosts), FilterAnswer::Host(hosts[0]));
+        assert_eq!(extender.stage_counts().reserved, 1);
+    }
+    assert_eq!(extender.filter_pod_group(now, &pods[1], &["a"]), FilterAnswer::Host("a"));
+    let other = PodForm::vm("other", 8).build();
+    assert!(matches!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Refused(_)));
+    let later = now + Duration::from_secs(11);
+    extender.tick(later);
+    assert_eq!(extender.stage_counts().reserved, 0);
+    // The placement that the scheduler keeps is bound if the host still has room.
+    assert_eq!(extender.bind(later, "second", "a", Some(&pods[1])), BindAnswer::Send);
+    assert_eq!(extender.filter(later, &other, &["a", "b"]), FilterAnswer::Host("b"));
+    extender.tick(later + Duration::from_secs(11));
+    assert_eq!(extender.stage_counts().reserved, 1, "without a group it lasts longer");
+}
+
+/// A newer API server accepts values that this crate does not know; the pod's CPUs are nevertheless in use.
+#[test]
+fn a_bound_pod_whose_rules_do_not_compile_is_counted() {
+    let mut extender = extender(&[one_zone("a", 8)]);
+    let now = Instant::now();
+    let mut pod = bound_to(PodForm::vm("vm", 6).build(), "a");
+    let constraint = serde_json::json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Perhaps",
+        "labelSelector": {}});
+    let constraint = serde_json::from_value(constraint).expect("a constraint");
+    pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
+    let error = extender
+        .update_pod(now, pod.clone(), &observed(&pod))
+        .expect_err("the rule is invalid")
+        .to_string();
+    assert!(error.contains("default/vm") && error.contains("`Perhaps`"), "{error}");
+    assert_eq!(extender.stage_counts().bound, 1);
+    let other = PodForm::vm("other", 4).build();
+    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    assert!(matches!(
+        extender.filter(now, &PodForm::vm("small", 2).build(), &["a"]),
+        FilterAnswer::Host(_)
+    ));
+}
+
+#[test]
+fn unreadable_pod_is_reported() {
+    let mut extender = extender(&[one_zone("a", 8)]);
+    let now = Instant::now();
+    let mut pod = PodForm::vm("vm", 1).build();
+    pod.metadata.uid = None;
+    assert!(
+        matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("default/vm"))
+    );
+    let mut pod =
+        PodForm { anti_affinity_app: Some("web".to_owned()), ..PodForm::vm("vm", 1) }.build();
+    let affinity = pod.spec.as_mut().and_then(|spec| spec.affinity.as_mut());
+    let terms = affinity.and_then(|all| all.pod_anti_affinity.as_mut());
+    let terms =
+        terms.and_then(|all| all.required_during_scheduling_ignored_during_execution.as_mut());
+    terms.expect("a term")[0].topology_key = String::new();
+    assert!(
+        matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("topologyKey"))
+    );
+}

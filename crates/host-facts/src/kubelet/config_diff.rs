@@ -1,0 +1,64 @@
+//! Differences between two configurations of a kubelet, by field.
+
+use berth_api::CpuSet;
+use serde::Serialize;
+
+use super::config::KubeletConfig;
+
+/// A field that has different values in two configurations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// Name of the field in the configuration.
+    pub field: &'static str,
+    /// Value in the actual configuration.
+    pub is: String,
+    /// Value in the desired configuration.
+    pub should_be: String,
+}
+
+/// Name of a field, and a function that returns the field's value as text.
+type Field = (&'static str, fn(&KubeletConfig) -> String);
+
+/// The fields that determine from which zones a VM gets CPUs and memory.
+const FIELDS: [Field; 8] = [
+    ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
+    ("cpuManagerPolicyOptions", |config| enabled_options(&config.cpu_manager_policy_options)),
+    ("reservedSystemCPUs", |config| {
+        config.reserved_system_cpus.as_ref().map(CpuSet::to_string).unwrap_or_default()
+    }),
+    ("topologyManagerPolicy", |config| config.topology_manager_policy.clone()),
+    ("topologyManagerScope", |config| config.topology_manager_scope.clone()),
+    ("topologyManagerPolicyOptions", |config| {
+        enabled_options(&config.topology_manager_policy_options)
+    }),
+    ("memoryManagerPolicy", |config| config.memory_manager_policy.clone()),
+    ("reservedMemory", reserved_memory),
+];
+
+/// Returns the fields whose values differ between the configurations `is` and `should_be`.
+#[must_use]
+pub fn differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<Difference> {
+    let compare = |(field, value_of): &Field| {
+        let (is, should_be) = (value_of(actual), value_of(desired));
+        (is != should_be).then_some(Difference { field, is, should_be })
+    };
+    FIELDS.iter().filter_map(compare).collect()
+}
+
+/// Returns the names of the options that are on, as text. For an option whose value is not `true`, the value is
+/// appended to the name.
+fn enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
+    let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
+        if value == "true" { name.clone() } else { format!("{name}={value}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+fn reserved_memory(config: &KubeletConfig) -> String {
+    let zones = config.reserved_memory.iter().map(|(zone, limits)| {
+        let limits = limits.iter().map(|(name, bytes)| format!("{name}={bytes}"));
+        format!("{zone}:{}", limits.collect::<Vec<_>>().join(","))
+    });
+    zones.collect::<Vec<_>>().join(";")
+}

@@ -1,0 +1,143 @@
+//! Resource fit: compares the requests of a pod with the remaining allocatable resources of a Node.
+//!
+//! Implements NodeResourcesFit's `fitsRequest` and component-helpers' `resource.PodRequests`. Ephemeral storage and
+//! pod-level resources are not included, because [`Pod`] lacks them.
+
+use super::reason::Reason;
+use super::symbols::{Symbol, Symbols};
+use berth_kubelet_admission::pod::{Pod, Resources};
+
+/// Amounts of all resources that the scheduler counts. The amount of an unlisted resource is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    cpu_millis: u64,
+    memory: u64,
+    /// Amounts of huge pages and extended resources, by the resource name in the Node, sorted by name.
+    others: Vec<(Symbol, u64)>,
+}
+
+/// Allocatable and used resources of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeResources {
+    remaining: Amounts,
+    /// Number of pods that the host may still accept.
+    remaining_pods: u64,
+    allocatable: Amounts,
+    pods_limit: u64,
+    used: Amounts,
+    pods: u64,
+}
+
+impl Amounts {
+    pub(super) fn intern(symbols: &mut Symbols, resources: &Resources) -> Self {
+        let mut others: Vec<(Symbol, u64)> = Vec::new();
+        for (size, bytes) in &resources.hugepages {
+            others.push((symbols.intern(&size.resource_name()), *bytes));
+        }
+        for (name, amount) in &resources.extended {
+            others.push((symbols.intern(name), *amount));
+        }
+        others.sort_unstable();
+        Self { cpu_millis: resources.cpu_millis, memory: resources.memory, others }
+    }
+
+    fn other(&self, name: Symbol) -> u64 {
+        let at = self.others.binary_search_by_key(&name, |(name, _)| *name);
+        at.ok().and_then(|at| self.others.get(at)).map_or(0, |(_, amount)| *amount)
+    }
+
+    fn combine_with(&mut self, other: &Self, operation: impl Fn(u64, u64) -> u64) {
+        self.cpu_millis = operation(self.cpu_millis, other.cpu_millis);
+        self.memory = operation(self.memory, other.memory);
+        for (name, amount) in &other.others {
+            match self.others.binary_search_by_key(name, |(name, _)| *name) {
+                Ok(at) => {
+                    if let Some((_, own_amount)) = self.others.get_mut(at) {
+                        *own_amount = operation(*own_amount, *amount);
+                    }
+                }
+                Err(at) => self.others.insert(at, (*name, operation(0, *amount))),
+            }
+        }
+    }
+}
+
+/// Returns the requests of a pod as the scheduler computes them (KEP-753): the larger of two amounts, plus the
+/// overhead. The first amount is the sum of the containers and sidecars. The second amount is the maximum over the
+/// init containers, each together with the sidecars that were started before it.
+pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
+    Amounts::intern(symbols, &pod.requests())
+}
+
+impl NodeResources {
+    pub(super) fn set(&mut self, allocatable: Amounts, pods_limit: u64) {
+        self.allocatable = allocatable;
+        self.pods_limit = pods_limit;
+        self.recompute_remaining();
+    }
+
+    /// Recomputes the remaining amounts after a change. They are stored because they are read far more often than
+    /// they change.
+    fn recompute_remaining(&mut self) {
+        let Self { remaining, remaining_pods, allocatable, pods_limit, used, pods } = self;
+        remaining.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
+        remaining.memory = allocatable.memory.saturating_sub(used.memory);
+        remaining.others.clear();
+        let others = allocatable.others.iter();
+        remaining
+            .others
+            .extend(others.map(|(name, all)| (*name, all.saturating_sub(used.other(*name)))));
+        *remaining_pods = pods_limit.saturating_sub(*pods);
+    }
+
+    pub(super) fn add_pod(&mut self, amounts: &Amounts) {
+        self.used.combine_with(amounts, u64::saturating_add);
+        self.pods = self.pods.saturating_add(1);
+        self.recompute_remaining();
+    }
+
+    pub(super) fn remove_pod(&mut self, amounts: &Amounts) {
+        self.used.combine_with(amounts, u64::saturating_sub);
+        self.pods = self.pods.saturating_sub(1);
+        self.recompute_remaining();
+    }
+
+    pub(super) fn fits(&self, wanted: &Amounts) -> bool {
+        self.remaining_pods > 0
+            && wanted.cpu_millis <= self.remaining.cpu_millis
+            && wanted.memory <= self.remaining.memory
+            && self.has_extended_resources(wanted)
+    }
+
+    /// Returns true if the remaining huge pages and extended resources are sufficient. Both lists are sorted, so one
+    /// pass is enough.
+    fn has_extended_resources(&self, wanted: &Amounts) -> bool {
+        let mut remaining = self.remaining.others.iter();
+        wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
+            remaining
+                .find(|(other, _)| other >= name)
+                .is_some_and(|(other, left)| other == name && wanted <= left)
+        })
+    }
+
+    /// Returns a reason for each resource that is insufficient.
+    pub(super) fn shortages(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
+        let mut shortages = Vec::new();
+        if self.pods >= self.pods_limit {
+            shortages.push(Reason::PodsLimit { limit: self.pods_limit });
+        }
+        let (all, used) = (&self.allocatable, &self.used);
+        let mut check_resource = |resource: &str, wanted: u64, all: u64, used: u64| {
+            let free = all.saturating_sub(used);
+            if wanted > free {
+                shortages.push(Reason::Resources { resource: resource.to_owned(), wanted, free });
+            }
+        };
+        check_resource("cpu", wanted.cpu_millis, all.cpu_millis, used.cpu_millis);
+        check_resource("memory", wanted.memory, all.memory, used.memory);
+        for (name, wanted) in &wanted.others {
+            check_resource(symbols.name(*name), *wanted, all.other(*name), used.other(*name));
+        }
+        shortages
+    }
+}

@@ -1,0 +1,174 @@
+//! Unschedulable pods that are scheduled later, with a real scheduler.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::infra_node::Allocation;
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+
+use crate::testbed::{Testbed, Vm};
+
+/// Tests that zones fill up: nine VMs would fit by the sum of CPUs, but kubelets would refuse three of them.
+pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Testbed) {
+    let vms: Vec<String> = (0..6).map(|_| bed.create_vm(Vm::large("plain"))).collect();
+    for vm in &vms {
+        bed.wait_until_bound(vm);
+    }
+    let late: Vec<String> = (0..2).map(|_| bed.create_vm(Vm::large("plain"))).collect();
+    for vm in &late {
+        let message = bed.wait_until_refused(vm);
+        assert!(message.contains("0/3 nodes are available: 3 "), "{message}");
+        assert!(message.contains("zone"), "{message}");
+    }
+    assert_eq!(bed.assert_kubelets_admit(), 6);
+    let events = plane.get(&["events", "-n", "vms"]).unwrap();
+    let failure_event = events["items"].as_array().unwrap().iter().find(|event| {
+        event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == late[0].as_str()
+    });
+    assert!(
+        failure_event.unwrap()["message"].as_str().unwrap().contains("zone"),
+        "{failure_event:?}"
+    );
+    // After one VM has ended and its agent has reported this, one of the waiting VMs is scheduled.
+    bed.write_all_reports();
+    bed.server.delete(&format!("{}/{}", crate::testbed::PODS, vms[0]));
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(late.iter().all(|vm| bed.host_of(vm).is_none()), "its kubelet may have it still");
+    bed.write_all_reports();
+    let begin = std::time::Instant::now();
+    while late.iter().all(|vm| bed.host_of(vm).is_none()) {
+        assert!(begin.elapsed() < crate::testbed::SOON, "{}", plane.log("extender"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took = begin.elapsed();
+    eprintln!("bound {took:?} after a report without the VM");
+    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
+    assert!(took < Duration::from_secs(150), "{took:?}");
+    assert_eq!(bed.assert_kubelets_admit(), 6);
+}
+
+/// Tests room that becomes free without an event of Kubernetes: an agent reports that the resources of a deleted
+/// pod are free.
+pub(crate) fn reported_free_resources_are_used(
+    plane: &ControlPlane,
+    bed: &mut Testbed,
+    extender: &Controller,
+) {
+    bed.add_host("reported-0", "reported", &[]);
+    let form = bed.hosts.get_mut("reported-0").unwrap();
+    let zones = form.threads();
+    let allocation = |uid: &str, zone: usize, skipped_cpus: usize| Allocation {
+        pod_uid: uid.to_owned(),
+        cpus: Some(zones[zone][0][skipped_cpus..].iter().copied().collect()),
+        zones: vec![u32::try_from(zone).unwrap()],
+        ..Allocation::default()
+    };
+    form.has = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
+    bed.write_report("reported-0");
+    let condition = "CPUs of the new host are taken";
+    plane
+        .wait_until(condition, crate::testbed::SOON, |_| {
+            let pod_name = bed.create_vm(Vm::large("reported"));
+            let pod =
+                bed.server.wait_until_scheduled(&format!("{}/{pod_name}", crate::testbed::PODS));
+            let is_waiting = pod["spec"]["nodeName"].is_null();
+            bed.server.delete(&format!("{}/{pod_name}", crate::testbed::PODS));
+            is_waiting.then_some(())
+        })
+        .unwrap();
+    let vm = bed.create_vm(Vm::large("reported"));
+    bed.wait_until_refused(&vm);
+    // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
+    std::thread::sleep(Duration::from_secs(2));
+    let wakes = extender.metric("berth_assignment_wakes_total");
+    bed.hosts.get_mut("reported-0").unwrap().has.pop();
+    bed.write_report("reported-0");
+    let took = bed.wait_until_bound(&vm);
+    eprintln!("bound {took:?} after a report with free resources");
+    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
+    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("extender"));
+    assert!(extender.metric("berth_assignment_wakes_total") > wakes);
+    bed.assert_kubelets_admit();
+    let node = plane.kubectl(&["get", "node", "reported-0", "-o", "yaml"]).unwrap();
+    assert!(node.contains("berth.dev/capacity-generation"), "{node}");
+}
+
+/// Tests that the extender only sees hosts that other plugins allow, and that it considers pod affinity itself.
+pub(crate) fn taints_and_affinity_are_considered(bed: &mut Testbed) {
+    for number in 0..3 {
+        let taints: &[&str] = if number == 2 { &["special:NoSchedule"] } else { &[] };
+        bed.add_host(&format!("apart-{number}"), "apart", taints);
+    }
+    let vm = Vm { cpus: 1, rack: Some("apart"), anti_affinity: Some("web"), ..Vm::default() };
+    let mut hosts = BTreeSet::new();
+    for _ in 0..2 {
+        let name = bed.create_vm(vm);
+        bed.wait_until_bound(&name);
+        hosts.extend(bed.host_of(&name));
+    }
+    assert_eq!(hosts, BTreeSet::from(["apart-0".to_owned(), "apart-1".to_owned()]));
+    let third = bed.create_vm(vm);
+    let message = bed.wait_until_refused(&third);
+    assert!(message.contains("taint") && message.contains("anti-affinity"), "{message}");
+    let tolerating = bed.create_vm(Vm { tolerates: Some("special"), ..vm });
+    bed.wait_until_bound(&tolerating);
+    assert_eq!(bed.host_of(&tolerating).as_deref(), Some("apart-2"));
+}
+
+/// Tests that the extender counts the pods of all Nodes, as kube-scheduler does: otherwise a VM with an affinity to
+/// a pod on a Node without a report would never be scheduled.
+pub(crate) fn pods_on_nodes_without_a_report_are_considered(
+    plane: &ControlPlane,
+    bed: &mut Testbed,
+) {
+    bed.add_host("near-0", "near", &[]);
+    bed.add_node_without_agent("bare-0", "near", "database");
+    let vm = bed.create_vm(Vm { cpus: 1, affinity: Some("database"), ..Vm::default() });
+    let pod = bed.server.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS));
+    let message = crate::server::condition(&pod)["message"].clone();
+    assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log("extender"));
+    // No agent reports the resources of this pod; the following tests query all hosts that have pods.
+    bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS));
+}
+
+/// Kills the extender at any point of a burst of pods: nothing is allocated twice, and all pods that fit are bound.
+pub(crate) fn extender_is_killed_during_a_burst(
+    plane: &ControlPlane,
+    bed: &mut Testbed,
+    mut extender: Controller,
+) -> Controller {
+    for number in 0..6 {
+        bed.add_host(&format!("burst-{number}"), "burst", &[]);
+    }
+    // Each host has room for four VMs: three in the second zone, and one in the first zone beside a VM of 5 CPUs.
+    let cpus_of_vm = |number: usize| if number.is_multiple_of(4) { 5 } else { 2 };
+    let vms: Vec<String> = (0..24)
+        .map(|number| {
+            let vm = bed.create_vm(Vm {
+                cpus: cpus_of_vm(number),
+                rack: Some("burst"),
+                ..Vm::default()
+            });
+            if number == 9 || number == 17 {
+                extender.running.stop();
+                extender = bed.start_extender(plane, "extender", "kube-system/berth-scheduler");
+            }
+            vm
+        })
+        .collect();
+    let begin = std::time::Instant::now();
+    for vm in &vms {
+        let timeout = Duration::from_secs(150);
+        while bed.host_of(vm).is_none() {
+            let conditions = bed.pod(vm)["status"]["conditions"].to_string();
+            assert!(begin.elapsed() < timeout, "{vm}: {conditions}\n{}", plane.log("extender"));
+            std::thread::sleep(Duration::from_millis(300));
+            // Before agents report, a restarted extender does not know the resources of each pod of a host.
+            bed.write_all_reports();
+        }
+    }
+    eprintln!("24 VMs were bound {:?} after the second kill", begin.elapsed());
+    assert!(bed.assert_kubelets_admit() >= 24);
+    extender
+}

@@ -1,0 +1,111 @@
+//! Tests of leader election and its cost.
+
+use std::time::{Duration, Instant};
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::{Value, json};
+
+use berth_tests::controller::{Controller, LEASE_SECONDS};
+
+use crate::process::{self, start, writes};
+use crate::{SOON, apply_profile, spec};
+
+/// Tests a missing CRD: a controller that starts waits for the kind, and reports this.
+pub(crate) fn controller_waits_for_missing_crds(plane: &ControlPlane) -> Controller {
+    let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
+    plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();
+    let first = start(plane, "first");
+    let is_waiting = plane.wait_until("it says what it waits for", SOON, |_| {
+        let (code, text) = first.http_get("/readyz")?;
+        (code == 503 && text.contains("tenantclusters: the server does not know them"))
+            .then_some(())
+    });
+    assert!(
+        is_waiting.is_ok(),
+        "{is_waiting:?}: {:?}\n{}",
+        first.http_get("/readyz"),
+        process::logs(plane)
+    );
+    assert_eq!(first.http_get("/healthz").unwrap().0, 200);
+    plane.apply_file(&file).unwrap();
+    let ready = plane
+        .wait_until("it is ready", SOON, |_| (first.http_get("/readyz")?.0 == 200).then_some(()));
+    assert!(ready.is_ok(), "{ready:?}\n{}", process::logs(plane));
+    first
+}
+
+/// Tests that resyncs without changes write nothing.
+pub(crate) fn idle_controller_writes_nothing(plane: &ControlPlane) {
+    // Reconciles that have started end in this time, including those that their own writes trigger.
+    std::thread::sleep(Duration::from_secs(3));
+    let before = writes(plane).len();
+    std::thread::sleep(Duration::from_secs(6));
+    let written: Vec<Value> = writes(plane).split_off(before);
+    assert!(written.is_empty(), "{written:#?}\n{}", process::logs(plane));
+}
+
+fn leader(plane: &ControlPlane) -> Option<String> {
+    let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).ok()?;
+    lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
+}
+
+/// Tests that another controller takes over: immediately if the leader is stopped, and after the lease duration if
+/// the leader is killed.
+pub(crate) fn another_controller_takes_over(plane: &ControlPlane, mut first: Controller) {
+    let mut second = start(plane, "second");
+    plane
+        .wait_until("the second is ready", SOON, |_| {
+            (second.http_get("/readyz")?.0 == 200).then_some(())
+        })
+        .unwrap();
+    assert_eq!(
+        (first.metric("berth_controller_leader"), second.metric("berth_controller_leader")),
+        (1.0, 0.0)
+    );
+    assert!(
+        first.metric("berth_controller_reconciles_total{controller=\"hosts\",result=\"ok\"}")
+            > 10.0
+    );
+    let begin = Instant::now();
+    let ended = first.terminate();
+    assert!(ended.is_ok(), "{ended:?}\n{}", process::logs(plane));
+    plane
+        .wait_until("the second leads", SOON, |plane| (leader(plane)? == "second").then_some(()))
+        .unwrap();
+    let took = begin.elapsed();
+    assert!(
+        took < Duration::from_secs(LEASE_SECONDS - 1),
+        "{took:?} although the Lease was released"
+    );
+    apply_profile(
+        plane,
+        "rack1",
+        &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "Observe"}}),
+    );
+    wait_until_ksm_mode(plane, "Observe");
+    let third = start(plane, "third");
+    plane
+        .wait_until("the third is ready", SOON, |_| {
+            (third.http_get("/readyz")?.0 == 200).then_some(())
+        })
+        .unwrap();
+    let begin = Instant::now();
+    second.running.stop();
+    apply_profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "On"}}));
+    wait_until_ksm_mode(plane, "On");
+    let took = begin.elapsed();
+    assert!(
+        took > Duration::from_secs(LEASE_SECONDS / 2),
+        "{took:?}: the Lease of one that was killed must run out first"
+    );
+    assert_eq!(leader(plane).as_deref(), Some("third"));
+    let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+    assert_eq!(lease["spec"]["leaseTransitions"], 2);
+}
+
+fn wait_until_ksm_mode(plane: &ControlPlane, mode: &str) {
+    let result = plane.wait_until(mode, SOON, |plane| {
+        (spec(plane, "rack1-b")["ksm"]["mode"] == mode).then_some(())
+    });
+    assert!(result.is_ok(), "{result:?}: {}\n{}", spec(plane, "rack1-b"), process::logs(plane));
+}

@@ -1,0 +1,159 @@
+//! Code does not decide by texts that people read: reasons are compared as enums, messages are never compared. Reasons
+//! that Kubernetes defines as strings are constants.
+
+use proc_macro2::TokenStream;
+use syn::visit::{self, Visit};
+use syn::{
+    BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, File, Item, Lit, Macro, Member, Pat, Token,
+};
+
+use crate::syntax::is_test;
+use crate::tree::{RustSource as _, rust_files};
+
+/// Fields with texts.
+const FIELDS: [&str; 3] = ["message", "reason", "what"];
+/// Methods that compare a text with their argument.
+const COMPARISONS: [&str; 8] =
+    ["contains", "ends_with", "eq", "find", "ne", "starts_with", "strip_prefix", "strip_suffix"];
+
+#[derive(Default)]
+struct Comparisons(Vec<String>);
+
+/// Returns the field of [`FIELDS`] that an expression reads, also through methods such as `as_str`.
+fn field(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Field(access) => match &access.member {
+            Member::Named(name) if FIELDS.iter().any(|field| name == field) => {
+                Some(name.to_string())
+            }
+            _ => None,
+        },
+        Expr::MethodCall(call) => field(&call.receiver),
+        Expr::Paren(inner) => field(&inner.expr),
+        Expr::Reference(inner) => field(&inner.expr),
+        Expr::Unary(inner) => field(&inner.expr),
+        _ => None,
+    }
+}
+
+/// Returns true if an expression is a text, or `Some` of a text.
+fn is_text(expr: &Expr) -> bool {
+    match expr {
+        Expr::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
+        Expr::Call(call) => call.args.iter().any(is_text),
+        Expr::Paren(inner) => is_text(&inner.expr),
+        Expr::Reference(inner) => is_text(&inner.expr),
+        _ => false,
+    }
+}
+
+fn has_text(pattern: &Pat) -> bool {
+    match pattern {
+        Pat::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
+        Pat::Or(or) => or.cases.iter().any(has_text),
+        Pat::Paren(inner) => has_text(&inner.pat),
+        Pat::Reference(inner) => has_text(&inner.pat),
+        Pat::TupleStruct(inner) => inner.elems.iter().any(has_text),
+        _ => false,
+    }
+}
+
+impl Comparisons {
+    fn found(&mut self, how: &str, expr: &Expr) {
+        if let Some(field) = field(expr) {
+            self.0.push(format!(".{field} {how}"));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Comparisons {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Fn(item) => &item.attrs,
+            Item::Mod(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !is_test(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
+        if matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_)) {
+            if is_text(&binary.right) {
+                self.found("is compared with a text", &binary.left);
+            }
+            if is_text(&binary.left) {
+                self.found("is compared with a text", &binary.right);
+            }
+        }
+        visit::visit_expr_binary(self, binary);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
+        let name = call.method.to_string();
+        if COMPARISONS.contains(&name.as_str()) && call.args.iter().any(is_text) {
+            self.found(&format!("is searched by `{name}`"), &call.receiver);
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_match(&mut self, matched: &'ast ExprMatch) {
+        if matched.arms.iter().any(|arm| has_text(&arm.pat)) {
+            self.found("is matched with texts", &matched.expr);
+        }
+        visit::visit_expr_match(self, matched);
+    }
+
+    fn visit_macro(&mut self, macro_call: &'ast Macro) {
+        let parsed = macro_call.parse_body_with(|input: syn::parse::ParseStream<'_>| {
+            let expr: Expr = input.parse()?;
+            input.parse::<Token![,]>()?;
+            let pattern = Pat::parse_multi_with_leading_vert(input)?;
+            // A guard may follow.
+            input.parse::<TokenStream>()?;
+            Ok((expr, pattern))
+        });
+        if macro_call.path.is_ident("matches")
+            && let Ok((expr, pattern)) = parsed
+            && has_text(&pattern)
+        {
+            self.found("is matched with texts", &expr);
+        }
+    }
+}
+
+fn comparisons(file: &File) -> Vec<String> {
+    let mut found = Comparisons::default();
+    found.visit_file(file);
+    found.0
+}
+
+#[test]
+fn code_does_not_compare_messages() {
+    let mut found = Vec::new();
+    for file in rust_files().into_iter().filter(|file| !file.is_test()) {
+        let parsed = syn::parse_file(&file.text);
+        let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path));
+        found.extend(comparisons(&parsed).into_iter().map(|one| format!("{}: {one}", file.path)));
+    }
+    assert!(found.is_empty(), "compare enums or typed fields instead:\n{}", found.join("\n"));
+}
+
+#[test]
+fn comparisons_with_texts_are_found() {
+    for (code, count) in [
+        ("status.changes.iter().filter(|change| change.what.starts_with(\"remove \"))", 1),
+        ("one.reason == \"AgentUnresponsive\" || \"Ready\" != one.message.as_str()", 2),
+        ("one.reason.as_deref() == Some(\"Expired\")", 1),
+        ("matches!(one.reason.as_str(), \"Expired\" | \"Gone\")", 1),
+        ("match one.reason.as_str() { \"Expired\" => 1, _ => 2 }", 1),
+        ("one.reason == other.reason && one.type_ == \"Ready\"", 0),
+        ("one.reason.parse() == Ok(ConditionReason::AgentUnresponsive)", 0),
+    ] {
+        let file = syn::parse_str(&format!("fn f() {{ let _ = {code}; }}")).unwrap();
+        assert_eq!(comparisons(&file).len(), count, "{code}");
+        let file = syn::parse_str(&format!("#[cfg(test)] mod tests {{ fn f() {{ {code}; }} }}"));
+        assert_eq!(comparisons(&file.unwrap()).len(), 0, "{code}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Attempts on all other objects, which an agent does not need.
+
+use std::process::Command;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use crate::OWN;
+use crate::attempts::Expect::{NoRight, NotAsked, Works};
+use crate::attempts::{Attempt, attempt};
+use crate::objects::{ACCOUNTS, INFRA_NODES, LEASES, token_request};
+use crate::request::{delete, get, merge, post};
+
+/// Path of the agent's pod on the other node.
+const POD: &str = "/api/v1/namespaces/berth-system/pods/berth-agent-b";
+
+pub(crate) fn writes() -> Vec<Attempt> {
+    let denied = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
+    let mut all = tokens_and_rights();
+    all.extend([
+        denied(
+            "make a Secret",
+            "/api/v1/namespaces/berth-system/secrets",
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": OWN}}),
+        ),
+        denied(
+            "make a ConfigMap named as its Node",
+            "/api/v1/namespaces/default/configmaps",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": OWN}}),
+        ),
+        denied(
+            "make a pod",
+            "/api/v1/namespaces/berth-system/pods",
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OWN},
+                "spec": {"serviceAccountName": "berth-agent", "containers": [{"name": "c", "image": "x"}]},
+            }),
+        ),
+        attempt(NoRight, "delete a pod", delete(POD)),
+        denied(
+            "evict a pod",
+            &format!("{POD}/eviction"),
+            json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "berth-agent-b"}}),
+        ),
+        denied("exec in a pod", &format!("{POD}/exec?command=id"), Value::Null),
+        denied(
+            "bind a pod to its Node",
+            &format!("{POD}/binding"),
+            json!({
+                "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "berth-agent-b"},
+                "target": {"name": OWN},
+            }),
+        ),
+        denied("run something by a kubelet", "/api/v1/nodes/node-b/proxy/run", Value::Null),
+    ]);
+    all
+}
+
+/// Returns requests with which the thief would act as another user.
+fn tokens_and_rights() -> Vec<Attempt> {
+    let denied = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
+    let policies = "/apis/admissionregistration.k8s.io/v1";
+    vec![
+        denied(
+            "a token of its own account",
+            &format!("{ACCOUNTS}/berth-agent/token"),
+            token_request(Value::Null),
+        ),
+        denied(
+            "a token of another account",
+            "/api/v1/namespaces/kube-system/serviceaccounts/default/token",
+            token_request(Value::Null),
+        ),
+        denied(
+            "ask for a certificate",
+            "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+            json!({
+                "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": OWN},
+                "spec": {
+                    "request": signing_request(), "signerName": "kubernetes.io/kube-apiserver-client",
+                    "usages": ["client auth"],
+                },
+            }),
+        ),
+        denied(
+            "make itself administrator",
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": OWN},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "ServiceAccount", "name": "berth-agent", "namespace": "berth-system"}],
+            }),
+        ),
+        attempt(
+            NoRight,
+            "change the CRD",
+            merge(
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/infranodes.berth.dev",
+                json!({"metadata": {"labels": {"a": "b"}}}),
+            ),
+        ),
+        attempt(
+            NotAsked,
+            "unbind the policy",
+            delete(&format!("{policies}/validatingadmissionpolicybindings/berth-agent-own-node")),
+        ),
+        attempt(
+            NotAsked,
+            "let the policy fail open",
+            merge(
+                &format!("{policies}/validatingadmissionpolicies/berth-agent-own-node"),
+                json!({"spec": {"failurePolicy": "Ignore"}}),
+            ),
+        ),
+    ]
+}
+
+/// Returns a valid signing request: servers validate the request before they call policies.
+fn signing_request() -> String {
+    let output = Command::new("openssl")
+        .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-keyout", "/dev/null", "-subj", "/CN=other-user"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
+    base64::engine::general_purpose::STANDARD.encode(output.stdout)
+}
+
+pub(crate) fn reads() -> Vec<Attempt> {
+    let denied = |what: &str, path: &str| attempt(NotAsked, what, get(path));
+    let permitted = |what: &str, path: &str| attempt(Works, what, get(path));
+    vec![
+        permitted("all Nodes", "/api/v1/nodes"),
+        permitted("all InfraNodes", INFRA_NODES),
+        permitted("its Lease", &format!("{LEASES}/{OWN}")),
+        denied("the names of all Leases", LEASES),
+        denied("secrets of berth-system", "/api/v1/namespaces/berth-system/secrets"),
+        denied("all secrets", "/api/v1/secrets"),
+        denied("ConfigMaps", "/api/v1/namespaces/default/configmaps"),
+        denied("all pods", "/api/v1/pods"),
+        denied("pods of berth-system", "/api/v1/namespaces/berth-system/pods"),
+        denied("a pod's log", &format!("{POD}/log")),
+        denied("its kubelet's configuration", &format!("/api/v1/nodes/{OWN}/proxy/configz")),
+    ]
+}
