@@ -299,7 +299,10 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
                 advice.differences.iter().map(|difference| difference.field).collect();
             ConditionState::status_false(
                 ConditionReason::ConfigurationDiffers,
-                format!("{} should differ; berth-agent plan shows how", fields.join(", ")),
+                format!(
+                    "{} differ from the desired configuration; run berth-agent plan",
+                    fields.join(", ")
+                ),
             )
         }
     })

@@ -1,4 +1,4 @@
-//! Observes the host by its files, and by the clients of systemd and of the kubelet.
+//! Reads the state of the host from its files, from systemd and from the kubelet.
 
 mod pod_resources;
 

@@ -137,7 +137,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Checks that the `Display` of a parsed value parses to the same value. A text that cannot be parsed is skipped.
+/// Checks that the `Display` of a parsed value parses to the same value. Input that cannot be parsed is skipped.
 fn round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");

@@ -227,8 +227,8 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     assert!(!exists("99-berth.conf") && ledger(&tree) == Ledger::default());
 }
 
-/// Tests the first invariant: a kubelet that was not restarted and has written its old checkpoint again would not
-/// start with the drop-in. So the agent deactivates the drop-in.
+/// Tests the first invariant (`docs/safety.md`): the kubelet was not restarted and has written its old checkpoint
+/// again, and would not start with the drop-in. So the agent deactivates the drop-in.
 #[test]
 fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
     let tree = tree();

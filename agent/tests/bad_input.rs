@@ -254,7 +254,7 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     mode("", 0o755);
     mode("proc/meminfo", 0o000);
     mode("var/lib/kubelet", 0o700);
-    // The folder of the program itself may be closed to that user.
+    // User 65534, who runs the program, may have no access to the folder in which the program was built.
     let program = tree.path().join("berth-agent");
     common::copy_program(&program);
     let output = std::process::Command::new(&program)

@@ -127,8 +127,8 @@ fn outcome_lines(converged: &Converged) -> String {
 const PAGES: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
 const STAGE: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
 
-/// Checks that a running kubelet keeps the number of pages: the kubelet writes its checkpoint again while it runs,
-/// with the numbers that it counted when it started.
+/// Checks that the number of pages is not changed while the kubelet runs: a running kubelet writes its checkpoint
+/// again, with the numbers that it counted when it started.
 #[test]
 fn pages_that_a_running_memory_manager_has_counted_stay() {
     let tree = host::rack1_a();
@@ -150,7 +150,7 @@ fn pages_that_a_running_memory_manager_has_counted_stay() {
     assert!(!exists(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
 }
 
-/// Checks that a stopped kubelet has only the pods on its disk: all other entries of its checkpoints are stale.
+/// Checks that only the pods on its disk count for a stopped kubelet: all other entries of its checkpoints are stale.
 #[test]
 fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     let tree = host::rack1_a();
@@ -311,8 +311,8 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static");
 }
 
-/// Checks that a cycle that observes only links, without facts about the kubelet, keeps the time of the last change
-/// of pages.
+/// Checks that a cycle that observes only links, without facts about the kubelet, does not remove the time of the last
+/// change of huge pages from the ledger.
 #[test]
 fn link_cycle_keeps_the_time_of_page_changes() {
     let tree = host::rack1_a();

@@ -1,5 +1,5 @@
-//! Compares reports of the machine that runs the tests, as root and as an ordinary user, with and without `/dev/kvm`, with
-//! the output of other programs.
+//! Compares reports of the machine that runs the tests with the output of other programs. The agent runs as root and as
+//! an ordinary user, with and without `/dev/kvm`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -52,8 +52,8 @@ fn reason(node: &Value, path: &str) -> Option<String> {
 
 #[test]
 fn two_reports_are_the_same_bytes() {
-    // Some hypervisors add memory to a guest gradually, and MemTotal of a zone grows: only reports with equal values of
-    // the kernel must be equal.
+    // Some hypervisors add memory to a guest gradually, so the MemTotal of a zone grows. Two reports are compared only
+    // if MemTotal did not change meanwhile.
     let kernel = || {
         let zone =
             std::fs::read_to_string("/sys/devices/system/node/node0/meminfo").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Tests of plans of tenant networks on a small model of the kernel's links. The code that applies steps to a kernel
-//! applies the steps of a plan to the model. Then the next plan is empty, removed links do not exist, and links of
-//! other programs are unchanged.
+//! Tests of plans of tenant networks on a small model of the kernel's links. The agent's own code applies the steps of
+//! a plan to the model. Afterwards the next plan must be empty, removed links must not exist, and links of other
+//! programs must be unchanged.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -48,7 +48,7 @@ fn link(text: &str, kind: LinkKind) -> Link {
     }
 }
 
-/// Returns a host with two uplinks, one of them with the host's address, and a bridge and a VLAN link of another program.
+/// Returns a host with two uplinks, and a bridge and a VLAN link of another program. One uplink has the host's address.
 fn host() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
@@ -514,7 +514,7 @@ proptest! {
         let mut facts = filtering_host();
         let original = foreign(&facts);
         for spec in &specs {
-            // A change of the scenario may need one round for links that are removed and one for links that are created.
+            // A change of the scenario may need one round that removes links and another round that creates links.
             for _ in 0..3 {
                 let plan = planned(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);

@@ -414,7 +414,7 @@ fn ksm_has_one_owner() {
     }
 }
 
-/// Checks the restore of `run` to 2, by which many hosts switch KSM off: unmerging many pages takes memory.
+/// Tests the restore of `run` to 2, the value with which many hosts turn KSM off: unmerging many pages takes memory.
 #[test]
 fn restore_that_unmerges_pages_needs_free_memory() {
     let tree = host::rack1_a();
@@ -505,7 +505,7 @@ fn removed_settings_are_restored() {
     let faulty =
         plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
     assert_eq!((faulty.code, faulty.lines()), (2, vec![]));
-    // Another boot has reset all settings.
+    // A reboot has reset all settings.
     let text = std::fs::read_to_string(tree.path().join(LEDGER)).unwrap();
     tree.file(LEDGER, text.replace(BOOT, "another-boot"));
     assert!(plan(&tree, "  profile: x").lines().is_empty());
@@ -661,7 +661,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     );
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
-    // The folder of a stopped kubelet is known only from the flags that its unit passes, or from the record of the agent.
+    // The folder of a stopped kubelet is known only from the flags in its unit, or from the record of the agent.
     common::kubelet::stop(&tree);
     tree.file(
         "etc/default/kubelet",

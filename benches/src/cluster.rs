@@ -115,7 +115,8 @@ impl Cluster {
         })
     }
 
-    /// Applies merge patches to objects of a collection by name, or to the subresource `subresource` if `subresource` is not empty.
+    /// Applies merge patches to objects of a collection by name. If `subresource` is not empty, patches this
+    /// subresource.
     pub(crate) fn merge(
         &self,
         path: &str,
@@ -186,7 +187,8 @@ impl Cluster {
         Ok(serde_json::from_value(list["items"].take())?)
     }
 
-    /// Calls `answer` repeatedly until the closure breaks with a value. Fails after the timeout.
+    /// Calls `answer` repeatedly until it returns [`ControlFlow::Break`], and returns the value. Fails after the
+    /// timeout.
     pub(crate) fn wait_until<T>(
         &self,
         description: &str,

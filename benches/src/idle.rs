@@ -19,7 +19,7 @@ use crate::stats::{median, percentile};
 const MEMORY_GOAL: f64 = 15.0;
 /// Goal for the CPU time of the idle agent, in percent of a core.
 const CPU_GOAL: f64 = 0.1;
-/// Number of plans that measure how much slower the emulated host is.
+/// Number of runs of `plan` that measure how much slower the emulated host is.
 const PLAN_RUNS: u32 = 20;
 const AGENT: &str = "berth-agent";
 /// Daemons for comparison. Every systemd host runs these daemons.

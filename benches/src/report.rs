@@ -12,7 +12,7 @@ use crate::program::{Program, floor_mib};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, median_ratio, percentile};
 
-/// Goal for the wall time of the agent, as a part of the wall time of the peer.
+/// Goal for the wall time of the agent, as a fraction of the wall time of the peer.
 const WALL_GOAL: f64 = 0.5;
 /// Goal for the peak resident memory of the agent, in MiB.
 const MEMORY_GOAL: f64 = 12.0;

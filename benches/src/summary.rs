@@ -69,8 +69,8 @@ fn newest<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&'a St
     names.iter().filter(has_name).max()
 }
 
-/// Shortens a result from before results were written as JSON: the title one level lower, the list of conditions, the
-/// first table, and the goals. Returns an empty string if the text has no title.
+/// Shortens a result of an older release, which wrote only Markdown and no JSON: the title one level lower, the list of
+/// conditions, the first table, and the goals. Returns an empty string if `text` has no title.
 fn shorten(text: &str) -> String {
     let mut lines = text.lines();
     let Some(title) = lines.next().and_then(|line| line.strip_prefix("# ")) else {

@@ -1,5 +1,5 @@
-//! Converts the machines of tenants into `KubeVirt` virtual machines, and assigns them to hosts according to the
-//! reports of the agents.
+//! Converts the machines of tenants into `KubeVirt` virtual machines, and assigns these virtual machines to hosts,
+//! based on the reports of the node agents.
 //!
 //! The code that makes decisions has no side effects: its input and output are plain data. Therefore
 //! `berth-controller plan` can predict the decisions of the controller without a cluster.

@@ -56,8 +56,8 @@ pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
     });
 }
 
-/// Returns the owners of fields below the top-level field `top_level_field`, without the fields that the manager `excluded_manager` owns
-/// through an apply.
+/// Returns the owners of fields below the top-level field `top_level_field`, without the fields that the manager
+/// `excluded_manager` owns through an apply.
 #[must_use]
 pub fn owned_by_others(
     entries: &[ManagedFieldsEntry],
@@ -116,8 +116,8 @@ impl FieldOwner {
     /// Removes from `desired` the fields in the set whose value in `live` is different, because another manager owns
     /// them. Returns the paths of the removed fields, such as `ksm.mode`.
     ///
-    /// A field whose name is in `exclusive_fields` is removed as a whole, because only one of its alternative subfields may be
-    /// set.
+    /// A field whose name is in `exclusive_fields` is removed as a whole, because only one of its alternative subfields
+    /// may be set.
     pub fn remove_owned(
         &self,
         desired: &mut Value,
@@ -136,7 +136,7 @@ fn children(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
     fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")
 }
 
-/// Returns true for a field that has no subfields in the tree, so that it is owned as a whole.
+/// Returns true if a field has no subfields in the tree, which means that the manager owns the whole field.
 fn is_leaf(tree: &Value) -> bool {
     children(tree).next().is_none()
 }
@@ -167,7 +167,7 @@ fn owned_part(tree: &Value, live: &Value) -> Value {
             Value::Object(fields.collect())
         }
         Value::Array(items) => {
-            // The items are returned in the order of the live list, because the tree is sorted by keys instead.
+            // The result keeps the order of the items in the live list; the tree sorts the items by their keys.
             let fields = |item: &Value| {
                 let tree = children(tree)
                     .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));

@@ -1,8 +1,8 @@
 //! List of all parsers of the controller that read untrusted bytes, by name.
 //!
-//! The fuzz targets in `fuzz/` and the test that replays their corpus share this list, as they share
-//! `berth_agent::parsers`. A parser in the list must return for any input: it must not panic, hang, or use more
-//! memory than a small multiple of the input.
+//! The fuzz targets in `fuzz/` and the test that replays their corpus both use this list; `berth_agent::parsers` is the
+//! same list for the agent. A parser in the list must return for any input: it must not panic, hang, or use more memory
+//! than a small multiple of the input.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -18,8 +18,8 @@ fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
     state.admission(uid).expect("admitted").cpus(state.host()).to_string()
 }
 
-/// cpu_assignment.go `takeUncoreCache`: takes a whole cache if enough CPUs are requested, otherwise takes the
-/// remainder from the fullest cache that has enough CPUs. Without the option, cores are taken by number.
+/// cpu_assignment.go `takeUncoreCache`: the kubelet takes a whole cache if enough CPUs are requested, and takes the
+/// remainder from the fullest cache that has enough CPUs. Without the option, it takes cores by number.
 #[test]
 fn whole_caches_are_allocated_first_if_configured() {
     let mut host = spec(1, 1, 8, 2);
@@ -43,7 +43,8 @@ fn whole_caches_are_allocated_first_if_configured() {
     assert_eq!(cpus(&by_cache, "c"), "3");
 }
 
-/// policy_static.go `isHintSocketAligned`: several zones of one socket are as good as a single zone.
+/// policy_static.go `isHintSocketAligned`: a hint for several zones of one socket is preferred, like a hint for a
+/// single zone.
 #[test]
 fn zones_of_a_socket_count_as_one_if_configured() {
     let host = spec(4, 2, 4, 1);
@@ -112,7 +113,8 @@ fn more_zones_than_hints_support_are_refused() {
     assert_eq!(cpus(&wide, "a"), "1-5");
 }
 
-/// policy_static.go `GetAvailablePhysicalCPUs`: the siblings of reserved CPUs are not whole cores.
+/// policy_static.go `GetAvailablePhysicalCPUs`: the kubelet does not count the siblings of reserved CPUs as whole
+/// cores.
 #[test]
 fn siblings_of_reserved_cpus_are_not_whole_cores() {
     let mut settings = kubelet(NoPolicy, ByContainer);
@@ -126,7 +128,8 @@ fn siblings_of_reserved_cpus_are_not_whole_cores() {
     );
     host.admit(&launcher("b", 6, 1)).expect("three cores");
     assert_eq!(cpus(&host, "b"), "1-3,5-7");
-    // Two zones have partial cores, whose odd CPUs only form a core together: the kubelet loops forever.
+    // Each of the two zones has a partial core with one free CPU. Only the two CPUs together have the size of a core:
+    // the kubelet loops forever.
     settings.cpu_options.distribute_across_numa = true;
     settings.reserved_cpus = "0,2".parse().expect("CPUs");
     let split = state(&spec(2, 1, 2, 2), &settings);
@@ -295,8 +298,9 @@ fn device_zone_determines_the_placement() {
     assert_eq!(state.check(&pod), Ok(admission));
 }
 
-/// cpu_assignment.go `isSocketFree` compares free CPUs with the average. Of two sockets with 4 and 2 CPUs, the
-/// socket with reserved CPU 0 has 3 free CPUs, which is the average number per socket, so it is taken completely.
+/// cpu_assignment.go `isSocketFree` compares the free CPUs of a socket with the average. With two sockets of 4 and 2
+/// CPUs, the average is 3. The socket with reserved CPU 0 has 3 free CPUs, so the kubelet treats it as free and takes
+/// it completely.
 #[test]
 fn unequal_sockets_are_allocated_although_in_use() {
     let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));

@@ -112,8 +112,8 @@ fn kubelet() -> impl Strategy<Value = Kubelet> {
         })
 }
 
-/// Generates real hosts that are small enough for fast tests: all sockets are equal. On other hosts the kubelet
-/// allocates CPUs twice (`takes_cpus_in_use`).
+/// Generates realistic hosts that are small enough for fast tests: all sockets are equal. On hosts with unequal sockets
+/// the kubelet allocates CPUs twice (`takes_cpus_in_use`).
 fn valid_host() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
     (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {

@@ -271,8 +271,8 @@ fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
     let text = remedy(&by_container, wide).unwrap();
     assert!(text.contains("rack2-a") && text.contains("topologyManagerScope: pod"), "{text}");
     assert!(text.contains("guest-console-log") && !text.contains("were it empty"), "{text}");
-    // The plan does not recommend the scope if it would not help: with another policy, for a VM that is too wide,
-    // and for a VM without additional containers.
+    // The plan does not recommend `topologyManagerScope: pod` if it would not help: with another policy, for a VM that
+    // is too wide, and for a VM without additional containers.
     let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
     let wider = wide.replace("cores: 24", "cores: 40");
     for (host, wide) in [(&single, wide), (&by_container, &wider), (&host, &wider)] {

@@ -60,8 +60,8 @@ fn machine_with_instancetype(
     (object, cluster_objects)
 }
 
-/// Golden machines of kubermatic/machine-controller. With two CPUs and 2Gi as requests and limits, the QoS class is
-/// Guaranteed.
+/// The machines are golden files of kubermatic/machine-controller. With two CPUs and 2Gi as requests and limits, the
+/// QoS class is Guaranteed.
 #[test]
 fn launchers_of_machine_controllers_machines_are_predicted() {
     let mut seen = 0;

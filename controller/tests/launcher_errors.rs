@@ -294,8 +294,8 @@ fn all_fields_together_are_rendered() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// With arbitrary values in arbitrary fields, every release renders a pod, or returns an error that names the
-    /// object.
+    /// With arbitrary values in arbitrary fields, for every release of KubeVirt, the prediction returns a launcher pod,
+    /// or an error that names the object.
     #[test]
     fn broken_machines_are_errors(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..5),
@@ -335,7 +335,7 @@ proptest! {
         }
     }
 
-    /// Other objects are added, are ignored, or cause an error that names the field.
+    /// Other objects are added or ignored, or they cause an error that names the field.
     #[test]
     fn malformed_objects_are_errors(
         kind in prop::sample::select(vec![

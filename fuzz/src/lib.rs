@@ -1,6 +1,6 @@
-//! Runs one of the parsers, by the name it has in `berth_agent::parsers` or `berth_controller::parsers`.
+//! Runs a parser by its name in `berth_agent::parsers` or `berth_controller::parsers`.
 
-/// Gives the bytes to the parser of that name.
+/// Parses `bytes` with the parser with this name.
 pub fn run(name: &str, bytes: &[u8]) {
     let ours = berth_agent::parsers::PARSERS.iter().chain(berth_controller::parsers::PARSERS);
     let (_, parse) = ours

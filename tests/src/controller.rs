@@ -13,7 +13,7 @@ use crate::cluster::ControlPlane;
 use crate::cluster::proxy::Proxy;
 use crate::running::Running;
 
-/// One of several controllers, on this machine or on a host. Drop ends the process.
+/// One of several controllers, with the host name of this machine or another host name. Drop ends the process.
 #[derive(Debug)]
 pub struct Controller {
     /// Process of the controller.
@@ -47,7 +47,7 @@ impl Controller {
         Self::start_program(&program, plane, name, None, &more)
     }
 
-    /// Starts a controller like [`Self::start`], on a host of the same name as the controller. Needs root.
+    /// Starts a controller like [`Self::start`]. The process sees `name` as its host name, which needs root.
     ///
     /// # Errors
     /// Fails if the controller cannot be started.

@@ -2,7 +2,7 @@
 
 /// Pings per second.
 const RATE: u32 = 5;
-/// Maximum distance, in pings, of a lost control ping that explains a loss.
+/// A lost control ping explains the loss of another ping if their sequence numbers differ by at most this number.
 const CONTROL_PING_DISTANCE: u32 = 10 * RATE;
 
 /// Returns the sequence numbers, from 1 to the last answered ping, that have no answer.
@@ -17,8 +17,8 @@ pub fn lost_pings(log: &str) -> Vec<u32> {
     (1..=last).filter(|number| !answered.contains(number)).collect()
 }
 
-/// Returns the losses at times when the control pings lost nothing. The control pings start together with the other
-/// pings and use a link that is not under test. A busy machine delays and drops frames of both.
+/// Returns the sequence numbers of lost pings that no lost control ping explains. The control pings start together with
+/// the other pings and use a link that is not under test. A busy machine delays and drops frames of both.
 #[must_use]
 pub fn unexplained_losses(log: &str, control: &str) -> Vec<u32> {
     let of_control = lost_pings(control);

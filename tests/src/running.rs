@@ -1,4 +1,4 @@
-//! Program that runs beside the tests and ends with the tests at the latest.
+//! Programs that run in the background during tests, and end with the test program at the latest.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
 
@@ -20,16 +20,16 @@ pub struct Running {
 impl Running {
     /// Starts a command, which should be built by [`Self::command`] with `setpriv --pdeathsig KILL`.
     ///
-    /// The parent-death signal ends a program with the *thread* that started the program, and each test has its own
-    /// thread: a program that tests share must not end with the first test. Therefore a separate thread starts the
-    /// program, and lasts until the other end of the sender is dropped. That thread ends with this program in any
-    /// case, and the started program with it.
+    /// The kernel sends the parent-death signal when the *thread* that started the program ends. Each test has its
+    /// own thread, and a program that tests share must not end with the first test. Therefore a separate thread
+    /// starts the program and runs until the [`Running`] is dropped. If this process ends, the thread ends too, and
+    /// the kernel kills the started program.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
     pub fn spawn(mut command: Command) -> Result<Self> {
-        // Ctrl-C must only reach this program, which then ends the other programs in order; they end with this
-        // program in any case.
+        // Ctrl-C must only reach this process, which then ends the started programs in order. If this process ends
+        // earlier, the parent-death signal kills the started programs.
         command.process_group(0);
         let (give, take) = mpsc::channel();
         let (thread, end) = mpsc::channel::<()>();

@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 /// Factor by which a machine may be slower than two idle cores. Tests do not depend on speed unless they measure
 /// it.
 const SLOWDOWN_FACTOR: u32 = 10;
-/// Maximum length of the shown output of the last attempt, from its end.
+/// Maximum length of the last attempt's output in the error message, which shows the end of the output.
 const MAX_SHOWN_OUTPUT: usize = 2000;
 
-/// Observation of an attempt while the condition does not hold yet.
+/// State that an attempt observed while the condition does not hold yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Pending(String);
@@ -21,7 +21,7 @@ impl<S: Into<String>> From<S> for Pending {
     }
 }
 
-/// Calls a function again until the function returns a value. The limit is for a machine with two idle cores; the
+/// Calls a function repeatedly until the function returns a value. The limit is for a machine with two idle cores; the
 /// actual limit is ten times as long.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub fn until<T>(
             let tail = observed.get(from..).unwrap_or_default().trim();
             bail!("not after {} s: {condition}; the last try saw: {tail}", waited.as_secs());
         }
-        // An attempt needs CPU time too: the longer the wait, the rarer the attempts.
+        // Each attempt needs CPU time, so the interval between attempts grows with the waiting time.
         std::thread::sleep((waited / 20).clamp(Duration::from_millis(100), Duration::from_secs(2)));
     }
 }

@@ -50,7 +50,7 @@ fn agent_works_in_a_cluster() {
     reports::removed_fields_are_restored(&plane);
     reports::fields_zeroed_by_a_kubelet_are_restored(&plane);
     reports::fields_of_other_managers_are_kept(&plane);
-    // The test runs again beside a field that another manager owns too.
+    // The test runs again, now that another manager also owns a field of the Node.
     reports::fields_zeroed_by_a_kubelet_are_restored(&plane);
     topology::topology_is_written_if_enabled(&plane, &tree, &mut agent);
     lifecycle::expired_credential_is_replaced(&plane, &tree, &mut agent, (&kubeconfig, port));

@@ -34,8 +34,8 @@ fn hosts_match_their_profiles() {
     }
     hosts::a_profile_becomes_the_spec(&plane);
     hosts::highest_priority_wins_and_ties_are_reported(&plane);
-    // If an apply omits a field or a list that it owned, servers before 1.22 remove everything below it, whichever
-    // manager owns it.
+    // If an apply omits a field or a list that its manager owned, servers before 1.22 also remove the nested fields
+    // that other managers own.
     let is_current = plane.supports("fields of other managers", Version(1, 22));
     if is_current {
         hosts::user_override_is_kept_until_removed(&plane);
@@ -56,7 +56,7 @@ fn spec(plane: &ControlPlane, host: &str) -> Value {
     plane.infra_node(host)["spec"].clone()
 }
 
-/// Waits until a part of an object has the wanted value.
+/// Waits until the field at a JSON pointer of an object has the wanted value.
 fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, wanted: &Value) {
     let mut last = Value::Null;
     let description = format!("{} {pointer} is {wanted}", resource.join(" "));

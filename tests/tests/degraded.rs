@@ -34,8 +34,8 @@ use bed::Testbed;
 use berth_tests::cluster::{ControlPlane, Parts};
 use tree::Tree;
 
-/// All tests share one control plane, because its start takes longest. The test of silent watches has its own
-/// agent, because the agent needs minutes to detect the silence.
+/// All tests share one control plane, because its start takes longest. The test of stalled watches has its own agent,
+/// because the agent needs minutes to detect a stalled watch.
 #[test]
 fn an_agent_tolerates_a_degraded_server() {
     let plane = ControlPlane::start(Parts::default()).unwrap();

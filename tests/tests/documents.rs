@@ -9,7 +9,10 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::{ConditionReason, EventReason, HostProfile, InfraConfig, InfraNode, TenantCluster};
+use berth_api::{
+    ConditionReason, EventReason, HostProfile, InfraConfig, InfraNode, InfraNodeStatus,
+    TenantCluster, feature_labels,
+};
 use berth_tests::repository;
 use serde_json::Value;
 use strum::IntoEnumIterator as _;
@@ -123,6 +126,18 @@ fn each_check_has_a_remedy() {
 }
 
 #[test]
+fn labels_are_described() {
+    let document = text("docs/hosts.md");
+    let described: BTreeSet<&str> = document
+        .split('`')
+        .filter(|word| word.starts_with("host.berth.dev/") && !word.ends_with('*'))
+        .collect();
+    let status = InfraNodeStatus::default();
+    let labels: BTreeSet<&str> = feature_labels(&status).into_keys().collect();
+    assert_eq!(described, labels);
+}
+
+#[test]
 fn alerts_are_described() {
     let document = text("docs/metrics.md");
     let mut alerts = 0;
@@ -190,7 +205,7 @@ fn reasons_are_those_of_the_programs() {
     assert_eq!(column(&document, "event"), events);
 }
 
-/// Collects the fields that are missing after conversion to the type, which therefore has no such fields.
+/// Collects the paths of fields that the conversion to the Rust type drops, because the type has no such fields.
 fn collect_lost_fields(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
     match (written, typed) {
         (Value::Object(written), Value::Object(typed)) => {
@@ -211,7 +226,7 @@ fn collect_lost_fields(written: &Value, typed: &Value, path: &str, all: &mut Vec
     }
 }
 
-/// Converts an object to its Rust type and back; `None` if the object has no type of Berth.
+/// Converts an object to its Rust type and back; `None` if Berth has no type for the object's kind.
 fn round_trip(object: &Value) -> Option<serde_json::Result<Value>> {
     use serde_json::{from_value, to_value};
     let object = object.clone();

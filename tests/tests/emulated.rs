@@ -112,8 +112,8 @@ fn virtualisation(host: &mut Host) {
         let ours = findings.iter().find(|finding| finding["id"] == id).unwrap();
         assert_eq!(ours["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
     }
-    // Each report creates a VM, for which the kernel interrupts every CPU; an emulated host usually survives this,
-    // but not always.
+    // With the module, each report creates a VM to test KVM. The kernel then interrupts every CPU at once, and
+    // emulated CPUs sometimes hang in this interrupt.
     host.run_checked("modprobe -r kvm_amd").unwrap();
 }
 

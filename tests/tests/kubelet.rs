@@ -241,7 +241,7 @@ fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
     }
 }
 
-/// Tests the first invariant: after every kind of change a restarted kubelet admits every pod again.
+/// Tests the first invariant (`docs/safety.md`): after every kind of change a restarted kubelet admits every pod again.
 fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
     let others = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "attached", "namespace": "default"},
@@ -307,8 +307,8 @@ fn upgrade_keeps_links(plane: &ControlPlane, host: &mut Host) {
     assert_eq!(host.run_checked(links).unwrap(), before);
 }
 
-/// Tests the Deployment: two pods with its permissions run, one of them is the leader, and soon the other pod takes
-/// over.
+/// Tests the Deployment of the controller: two pods run with the permissions of `deploy/`, one of them is the leader,
+/// and the other pod takes over when the leader ends.
 fn deployment_elects_a_leader(plane: &ControlPlane) {
     let available = plane.wait_until("both controllers are Ready", LONG_TIMEOUT, |plane| {
         let deployment =

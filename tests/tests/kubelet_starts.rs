@@ -85,7 +85,7 @@ impl Test {
         self.host.run_checked(command).unwrap().trim().to_owned()
     }
 
-    /// Applies a spec and returns each outcome as `Result what: message`.
+    /// Applies a spec, and returns one line for each outcome: `Result what: message`.
     fn apply(&mut self, spec: &Value) -> String {
         let manifest = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": NODE}, "spec": spec,

@@ -219,7 +219,7 @@ fn rendered_objects_are_accepted_by_the_server(plane: &ControlPlane) {
     }
 }
 
-/// Writes a condition of the tenant as the reconciler of tenants does, which does not run here.
+/// Writes the condition that the reconciler of tenants would write; this reconciler does not run here.
 fn set_policies_ready(plane: &ControlPlane, status: &str, reason: &str) {
     patch_tenant_status(plane, "abc", &json!({"conditions": [policies_ready(status, reason)]}));
 }
@@ -416,8 +416,8 @@ fn ended_machine_is_replaced(plane: &ControlPlane) {
     wait_until_complete(plane, "web", 1);
 }
 
-/// Tests adoption: machine-controller leaves VirtualMachines with the label of a MachineDeployment and without an
-/// owner.
+/// Tests the adoption of a VirtualMachine that machine-controller has created: it has the label of a MachineDeployment,
+/// but no owner reference.
 fn existing_machine_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
     kubevirt.starts_vms.store(true, Ordering::SeqCst);
     let vm = json!({
@@ -473,8 +473,8 @@ fn machines_are_deleted_with_their_deployment(plane: &ControlPlane) {
     wait_until_complete(plane, "web", 1);
 }
 
-/// Tests that a tenant in deletion gets no machines, also not from a MachineDeployment in another namespace that is
-/// not deleted with the tenant.
+/// Tests that a tenant that is being deleted gets no machines. This includes machines of a MachineDeployment in another
+/// namespace, which is not deleted with the tenant.
 fn deleted_tenant_gets_no_machines(plane: &ControlPlane) {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",

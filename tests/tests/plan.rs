@@ -46,7 +46,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
     plane.deploy(&[]).unwrap();
     for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
         let mut infra = objects(&plane, &format!("{host}.yaml")).remove(0);
-        // Kubernetes 1.20 converts empty text in an apply to null.
+        // Kubernetes 1.20 converts empty strings in an apply to null.
         let cpu = infra["status"]["capabilities"]["cpu"].as_object_mut().unwrap();
         cpu.retain(|_, value| *value != "");
         infra["status"]["zones"].as_array_mut().unwrap().iter_mut().for_each(|zone| {
@@ -110,7 +110,8 @@ fn live_cluster_and_its_files_have_equal_plans() {
     assert!(written.is_empty(), "{written:?}");
 }
 
-/// Creates a Node as the kubelet of such a host registers it, with the fields that the agent and KubeVirt add.
+/// Creates the Node of a host of the example fleet: as the kubelet registers it, and with the fields that the agent and
+/// KubeVirt add.
 fn make_node(plane: &ControlPlane, host: &str) {
     plane.make_node(host).unwrap();
     let filed = plan(&["-f", &format!("examples/fleet/{host}.yaml")]);

@@ -1,5 +1,5 @@
-//! Tests that the client of the kubelet's PodResources API is generated from its definition. `BERTH_UPDATE=1 cargo
-//! test -p berth-tests --test proto` generates the client again.
+//! Tests that the generated client of the kubelet's PodResources API matches the protobuf definition. `BERTH_UPDATE=1
+//! cargo test -p berth-tests --test proto` generates the client again.
 
 #![expect(clippy::disallowed_methods, reason = "tests look at files")]
 

@@ -1,9 +1,9 @@
-//! Test of the path from the allocations of a real kubelet to the answer of the placement engine. Recorded answers
-//! of the kubelet's own packages are written in the kubelet's formats (both checkpoints and PodResources answers),
-//! and pass through the agent's report and the controller's inventory. The engine must then judge the next pod as
+//! Tests that the placement engine admits and refuses pods as a real kubelet does. The test converts recorded answers
+//! of the kubelet's own packages to the kubelet's formats (both checkpoints and PodResources answers). The agent's
+//! code reports them, and the controller's code reads the report. For the next pod, the engine must then decide as
 //! the kubelet did.
 //!
-//! No placement comes from Berth: after every event the engine only knows the content of the report.
+//! The engine's own placements are not used: after every event the engine only knows the content of the report.
 
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 

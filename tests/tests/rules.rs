@@ -48,7 +48,7 @@ impl From<String> for Difference {
 
 const HOSTS: u64 = 24;
 const PODS: u64 = 320;
-/// First version with the tested scores and messages; earlier versions use others.
+/// First version with the tested scores and messages; earlier versions have other scores and messages.
 const MIN_VERSION: Version = Version(1, 34);
 
 struct Testbed {

@@ -36,7 +36,7 @@ fn host_files_go_through_root() {
         for forbidden in
             ["std::fs", "File::open", "fcntl::open", "Command::new", "procfs::process::Process"]
         {
-            // The guard of a trial runs this same program.
+            // The trial guard is a process of the agent's own program, which the agent may start.
             let own = name == "agent/src/apply/links/guard.rs" && forbidden == "Command::new";
             let ours = code(&text).replace("Command::new(program()?)", "");
             let text = if own { ours.as_str() } else { code(&text) };

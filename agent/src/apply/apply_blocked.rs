@@ -15,7 +15,7 @@ pub enum ApplyBlocked {
     #[error("{0}; original values must be saved before anything is changed")]
     State(WriteError),
     /// An earlier agent process left a change on trial, and the change could not be rolled back.
-    #[error("{0}; nothing is changed until it is undone")]
+    #[error("{0}; no change is applied until the change on trial is rolled back")]
     Trial(ReadError),
     /// The ID of the boot that the original values belong to is not known.
     #[error("/proc/sys/kernel/random/boot_id cannot be read; original values belong to a boot")]

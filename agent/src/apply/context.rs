@@ -16,14 +16,14 @@ pub struct ApplyContext<'a> {
     pub(super) boot_id: &'a str,
     /// Called after each step, also within a long change, so that a watchdog sees progress.
     pub(super) progress: &'a dyn Fn(),
-    /// Time limit for the removal of links in one cycle. Later cycles remove the other links.
+    /// Time limit for the removal of links in one cycle. Later cycles remove the remaining links.
     pub(super) removal_time_limit: Option<Duration>,
     /// True for a dry run.
     pub(super) dry_run: bool,
     /// Resolves the addresses of the API server, if the host is in a cluster.
     pub(super) api_servers: &'a dyn Fn() -> Vec<SocketAddr>,
     pub(super) systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
-    /// A model of a kernel, which replaces the running kernel.
+    /// Model of a kernel, which tests use instead of the running kernel.
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
     /// Reason why no change may be applied.
     pub(super) blocked_reason: Option<ApplyBlocked>,
@@ -83,7 +83,7 @@ impl<'a> ApplyContext<'a> {
         self
     }
 
-    /// Sets the function that resolves the addresses of the API server. A change on trial must not make them
+    /// Sets the function that resolves the addresses of the API server, which a change on trial must not make
     /// unreachable.
     #[must_use]
     pub const fn with_api_servers(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {

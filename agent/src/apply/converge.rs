@@ -1,5 +1,5 @@
-//! Reads the host, plans and applies changes in rounds, until no change is left that can be applied. A change that
-//! another change makes possible is applied in the next round. No change is tried twice.
+//! Reads the host, plans and applies changes in rounds, until no applicable change is left. If one change makes another
+//! change possible, the next round applies the other change. No change is tried twice.
 
 use std::collections::BTreeSet;
 
@@ -50,9 +50,9 @@ pub fn observe_for_plan(root: &Root, options: &ObserveOptions) -> (HostFacts, Ho
     (facts, settings)
 }
 
-/// Converges the host to `spec`. Parts in `unparsed` are not changed. Changes whose attempt is in `deferred_attempts` wait for
-/// their next retry, and are not applied now. If a rollback would not be safe, no change is applied, but the plan is
-/// made.
+/// Converges the host to `spec`. Parts in `unparsed` are not changed. A change whose attempt is in `deferred_attempts`
+/// is not applied before its next retry. If a rollback would not be safe, the function makes the plan but applies no
+/// change.
 pub fn converge(
     context: &ApplyContext,
     spec: &InfraNodeSpec,

@@ -35,8 +35,8 @@ pub fn apply(
     let mut updated_ledger = ledger.clone();
     record_original_values(plan, &mut updated_ledger);
     if plan.changes.is_empty() {
-        // The ledger is pruned before the first save, so that there is only one save: after a crash between two saves,
-        // the next plan would be empty too, and the other entries would stay in the ledger forever.
+        // The ledger is pruned before the first save, so that one save is enough. If the agent crashed before a second
+        // save, the stale entries would stay in the ledger forever, because the next plan would be empty too.
         prune_ledger(plan, &mut updated_ledger);
     }
     if &updated_ledger != ledger {
@@ -56,8 +56,8 @@ pub fn apply(
     prune_ledger(plan, &mut updated_ledger);
     let mut ledger_outcome = None;
     if updated_ledger != saved {
-        // The original values were saved before the changes. The next cycle derives the other entries from the host
-        // again.
+        // A failure of this save does not stop the agent: the original values were saved before the changes, and the
+        // next cycle derives the other entries from the host again.
         if let Err(error) = save_ledger(&updated_ledger, context.root, context.boot_id) {
             let outcome = Outcome::ledger_failed(&error);
             report(&outcome);
@@ -127,7 +127,7 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
     // The check is made right before the change, because the kubelet may have been started since
     // the plan was made.
     if removes_checkpoints && processes::observe(context.root).kubelet_runs() {
-        let reason = "the kubelet was started just now, and would write its checkpoints again";
+        let reason = "the kubelet was started after the plan was made, and would write its checkpoints again";
         return Outcome::new(change, ApplyResult::Blocked(reason.to_owned()));
     }
     for file in &change.removes {

@@ -24,14 +24,15 @@ pub(super) fn sysfs_folder(zone: u32, size: PageSize) -> String {
     format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
 }
 
-/// Returns the sysfs folder as [`sysfs_folder`]. For a kernel without NUMA, it is the folder of the whole host.
+/// Returns the same folder as [`sysfs_folder`] or, for a kernel without NUMA, the folder of the whole host.
 fn existing_sysfs_folder(root: &Root, zone: u32, size: PageSize) -> String {
     let zone_folder = sysfs_folder(zone, size);
     let host_folder = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
     if zone == 0 && !root.exists(&zone_folder) { host_folder } else { zone_folder }
 }
 
-/// Returns the number of huge pages in a zone without surplus pages; `None` if the kernel has no such huge pages.
+/// Returns the number of persistent huge pages (all except surplus pages) in a zone; `None` if the kernel has no huge
+/// pages of this size.
 pub(super) fn persistent_pages(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
     let folder = existing_sysfs_folder(root, zone, size);
     let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();

@@ -125,7 +125,7 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
         Errno::EBUSY => "; something uses it, try again later",
         Errno::EINVAL => "; the kernel rejects this value",
         Errno::ENOSPC if error.path.starts_with("proc/irq/") => {
-            "; those CPUs have no interrupt vector left: reserve more of them"
+            "; no interrupt vectors are left on those CPUs: reserve more CPUs"
         }
         Errno::ENOSPC | Errno::EDQUOT => "; free space on that file system",
         Errno::ENOMEM => "; there is no memory for it now",

@@ -1,4 +1,4 @@
-//! Definition of a check: its stable ID, its texts and its function.
+//! Definition of a check: its stable ID, title, explanation and function.
 
 use serde::Serialize;
 

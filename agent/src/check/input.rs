@@ -1,4 +1,4 @@
-//! Input of the checks: the facts of the host, and what only checks need.
+//! Input of the checks: the facts of the host, and additional data that only checks need.
 
 use crate::credential::{self, ClientCertificate, UnreadableCertificate};
 use berth_api::Bytes;

@@ -1,5 +1,5 @@
-//! Checks of the kubelet: if it can start again, and if it places pinned VMs on exclusive CPUs and in one zone. A
-//! fault that prevents its start would only show at its next restart, so these checks report the fault in advance.
+//! Checks of the kubelet: if it can start again, and if it places pinned VMs on exclusive CPUs and in one zone. Without
+//! these checks, a fault that prevents the kubelet from starting would be noticed only at its next restart.
 
 use berth_api::Bytes;
 use berth_api::infra_node::UnknownReason;

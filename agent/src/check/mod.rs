@@ -43,8 +43,8 @@ pub fn all() -> Vec<Check> {
     .concat()
 }
 
-/// Returns the checks that have one of these ids, or are in a group of that name (`kvm` for `kvm.nested`); all checks
-/// if `names` is empty.
+/// Returns the checks with these ids and the checks of these groups (`kvm` is the group of `kvm.nested`); all checks if
+/// `names` is empty.
 #[must_use]
 pub fn select(names: &[String]) -> Vec<Check> {
     let matches = |check: &Check, name: &str| {

@@ -54,7 +54,7 @@ impl OnlyPart {
 const MAX_BYTES: u64 = 16 << 20;
 
 impl ManifestArguments {
-    /// Reads the manifest. A part with a fault is no error; its faults are in the field `faults`.
+    /// Reads the manifest. Faults in single parts are not errors: they are in the field `faults` of the result.
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)

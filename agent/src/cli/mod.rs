@@ -83,7 +83,7 @@ enum Command {
     /// Undo a change on trial if the process that tries it does not say how it ended
     #[command(hide = true, name = links::trial::GUARD)]
     TrialGuard {
-        /// Where the host's files are
+        /// Root folder of the host's files
         root: PathBuf,
     },
 }

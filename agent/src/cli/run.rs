@@ -28,7 +28,7 @@ use berth_runtime::client::is_bad_kubeconfig;
         in the labels host.berth.dev/*, conditions and extended resources of the Node. In a pod it uses the \
         ServiceAccount, otherwise --kubeconfig or KUBECONFIG. While the API server is unreachable the host keeps its \
         state, and drift is corrected.\n\n\
-        Without a desired state for this node the host stays as it is. SIGTERM also leaves the host unchanged; \
+        Without a desired state for this node the host is not changed. SIGTERM also leaves the host unchanged; \
         `berth-agent revert` restores the original values. Only one agent can run on a host.",
     after_help = "HTTP endpoints, on this host only:\n  \
         /metrics  metrics for Prometheus (OpenMetrics)\n  /healthz  200 while the daemon makes progress\n  \

@@ -1,5 +1,5 @@
-//! Heartbeat: a Lease with the name of the Node, which is renewed while the daemon makes progress. It is the only
-//! object that the agent writes without a change.
+//! Heartbeat: a Lease with the name of the Node, which is renewed while the daemon makes progress. The Lease is the
+//! only object that the agent writes even if nothing has changed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -37,8 +37,8 @@ impl Drop for ClusterTasks {
     }
 }
 
-/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `is_alive` before each
-/// heartbeat, and emit the events of the channel.
+/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `is_alive` before
+/// each heartbeat, and emit the events of the channel.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. An unreachable server is retried.

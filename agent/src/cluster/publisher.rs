@@ -279,7 +279,7 @@ impl Publisher {
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
         let mut result = with_timeout(api.patch_status(&name, &params, &patch)).await;
-        // Fields that `is_kubelet_reset` accepts are needed by no other manager, so the agent takes ownership of them
+        // No other manager needs the fields that `is_kubelet_reset` accepts, so the agent takes ownership of them
         // again.
         let is_kubelet_reset =
             |path: &str, manager: &str| node.published.is_kubelet_reset(path, manager);
@@ -350,9 +350,9 @@ fn can_force_conflicts(error: &CallError, can_take: impl Fn(&str, &str) -> bool)
         && conflicting_fields.iter().all(|(path, manager)| can_take(path, manager))
 }
 
-/// Records the fields of a conflict that other managers own, and that are left out of later applies. Fields that
-/// `can_take` accepts are not recorded, because the agent can take ownership of them after the other fields are left
-/// out. Returns `None` if there was such a conflict, otherwise the written object.
+/// Returns the written object, or `None` if the apply failed with conflicts. In case of conflicts, records the fields
+/// that other managers own, so that later applies leave them out. Fields that `can_take` accepts are not recorded: the
+/// agent takes ownership of them in a later apply.
 fn record_refusals<T>(
     refusals: &mut FieldConflicts,
     result: Result<T, CallError>,

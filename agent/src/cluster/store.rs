@@ -90,7 +90,7 @@ impl Store {
 
     /// Sets the address of the API server.
     pub(super) fn set_server(&self, server: (String, u16)) {
-        // The address is set only once, by `join`.
+        // The address is set only once, by `start_tasks`, so an error is impossible.
         drop(self.server.set(server));
     }
 
@@ -248,7 +248,7 @@ impl DesiredState {
         // The first generation of an object that an agent created is not a spec of a user.
         let created_by_agent =
             object.annotations().contains_key(berth_api::names::CREATED_BY) && number == Some(1);
-        // The generation that a deletion adds is not a spec of a user either.
+        // A deletion increments the generation too, which is not a change of the spec by a user.
         let is_deleted = object.metadata.deletion_timestamp.is_some();
         let document = (!(is_deleted || is_empty && created_by_agent))
             .then(|| Document::from_object(&manifest(&object.metadata, &spec)));

@@ -1,9 +1,9 @@
 //! Writes the NodeResourceTopology, if enabled; [`crate::publish::topology`] computes it.
 //!
-//! The publisher is a separate task, so that a cluster without that kind does not delay other writes. The object
-//! is read before it is written and not watched, so an idle agent sends no requests. Other programs publish such
-//! objects too, and their lists have a single owner: if another manager writes the object, the agent does not
-//! change it, and emits an Event and a log line.
+//! The publisher is a separate task, so that a cluster without the CRD of this kind does not delay other writes. The
+//! agent reads the object before it writes it, and does not watch it, so an idle agent sends no requests. Other
+//! programs publish such objects too, and the lists in an object have a single owner. If another manager writes the
+//! object, the agent does not change it, and emits an Event and a log line.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Publisher {
     published: Option<(String, Topology)>,
     /// Time when the agent found that another manager writes the object.
     refused_at: Option<Instant>,
-    /// Last logged error because of which the object is not written.
+    /// Last logged error that prevented a write of the object.
     last_error: String,
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Worker {
 /// Results of the last reads of the host.
 #[derive(Debug, Default)]
 struct Scan {
-    /// Facts of the last full read, for facts that change only with events of devices.
+    /// Facts of the last full read. Later cycles reuse those facts that change only with device events.
     device_facts: Option<HostFacts>,
-    /// Result of the last full cycle, for facts that a cycle of link events does not read.
+    /// Result of the last full cycle. A cycle of link events reuses the facts that it does not read itself.
     last_full_cycle: Option<Converged>,
     /// Duration of the last read.
     read_duration: Duration,

@@ -62,7 +62,7 @@ impl Desired {
 }
 
 fn not_applied_reason(reason: &dyn std::fmt::Display) -> String {
-    format!("{reason}: the host stays as it is")
+    format!("{reason}: the host is not changed")
 }
 
 /// Reason why the desired state is unknown.
@@ -119,7 +119,7 @@ pub(super) struct DesiredReader {
     saved: Option<Document>,
 }
 
-/// Name of the place of a manifest (a path or an object), its document if there is one, and its generation.
+/// Location of a manifest (a path or the name of an object), its document if there is one, and its generation.
 type LocatedDocument = (String, Option<Document>, Option<Generation>);
 
 impl DesiredReader {

@@ -1,7 +1,8 @@
 //! Watches the kubelet's checkpoints and the control groups of pods, which change when resources are allocated or
-//! released. The control group of a pod exists some seconds longer than its checkpoint entries, and huge pages
-//! have no entry except in the control group. This module also watches the control group of the kubelet, so that
-//! changes that wait for a stopped kubelet are applied at once and not at the next timer cycle.
+//! released. The checkpoints alone are not enough: the control group of a pod exists some seconds longer than its
+//! checkpoint entries, and huge pages of pods appear only in the control groups. This module also watches the control
+//! group of the kubelet, so that changes that wait for a stopped kubelet are applied at once and not at the next timer
+//! cycle.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -139,8 +139,7 @@ mod tests {
         assert_eq!(responsive.allocations, reported());
     }
 
-    /// The checkpoint contains the CPUs, but the kubelet, which reports the devices, is
-    /// unresponsive.
+    /// Tests a checkpoint that contains the CPUs, while the kubelet, which reports the devices, is unresponsive.
     #[test]
     fn allocations_are_carried_over_by_container() {
         let container = |name: &str, cpus: Option<&str>, nics: u32| AllocatedContainer {

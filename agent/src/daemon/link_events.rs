@@ -56,12 +56,12 @@ const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 pub(super) const OVERFLOW_DELAY: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {
-    /// Returns the selection of a single link.
+    /// Returns the watched links for a single link.
     pub(super) fn single(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
     }
 
-    /// Replaces the selection by the links of the host and of the desired spec.
+    /// Replaces the watched links by those of this host and this desired spec.
     pub(super) fn update(&mut self, links: &Links, spec: &InfraNodeSpec) {
         let network_desired = Arc::clone(&self.network_desired);
         if !spec.networks.is_empty() {
@@ -70,7 +70,7 @@ impl WatchedLinks {
         *self = Self { network_desired, ..Self::new(links, spec) };
     }
 
-    /// Returns the selection of the links of a host and of the desired spec.
+    /// Returns the links to watch on this host with this desired spec.
     fn new(links: &Links, spec: &InfraNodeSpec) -> Self {
         let uplinks = || spec.networks.iter().filter_map(|network| network.uplink.as_ref());
         let by_name = |selector: &UplinkSelector| selector.name.as_ref().map(ToString::to_string);
@@ -146,7 +146,7 @@ pub(super) async fn watch(
     }
 }
 
-/// Returns true if a message of the kernel is about a selected link.
+/// Returns true if a message of the kernel is about a watched link.
 pub(super) fn is_about_watched_link(message: &[u8], watched_links: &WatchedLinks) -> bool {
     let Some(kind) = message_kind(message) else { return false };
     let is_watched_index =

@@ -205,7 +205,7 @@ async fn debounce(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigg
 }
 
 async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
-    tracing::info!(signal = "SIGTERM or SIGINT", "stopping, the host stays as it is");
+    tracing::info!(signal = "SIGTERM or SIGINT", "stopping, the host is not changed");
     notify_systemd(&[sd_notify::NotifyState::Stopping]);
     if let Some(cycle) = cycle
         && timeout(SHUTDOWN_TIMEOUT, cycle).await.is_err()

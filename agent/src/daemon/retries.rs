@@ -51,8 +51,8 @@ impl RetryTracker {
         postponed.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for
-    /// the timer.
+    /// Returns the time until the next retry. An attempt that is due but was not made belongs to a blocked change,
+    /// which waits for the timer.
     pub(super) fn time_until_retry(&self, now: Instant) -> Option<Duration> {
         let next =
             self.attempts.values().map(|attempt| attempt.next_retry).filter(|next| *next > now);

@@ -17,7 +17,7 @@ use berth_host_facts::links::{LinkKind, Links};
 /// Results of a cycle that the status contains.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
-    /// Facts of the host, which show what is unknown now.
+    /// Facts of the host, including the list of facts that are unknown now.
     pub(super) facts: &'a HostFacts,
     pub(super) desired: &'a Desired,
     pub(super) networks: &'a [NetworkState],

@@ -34,10 +34,11 @@ const KERNEL_UEVENT_GROUP: u32 = 1;
 /// Pause after an error of the socket.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Starts all watches.
+/// Starts all watches. If netlink sockets are unavailable, the kernel's events start no cycles, and only the timer
+/// does.
 ///
-/// If inotify cannot watch the manifest's folder. If netlink sockets are unavailable, only the timer starts cycles
-/// instead of the kernel's events.
+/// # Errors
+/// If inotify cannot watch the manifest's folder.
 pub(super) fn start_watches(
     root: &Root,
     manifest: Option<&Path>,
@@ -128,8 +129,8 @@ async fn watch_uevents(socket: TokioSocket, events: Sender<Trigger>) {
     }
 }
 
-/// Returns the trigger of a uevent, which consists of `add@/devices/...` and `KEY=value` texts,
-/// each terminated by NUL.
+/// Returns the trigger of a uevent, which consists of `add@/devices/...` and `KEY=value` strings, each terminated by
+/// NUL.
 pub(crate) fn uevent_trigger(message: &[u8]) -> Option<Trigger> {
     let text = String::from_utf8_lossy(message);
     let value =

@@ -53,8 +53,8 @@ async fn query(socket: &Path) -> Result<PodResourcesList, PodResourcesError> {
     let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
         Ok(answer) => Some(answer.into_inner()),
         Err(status) => {
-            // The method is unimplemented before 1.21; before 1.23, while its feature gate is off,
-            // the status is Unknown.
+            // Kubelets before 1.21 do not implement the method; kubelets before 1.23 return the status Unknown while
+            // its feature gate is off.
             tracing::debug!(error = %status, "kubelet does not answer GetAllocatableResources");
             None
         }

@@ -132,8 +132,8 @@ impl Change {
         self
     }
 
-    /// Replaces the steps of the change. If the change is a group of interrupts, its identity then has their numbers
-    /// only.
+    /// Replaces the steps of the change. For a change of a group of interrupts, also updates the interrupt numbers in
+    /// the identity of the change.
     pub(super) fn set_steps(&mut self, steps: Vec<Step>) {
         if let ChangeId::Interrupts(numbers) = &mut self.id {
             *numbers = interrupt_numbers(&steps);
@@ -184,7 +184,7 @@ impl Change {
     }
 
     /// Returns true if the change needs the rules that drop guests' control frames. A link that existed before is
-    /// repaired without the rules, because a VM without a network is not safer.
+    /// repaired even without the rules, because leaving its VMs without a network would not make them safer.
     #[must_use]
     pub fn waits_for_filter(&self) -> bool {
         !self.drift && self.link_work().is_some_and(LinkWork::needs_filter)

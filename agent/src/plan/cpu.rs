@@ -41,7 +41,7 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
 
 /// Returns `cores` cores of every zone: first the core of CPU 0, then the cores with the lowest numbers. Cores that are
 /// isolated from the scheduler come last, because they are unsuitable for host tasks. If the kubelet already reserves
-/// whole cores in the same numbers, including the core of CPU 0, returns the set of the kubelet.
+/// `cores` whole cores of every zone, including the core of CPU 0, returns the CPUs that the kubelet reserves.
 fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     let field = "spec.cpu.reserved.coresPerZone";
     let facts = input.facts;

@@ -25,7 +25,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
             && current(input, setting) == Some(cpus())
         {
             targets.notes.push(format!(
-                "pods or virtual machines below {} have CPUs {reserved} only: {evidence}",
+                "pods or virtual machines below {} can use only CPUs {reserved}: {evidence}",
                 unit.name()
             ));
         }

@@ -77,8 +77,8 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     }
 }
 
-/// Mode Auto on a kernel without an advisor: returns 1 if ksmd should run and 0 if it should stop,
-/// and sets `pages`. Returns `None` if ksmd stays as it is.
+/// Returns 1 if ksmd should run and 0 if it should stop, for mode Auto on a kernel without an advisor, and sets
+/// `pages`. Returns `None` if ksmd stays as it is.
 fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     let (Some(available), Some(total)) = (input.settings.available, input.facts.memory.total)
     else {
@@ -99,7 +99,7 @@ fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
         found.map_or(SCAN_LEVELS[SCAN_LEVELS.len() - 1].1, |(_, pages)| *pages)
     };
     let now = number(KsmSetting::PagesToScan);
-    // The current number of pages stays if it would be right for slightly more or slightly less memory.
+    // The current number of pages stays if it is also correct for slightly more or slightly less available memory.
     let nearby_levels =
         [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
     let unchanged = now.filter(|now| runs && nearby_levels.contains(now));
@@ -216,13 +216,12 @@ fn insufficient_memory(input: Input) -> Option<String> {
     })
 }
 
-/// Returns the reason if another program controls KSM, and would revert Berth's change or already
-/// has.
+/// Returns the reason if another program controls KSM, and would revert Berth's change or has already reverted it.
 fn conflicting_program(input: Input) -> Option<String> {
     let entries = input.facts.ledger.entries.iter();
     let changed = entries.filter(|(setting, entry)| {
         let now = current(input, **setting);
-        // Under the advisor the kernel changes this setting all the time.
+        // While the advisor is on, the kernel changes this setting all the time.
         **setting != Setting::Ksm(KsmSetting::PagesToScan)
             && matches!(setting, Setting::Ksm(_))
             && entry.applied.is_some()

@@ -25,7 +25,7 @@ pub(super) struct Target {
     pub(super) reason: ChangeReason,
 }
 
-/// Targets by setting, with the faults and notes found on the way.
+/// Targets by setting, with the faults and notes of the spec.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     pub(super) values: BTreeMap<Setting, Target>,

@@ -80,7 +80,7 @@ pub enum TopologyError {
     #[error("no NUMA zone is known")]
     NoZone,
     /// Zone ids have too many gaps.
-    #[error("its {zones} NUMA zones are numbered up to {last}")]
+    #[error("its NUMA zone ids have too many gaps: {zones} zones, highest id {last}")]
     TooManyGaps {
         /// Number of zones.
         zones: usize,
@@ -164,8 +164,8 @@ struct Amount {
 }
 
 impl Amount {
-    /// Returns the resource with these amounts. The sources of the amounts may disagree for a moment; then the smaller
-    /// amount is published.
+    /// Returns the resource with these amounts. The sources of the amounts may disagree for a short time; in this case
+    /// the smaller amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
         let allocatable = self.allocatable.min(self.capacity);
         Resource {
@@ -251,8 +251,8 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the huge pages that are neither used nor allocated. The kernel counts pages that programs outside of
-    /// pods use; the kubelet counts pages of pods that have not used them yet.
+    /// Returns the huge pages that are neither used nor allocated. Only the kernel counts the pages that programs
+    /// outside of pods use; only the kubelet counts the pages that are allocated to pods but not used yet.
     fn pages(
         &self,
         zone: &infra_node::Zone,

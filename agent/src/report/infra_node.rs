@@ -1,4 +1,4 @@
-//! InfraNode that a report prints. It needs no API client, and is the same text as the object in the cluster.
+//! The InfraNode that a report prints. It needs no API client, and has the same text as the object in the cluster.
 
 use berth_api::{InfraNodeSpec, InfraNodeStatus, names};
 use serde::Serialize;

@@ -3,7 +3,8 @@
 
 use super::Tree;
 
-/// Boot time of the host: later than the change of all files that tests write, so that the kubelet has read these files.
+/// Boot time of the host. It is later than the modification times of all files that tests write, so that the kubelet
+/// has read these files.
 pub(crate) const BOOTED_AT: u64 = 4_102_444_800;
 
 const CPUS: &str = "sys/devices/system/cpu";
@@ -198,7 +199,7 @@ fn link(tree: &Tree, name: &str, folder: &str, index: usize, mtu: u32, speed: u3
 
 /// Writes a virtual function. VMs use the first three virtual functions of a physical function.
 fn virtual_function(tree: &Tree, function: &str, physical: &str, number: usize) {
-    // The addresses follow those of functions 0 and 1 of the card itself; a device has eight functions.
+    // The addresses follow those of functions 0 and 1, the ports of the card itself. A PCI device has eight functions.
     let address = format!("0000:41:{:02x}.{}", (number + 2) / 8, (number + 2) % 8);
     let folder = format!("sys/devices/pci0000:40/{address}");
     let driver = if number < 3 { "vfio-pci" } else { "mlx5_core" };

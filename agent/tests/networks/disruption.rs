@@ -107,8 +107,8 @@ fn disruption_is_blocked_while_a_vm_is_attached_unless_allowed() {
     }
 }
 
-/// Tests a change of the scenario with the same bridges: the tenant's old uplink port is removed first, and not while
-/// a VM is attached.
+/// Tests a change of the scenario that uses the same bridges: the tenant's old uplink port is removed first, and is not
+/// removed while a VM is attached.
 #[test]
 fn two_scenarios_are_never_joined() {
     let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
@@ -228,7 +228,7 @@ fn users_are_checked_again_before_each_step() {
     }
 }
 
-/// Tests two names for one physical network: a VLAN on this network is one network.
+/// Tests two host networks on one physical network: a VLAN on this wire can belong to only one tenant.
 #[test]
 fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
@@ -245,7 +245,7 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     // The plan creates the other network.
     assert_eq!(sentences(&plan).len(), 2, "{:?}", sentences(&plan));
     assert!(planned(&facts, &two("eth2", &requested)).faults.is_empty(), "another wire");
-    // The network that exists keeps its VLAN, in any order of the two.
+    // The tenant that already has the VLAN keeps it, whatever the order of both tenants in the spec.
     let first = planned(&facts, &two("eth1", &requested[1..]));
     apply_plan(&mut facts, &first);
     let plan = planned(&facts, &two("eth1", &requested));
@@ -268,7 +268,7 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
         faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already used by a")
     );
     assert!(planned(&host(), &overlays.replace("PORT", "4791")).faults.is_empty());
-    // A VLAN within a VLAN is another VLAN.
+    // The same VLAN id within an outer VLAN is another network.
     let mut facts = host();
     let outer = link("eth1.50", LinkKind::Vlan);
     add(&mut facts, Link { parent: Some(name("eth1")), vlan: Some(50), ..outer });

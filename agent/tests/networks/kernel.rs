@@ -16,11 +16,11 @@ use berth_host_facts::links::{
 };
 use nix::errno::Errno;
 
-/// Links, and the events for a program that changes them.
+/// Links, and the events that a test injects while the agent changes the links.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) links: Links,
-    /// Event at each of the next steps; after the last event every step succeeds.
+    /// Events at the next steps, one for each step. After the last event every step succeeds.
     pub(crate) events: Vec<StepEvent>,
     /// Number of steps that were refused.
     pub(crate) refused: usize,
@@ -161,7 +161,7 @@ impl Model {
     }
 }
 
-/// Returns true if the step opens no path out of the host, or if the rules filter what guests send on this path.
+/// Returns true if the step opens no path out of the host, or if the rules filter the frames of guests on this path.
 fn is_filtered(links: &Links, op: &LinkOp) -> bool {
     let table = match &links.filter {
         BridgeFilter::Unknown => return true,
@@ -211,7 +211,7 @@ fn index_of(links: &Links, name: &LinkName) -> Result<usize, StepError> {
     index.ok_or_else(|| refused(name, Errno::ENODEV, None))
 }
 
-/// Applies the change that the kernel makes although it refuses: a moved port has already left its bridge
+/// Applies the side effect of a refused join: the kernel has already removed the port from its previous bridge
 /// (`do_set_master`).
 fn apply_refused_join(links: &mut Links, op: &LinkOp) {
     if let LinkOp::Join { port, bridge } = op

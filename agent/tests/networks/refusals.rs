@@ -182,8 +182,8 @@ proptest! {
         }
         prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
         let mut last = start;
-        // The ports of each VM since the last complete cycle. A change that a killed agent left incomplete returns to
-        // one of these states, as drift or as a trial that was not confirmed.
+        // The ports of each VM since the last complete cycle. If a killed agent left a change incomplete, the next
+        // cycle restores one of these states: it corrects drift, or rolls back a trial that was not confirmed.
         let mut known_uplinks = vec![world.uplinks_of_vms()];
         for (asked, fate) in &changes {
             let before = world.uplinks_of_vms();
@@ -194,7 +194,8 @@ proptest! {
             let after = world.uplinks_of_vms();
             let refused = world.model.borrow().refused;
             for (vm, ways) in &before {
-                // Without permission nothing changes for a VM, even if the agent is killed; a lost port may be restored.
+                // Without `allow`, the ports of a VM stay the same, even if the agent is killed; only a lost port may
+                // be restored.
                 if !asked.allow && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
                 } else if result.is_some() && refused < 2 && !ways.is_empty() {
@@ -208,7 +209,7 @@ proptest! {
             }
             last = asked.clone();
         }
-        // From now on the kernel refuses no step: everything matches the spec.
+        // In these last cycles the kernel refuses no step, so everything must match the spec afterwards.
         let last = SpecOptions { allow: true, second: true, ..last };
         world.cycle(&last.spec(), &[]).unwrap();
         let converged = world.cycle(&last.spec(), &[]).unwrap();
@@ -228,7 +229,7 @@ proptest! {
     }
 }
 
-/// Tests the one case that disconnected all tenants of a host: the new uplink cannot become a port.
+/// Tests a failure that once disconnected all tenants of a host: the new uplink cannot become a port.
 #[test]
 fn refused_join_keeps_the_old_uplink() {
     let start = SpecOptions {
@@ -259,7 +260,7 @@ fn refused_join_keeps_the_old_uplink() {
         );
         let message = failed[0].message.clone().unwrap();
         assert_eq!(
-            message.contains("what was there before is in place again"),
+            message.contains("the previous links were restored"),
             refused > 1,
             "{refused}: {message}"
         );

@@ -6,11 +6,11 @@ use crate::kernel;
 use crate::machine::{Machine, in_bytes, text};
 use crate::units::{Cpus, format_cpu_list, parse_bytes, parse_cpu_mask};
 
-/// An object of hwloc's tree. The tree is kept as a list, parents before children.
+/// An object of hwloc's tree. The tree is stored as a list, in which parents precede their children.
 struct Object {
     depth: usize,
     kind: String,
-    /// Index of the operating system.
+    /// Index that the operating system gives the object (`P#` or `os_index`).
     index: Option<u32>,
     name: String,
     attributes: BTreeMap<String, String>,
@@ -169,7 +169,8 @@ impl Topology {
         if packages > 0 {
             machine.compare_values("sockets", packages, machine.capability("cpu/sockets"));
         }
-        // The halves of these modules are cores to hwloc, and threads to lscpu and the agent.
+        // hwloc counts the two halves of a module of these processors as cores; lscpu and the agent count them as
+        // threads.
         let family = (kernel::cpuinfo(&machine.root, "vendor_id"))
             .zip(kernel::cpuinfo(&machine.root, "cpu family"));
         let has_modules = family == Some(("AuthenticAMD".to_owned(), "21".to_owned()));
@@ -185,7 +186,7 @@ impl Topology {
     }
 
     fn compare_zones(&self, machine: &mut Machine) {
-        // hwloc ignores nodes with CPUs of another node. The agent reports the nodes of the kernel, which
+        // hwloc ignores nodes that contain CPUs of another node. The agent reports all nodes of the kernel, which
         // `kernel::compare_zones` checks.
         if kernel::nodes_overlap(&machine.root) {
             return;

@@ -11,8 +11,8 @@ pub(crate) fn is_installed() -> bool {
     Command::new("lscpu").arg("--version").output().is_ok()
 }
 
-/// Runs lscpu on a captured tree. Returns `None` for a tree that it cannot read: it needs `possible` of Linux 2.6.33 and
-/// later.
+/// Runs lscpu on a captured tree. Returns `None` for a tree that lscpu cannot read: lscpu needs the file `possible`,
+/// which Linux 2.6.33 and later have.
 pub(crate) fn from_tree(root: &Path) -> Option<String> {
     if !root.join("sys/devices/system/cpu/possible").exists() {
         return None;

@@ -31,8 +31,8 @@ use crate::output::Output;
 const AGENTS_USER: &str = "system:serviceaccount:berth-system:berth-agent";
 /// Time between the first status of the last agent and the quiet phase.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Time limit until all agents have published a status or answered a spec. An agent whose start failed retries after
-/// 30 seconds.
+/// Time limit until all agents have published their first status, or a status for a new spec. An agent whose start
+/// failed retries after 30 seconds.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Number of rounds in which all agents get a new spec at once.
 const ALL_ROUNDS: u32 = 3;
@@ -91,8 +91,8 @@ struct Quiet {
 struct SingleApply {
     kubectl: f64,
     ready: f64,
-    /// Time between the changed spec and the status that answers the spec, as a watch receives both. `None` if the
-    /// watch missed the changed spec.
+    /// Time between the watch events of the changed spec and of the status for this spec. `None` if the watch missed
+    /// the changed spec.
     agent: Option<f64>,
 }
 

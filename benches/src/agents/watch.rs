@@ -1,5 +1,5 @@
-//! Records the times at which the spec of an InfraNode changes and at which the status answers, from `kubectl get
-//! --watch`.
+//! Records the times at which the spec of an InfraNode changes and at which the agent has updated the status for this
+//! spec, from `kubectl get --watch`.
 
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
@@ -23,7 +23,7 @@ const COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:
 struct ObservedState {
     name: String,
     generation: u64,
-    /// True if the InfraNode is Ready and the status is about this generation.
+    /// True if the InfraNode is Ready, and status and condition refer to the current generation.
     is_ready: bool,
 }
 
@@ -43,7 +43,7 @@ impl FromStr for ObservedState {
     }
 }
 
-/// Time of the changed spec and time of the status that answers the spec.
+/// Times at which the watch showed the changed spec and the status for this spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReadyTimes {
     /// `None` if the watch restarted before the spec changed.
@@ -51,7 +51,7 @@ pub(super) struct ReadyTimes {
     pub(super) became_ready: Instant,
 }
 
-/// Answers by name, with the answered generation.
+/// Generations that became Ready, spec changes and completed waits, each by the name of the InfraNode.
 #[derive(Debug, Default)]
 struct ReadyTracker {
     ready_generations: BTreeMap<String, u64>,
@@ -108,10 +108,10 @@ impl<'a> Watch<'a> {
         Ok(Self { plane, lines, tracker: ReadyTracker::default(), _kubectl: kubectl })
     }
 
-    /// Waits until each of the InfraNodes has answered its newest generation since the last call.
+    /// Waits until each of the InfraNodes has become Ready in a generation that is newer than at the last call.
     ///
     /// # Errors
-    /// Fails if an InfraNode does not answer within the timeout.
+    /// Fails if an InfraNode does not become Ready within the timeout.
     pub(super) fn wait_until_ready(
         &mut self,
         names: &[String],
@@ -148,7 +148,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Error of a wait: the InfraNodes that did not answer.
+/// Error of a wait: the InfraNodes that did not become Ready.
 #[derive(Debug)]
 pub(super) struct NotReady {
     missing: Vec<String>,
@@ -156,7 +156,7 @@ pub(super) struct NotReady {
 }
 
 impl NotReady {
-    /// Adds the log of the first missing agent to the error.
+    /// Adds the log of the agent of the first missing InfraNode to the error.
     pub(super) fn with_log(self, log: impl Fn(&str) -> String) -> anyhow::Error {
         let first = self.missing.first().map(String::as_str).unwrap_or_default();
         let count = self.missing.len();

@@ -22,7 +22,7 @@ use crate::report;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
-/// Part of the CPUs that is allocated before the measurement starts.
+/// Fraction of the CPUs that is allocated before the measurement starts.
 const FILL_LEVEL: f64 = 0.85;
 /// Goals: decisions per second for each number of hosts, and the 99th percentile of the decision time in
 /// microseconds.

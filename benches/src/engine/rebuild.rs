@@ -19,7 +19,7 @@ use crate::full_fleet::{self, Launcher, PAGE, VMS, allocations};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cost {
     pub(super) pods: usize,
-    /// Total seconds, and the part for hosts. The time includes parsing the InfraNodes and adding the pods.
+    /// Total seconds, and seconds for the hosts. The time includes parsing the InfraNodes and adding the pods.
     pub(super) seconds: f64,
     pub(super) hosts_seconds: f64,
     /// Resident MiB after the rebuild.

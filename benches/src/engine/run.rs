@@ -116,7 +116,7 @@ struct Bench {
     deployments: Vec<Deployment>,
     chain: Chain,
     log: Vec<Event>,
-    /// Placed VMs with the number of CPUs.
+    /// Placed VMs, each with its number of CPUs.
     placed_vms: Vec<(u32, u32)>,
     /// Number of CPUs of all placed VMs.
     pinned: u64,

@@ -139,7 +139,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the pinned CPUs as a part of all pinnable CPUs.
+    /// Returns the pinned CPUs as a fraction of all pinnable CPUs.
     pub(super) fn fullness(&self) -> f64 {
         let zones = || self.hosts.iter().flat_map(|host| host.state.free_by_zone());
         let (free, all) = zones().fold((0.0, 0.0), |(free, all), zone| {

@@ -21,7 +21,7 @@ const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
 /// Time limit until all pods are bound, and until all pods are deleted.
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// CPUs and GiB of the VMs in turn. The number of sizes is typical for tenants.
+/// CPUs and GiB of the VMs, which have these sizes in turn. Tenants typically use only a few sizes.
 const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 
 /// Pods bound per second, one value for each pair of runs.

@@ -93,7 +93,7 @@ fn measure(args: &Args) -> Result<Measured> {
         if let Some(before) = last.take() {
             process::Extender::terminate(before)?;
         }
-        // The numbers of these pods are above the numbers of all later calls.
+        // These pods have higher numbers than the pods of all later calls, so that no pod occurs twice.
         let (start, extender) =
             start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
         starts.push(start);

@@ -31,8 +31,8 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Returns the time from the arrival of the lists to the first decision. Two of the summands include the end of
-    /// counting.
+    /// Returns the time from the arrival of the lists to the first decision. The end of counting is included twice, in
+    /// `pods` and in `list_to_decision`.
     pub(super) fn after_lists(&self) -> f64 {
         self.hosts + self.pods + self.list_to_decision
     }

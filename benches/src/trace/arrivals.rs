@@ -35,7 +35,7 @@ pub(super) struct Trace {
     pub(super) vms: Vec<Vm>,
     /// Length of the trace in whole days.
     pub(super) days: f64,
-    /// Number of VMs that are too large for a zone, and their part of the time-weighted CPUs.
+    /// Number of VMs that are too large for a zone, and their fraction of the time-weighted CPUs.
     pub(super) wide: usize,
     pub(super) wide_part: f64,
 }
@@ -45,7 +45,7 @@ impl Vm {
     pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
         let round_up = |number: f64, of: f64| {
             let units = (number / of).ceil().max(1.0);
-            // No host has this much. For smaller numbers the conversion is exact.
+            // No host has more units than this. Up to this limit, the conversion is exact.
             (units <= 65_536.0).then_some(units)
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]
@@ -111,8 +111,8 @@ impl Trace {
     /// Returns the VMs with some tenants omitted or repeated, so that the VMs request `cpus` on average.
     ///
     /// All VMs of a tenant are included or omitted together, because their sizes and times depend on each other. A
-    /// repeated tenant has a new number, and the start times are shifted by a part of the trace length and wrap
-    /// around at the end.
+    /// repeated tenant has a new number. The start times of its VMs are shifted by a fraction of the trace length, and
+    /// wrap around at the end.
     pub(super) fn scaled(&self, cpus: f64) -> Vec<Vm> {
         let mut tenants: BTreeMap<u64, Vec<Vm>> = BTreeMap::new();
         for vm in &self.vms {

@@ -62,17 +62,17 @@ struct Run {
     outcomes: Vec<Outcome>,
 }
 
-/// Results of one trace: the usable part of the hosts for each policy, and all runs.
+/// Results of one trace: the usable fraction of the CPUs for each policy, and all runs.
 #[derive(Debug)]
 struct Replayed {
     trace: Trace,
-    /// Pinned CPUs as a part of all CPUs, at the highest load at which at most [`MAX_LOST`] of the VMs did not run.
+    /// Pinned CPUs as a fraction of all CPUs, at the highest load at which at most [`MAX_LOST`] of the VMs did not run.
     usable_part: Vec<f64>,
     runs: Vec<Run>,
 }
 
-/// Part of the VMs that can be lost while the load counts as accepted, and number of bisection steps to find the
-/// load.
+/// Largest fraction of VMs that may be lost at an accepted load, and number of bisection steps to find the highest
+/// accepted load.
 const MAX_LOST: f64 = 0.01;
 const STEPS: u32 = 7;
 
@@ -117,7 +117,7 @@ fn replay_policy(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(O
     Ok((outcome, cluster))
 }
 
-/// Returns the part of the CPUs that a policy can use, see [`Replayed::usable_part`].
+/// Returns the fraction of the CPUs that a policy can use, see [`Replayed::usable_part`].
 fn measure_usable_part(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
     let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
     for _ in 0..STEPS {

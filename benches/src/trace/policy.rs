@@ -62,7 +62,7 @@ enum Allocated {
 
 /// kube-scheduler: NodeResourcesFit filters by the totals of the Node and scores, and NodeResourcesBalancedAllocation
 /// scores with the same weight. `selectHost` chooses a random host among hosts with the same score. kube-scheduler
-/// checks a part of the hosts only, and each time starts where the previous check stopped (`numFeasibleNodesToFind`).
+/// checks only some of the hosts, and starts each time where the previous check stopped (`numFeasibleNodesToFind`).
 struct KubeScheduler {
     allocated: Allocated,
     /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the

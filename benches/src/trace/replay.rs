@@ -20,20 +20,20 @@ const POINTS_PER_DAY: f64 = 12.0;
 /// Result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Pinned CPUs and requested CPUs as parts of all CPUs, from day 0, and the mean values.
+    /// Pinned CPUs and requested CPUs as fractions of all CPUs: values over time from day 0, and mean values.
     pub(super) packed: Vec<f64>,
     pub(super) requested: Vec<f64>,
     pub(super) mean_packed: f64,
     pub(super) mean_requested: f64,
-    /// Average number of hosts without VMs, as a part of all hosts.
+    /// Average number of hosts without VMs, as a fraction of all hosts.
     pub(super) empty: f64,
     /// Number of all VMs and of VMs that did not run, by size class.
     pub(super) vms: [usize; CLASSES.len()],
     pub(super) rejected: [usize; CLASSES.len()],
     /// Number of VMs that the kubelet of the chosen host refused. `rejected` includes these VMs.
     pub(super) refused: usize,
-    /// Free CPUs as a part of all CPUs, while VMs with the sizes of the trace are added at the end: when the first VM
-    /// finds no host, and when no VM finds a host.
+    /// Free CPUs as a fraction of all CPUs, while VMs with the sizes of the trace are added at the end: when the first
+    /// VM finds no host, and when no VM finds a host.
     pub(super) free_at_first_miss: f64,
     pub(super) stranded: f64,
     /// Nanoseconds of each decision.

@@ -82,7 +82,7 @@ fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
     ]
 }
 
-/// Returns the usable part of the hosts, and the pinned CPUs at each load.
+/// Returns the usable fraction of the CPUs, and the pinned CPUs at each load.
 fn summary(replayed: &Replayed) -> Section {
     let Replayed { trace, usable_part: full, runs } = replayed;
     let lost = 100.0 * MAX_LOST;

@@ -18,22 +18,23 @@ const DAILY: f64 = 0.45;
 /// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
 /// can return the same type.
 const SAME_TYPE_PROBABILITY: f64 = 0.904;
-/// Number of VMs that run from the beginning (16 % of the arriving VMs), and the part of these VMs that runs to the
+/// Number of VMs that run from the beginning (16 % of the arriving VMs), and the fraction of these VMs that runs to the
 /// end.
 const INITIAL_VMS: usize = 7_200;
 const INITIAL_VMS_THAT_NEVER_STOP: f64 = 0.57;
-/// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the part of VMs that never stop.
+/// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the fraction of VMs that never stop.
 const MEDIAN: f64 = 34.0;
 const SIGMA: f64 = 1.9;
 const NEVER_STOPS_PROBABILITY: f64 = 0.03;
-/// Part of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
+/// Fraction of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
 /// tenants have very many VMs.
 const SINGLE_VM_TENANTS: f64 = 0.89;
 const ANOTHER_VM_PROBABILITY: f64 = 0.52;
 const LARGE_TENANTS: f64 = 0.002;
 const MAX_VMS_PER_TENANT: u64 = 200;
 
-/// Cores of a VM in units of the trace, and the part of all VMs. The trace has VMs with less than a core too.
+/// Cores of a VM in units of the trace, and the fraction of VMs with this value. The trace also has VMs with less than
+/// a core.
 const CORES: [(f64, f64); 10] = [
     (100.0, 0.27),
     (200.0, 0.25),
@@ -46,7 +47,7 @@ const CORES: [(f64, f64); 10] = [
     (80.0, 0.034),
     (20.0, 0.03),
 ];
-/// Units of memory for each unit of cores, and the part of all VMs.
+/// Units of memory for each unit of cores, and the fraction of VMs with this value.
 const RATIOS: [(f64, f64); 8] = [
     (0.14, 0.56),
     (0.32, 0.17),
@@ -72,7 +73,7 @@ pub(super) fn trace(seed: u64) -> Trace {
     let mut day = 0.0;
     let max_arrival_rate = VMS_PER_HOUR * 24.0 * (1.0 + DAILY) / mean_vms_per_tenant();
     loop {
-        // Thinning of a Poisson process: draws arrivals at the highest rate and keeps a part that depends on the
+        // Thinning of a Poisson process: draws arrivals at the highest rate, and drops some of them depending on the
         // hour.
         day -= (1.0 - generator.rng.f64()).ln() / max_arrival_rate;
         if day >= DAYS {

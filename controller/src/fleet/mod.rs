@@ -20,7 +20,7 @@ pub use stream::InputObject;
 
 use berth_api::Problem;
 
-/// Parses all objects of a text. Each item of a List object becomes a separate object. Adds invalid content to
+/// Parses all objects in `text`. Each item of a List object becomes a separate object. Adds invalid content to
 /// `problems`.
 pub fn items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Item> {
     stream::for_each_object(source, text, problems, Item::from_input)

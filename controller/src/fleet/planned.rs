@@ -24,7 +24,7 @@ pub struct PlannedTenant {
     pub hosts: usize,
 }
 
-/// Numbers of machines of a MachineDeployment.
+/// Numbers of existing and desired machines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineCounts {
@@ -34,6 +34,6 @@ pub struct MachineCounts {
     pub namespace: String,
     /// Number of desired machines.
     pub wanted: u32,
-    /// Number of existing machines; the other desired machines would be created.
+    /// Number of existing machines. The controller would create machines until there are `wanted`.
     pub there: u32,
 }

@@ -1,5 +1,5 @@
-//! Objects in the files that `berth-controller render` reads: MachineDeployments, and the objects that their
-//! rendering reads.
+//! Objects in the files that `berth-controller render` reads: MachineDeployments, and the objects that are needed to
+//! render them.
 
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Splits texts into objects: YAML documents, JSON values, and items of lists. An invalid object does not prevent the
+//! Splits strings into objects: YAML documents, JSON values, and items of lists. An invalid object does not prevent the
 //! other objects from being read.
 
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub struct InputObject {
     pub object: Value,
 }
 
-/// Calls `convert` for each object of a text, and for each item of a list. Documents are parsed on all cores, and
+/// Calls `convert` for each object in `text`, and for each item of a list. Documents are parsed on all cores, and
 /// `convert` runs on the same cores.
 pub fn for_each_object<T: Send>(
     source: &str,
@@ -54,8 +54,8 @@ pub fn for_each_object<T: Send>(
                 }
             }
         }
-        // The items of a long list, such as a list of all VMs, are converted after this closure, on all cores instead
-        // of the current core only.
+        // This closure runs on one core. The items of a long list, such as a list of all VMs, are converted after the
+        // closure, on all cores.
         let (few, many) = if objects.len() < PARALLEL_THRESHOLD {
             (objects, Vec::new())
         } else {
@@ -72,7 +72,7 @@ pub fn for_each_object<T: Send>(
     all
 }
 
-/// Number of items of a list from which the items are converted on all cores.
+/// Minimum length of a list whose items are converted on all cores.
 const PARALLEL_THRESHOLD: usize = 256;
 
 fn map_objects<T: Send>(
@@ -97,7 +97,7 @@ fn is_document_start(line: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
 }
 
-/// Splits a text into YAML documents. The rest of a marker's line, such as a comment, belongs to the document.
+/// Splits a string into YAML documents. The rest of a marker's line, such as a comment, belongs to the document.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut offset) = (0, 0);
@@ -131,7 +131,7 @@ fn expand_lists(
         return;
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    // A kind whose name ends in List but that has no `items` is not a list.
+    // A kind whose name ends in List is not a list if the object has no `items`.
     let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
             objects.push(InputObject { location: location.to_owned(), object: value });

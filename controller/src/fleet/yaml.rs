@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
 use serde_saphyr::{Budget, Options, budget, options};
 
-/// Error for a text that is not a valid YAML document.
+/// Error for a string that is not a valid YAML document.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", first_line(.0))]
 pub(super) struct InvalidYaml(#[source] Box<serde_saphyr::Error>);
@@ -207,8 +207,8 @@ mod tests {
 
         #[test]
         fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
-            // Many texts are not accepted as keys by the fast path, so the text is used as a key in a separate
-            // document.
+            // The fast path does not accept many of these strings as keys, so a separate document uses the string as a
+            // key.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
                 prop_assert_eq!(read(&document).ok(), read_without_fast_path(&document));
             }

@@ -77,7 +77,7 @@ pub(super) fn template_host<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f Infr
         let facts = berth_placement::inventory::ReportedHost::read(infra, node, &mut Vec::new());
         facts.is_ok_and(|facts| profile.selects(&facts.labels))
     });
-    // Of several hosts with the same number of CPU threads, the first by name is used.
+    // If several hosts have the same number of CPU threads, the first host by name is used.
     let threads =
         |infra: &InfraNode| infra.status.as_ref().and_then(|s| s.capabilities.cpu.threads);
     selected.fold(None, |best: Option<&InfraNode>, one| match best {

@@ -10,7 +10,7 @@ use crate::fleet::Fleet;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Added {
-    /// Name of the host of which copies are added.
+    /// Name of the host that is copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
     /// Number of added hosts.
@@ -28,8 +28,9 @@ pub(super) fn simulate_addition(fleet: &Fleet, add: &Add, vms: usize) -> Added {
     Added { like: name, count, enough: required }
 }
 
-/// Returns the smallest number of copies of the host `name` with which all VMs fit, by doubling and bisection. This
-/// is correct because, except for spread constraints, additional hosts never reduce the number of VMs that fit.
+/// Returns the smallest number of copies of the host `name` with which all VMs fit. The search doubles the number, then
+/// bisects. This is correct because additional hosts never reduce the number of VMs that fit, except with spread
+/// constraints.
 fn required_hosts(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     let unplaced_count = |count: u32| {
         let mut simulation =

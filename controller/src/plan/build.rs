@@ -110,12 +110,13 @@ impl Simulation {
         let object = format!("Node {}", facts.name);
         if let Err(invalid) = self.engine.set_host(facts, class) {
             let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-            self.problems.push(problem.into_fatal("nothing is placed on this host"));
+            self.problems.push(problem.into_fatal("no pods are placed on this host"));
         }
     }
 
     /// Returns the class of the profile with the highest priority that selects the host. Returns the default class if
-    /// no profile selects the host, or if several profiles have that priority; the latter is added to the problems.
+    /// no profile selects the host. If several profiles have the highest priority, adds a problem and returns the
+    /// default class.
     fn resolve_class(
         &mut self,
         profiles: &BTreeMap<String, HostProfile>,
@@ -201,7 +202,7 @@ impl Simulation {
         machines_with_pod
     }
 
-    /// Adds a pod to the engine. `name` is the name that the plan shows: that of the VM if the pod belongs to a VM,
+    /// Adds a pod to the engine. `name` is the name that the plan shows. For the pod of a VM, it is the name of the VM,
     /// because users know that name.
     fn add_pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);

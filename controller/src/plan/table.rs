@@ -59,8 +59,8 @@ fn write_heading(out: &mut String, style: Style, text: &str) {
     push_line(out, &style.title(text), "");
 }
 
-/// Appends a wrapped text. The first line starts with `bullet`, which is `bullet_width` columns wide; the other lines are
-/// indented by as many columns.
+/// Appends a string, wrapped to the line width. The first line starts with `bullet`, which is `bullet_width` columns
+/// wide. The other lines are indented by the same number of columns.
 fn write_paragraph(out: &mut String, indent: &str, bullet: &str, bullet_width: usize, text: &str) {
     let available_width = WIDTH.saturating_sub(indent.len() + bullet_width);
     for (at, part) in wrap(&printable(text), available_width).iter().enumerate() {
@@ -142,7 +142,7 @@ fn format_usage(part: ResourceUsage, style: Style, show: impl Fn(u64) -> String)
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
-/// Returns the number of columns that a text takes on a terminal; ANSI escape sequences take none.
+/// Returns the number of columns that a string occupies on a terminal; ANSI escape sequences occupy no columns.
 fn visible_width(text: &str) -> usize {
     let mut count = 0;
     let mut inside = false;

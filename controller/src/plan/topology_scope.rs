@@ -1,9 +1,10 @@
 //! Checks whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
 //!
-//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the containers beside `compute` are
-//! aligned independently, each in a single zone, because they are small. Zones that a wide VM has joined to a group
-//! are closed to these containers (`Allocate` of memorymanager/policy_static.go), so the console log container of a
-//! VM may be the reason why the kubelet rejects the VM's own pod.
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the kubelet aligns the containers
+//! beside `compute` independently, each in a single zone, because they are small. If a VM is too large for one zone,
+//! its zones form a group, and the kubelet uses no zone of a group for a container that needs a single zone (`Allocate`
+//! of memorymanager/policy_static.go). Therefore the console log container of a VM may be the reason why the kubelet
+//! rejects the VM's own pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use berth_placement::engine::{Engine, Request};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Returns advice to set `topologyManagerScope: pod` on one of the hosts; `None` if the prediction is that this
-/// setting would not help on any of them.
+/// Returns advice to set `topologyManagerScope: pod` on one of the hosts; `None` if this setting is not expected to
+/// help on any of the hosts.
 pub(super) fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -64,7 +65,8 @@ pub(super) fn remedy(
         }
         State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
     });
-    // A host that would admit the VM in addition to its current pods is preferred to a host that must be empty.
+    // A host that would admit the VM in addition to its current pods is preferred to a host that would admit the VM
+    // only if it were empty.
     let (facts, condition) = candidates.min_by_key(|(_, unless)| unless.len())?;
     let (name, other_containers) = (&facts.name, other_containers.join(", "));
     Some(format!(

@@ -32,11 +32,11 @@ pub struct UnplacedVm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
-    /// Short text of the reason.
+    /// Short form of the reason.
     pub reason: String,
     /// Number of these hosts.
     pub hosts: usize,
-    /// Name of the one of these hosts that has the most free CPUs.
+    /// Name of the host with the most free CPUs among these hosts.
     pub example: String,
     /// Detailed reason of the host `example`.
     pub detail: String,
@@ -147,7 +147,7 @@ fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     let pages = min_zones(wanted, zones.iter().map(|zone| zone.pages(size).1).collect())?;
     (cpus != pages).then(|| {
         format!(
-            "its CPUs need {cpus} zone{} and its memory {pages}, and the policy restricted wants as many of both",
+            "its CPUs need {cpus} zone{} and its memory needs {pages}; the policy restricted requires equal numbers",
             if cpus == 1 { "" } else { "s" }
         )
     })

@@ -7,8 +7,8 @@ use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
 use crate::tenants::shared_segment;
 
-/// Returns the problems of an InfraConfig, each as a text with field and value; the list is empty if there is none.
-/// `networks` contains the host networks of all HostProfiles.
+/// Returns the problems of an InfraConfig, each as a message with field and value; the list is empty if there is no
+/// problem. `networks` contains the host networks of all HostProfiles.
 #[must_use]
 pub fn config_problems(
     config: &InfraConfigSpec,

@@ -7,8 +7,8 @@ use berth_api::TenantCluster;
 use berth_api::infra_node::{NetworkScenario, TenantNetworkSpec};
 use berth_api::names::TENANT_PREFIX;
 
-/// Returns the tenant networks that a host must carry if its Node has these labels and it has these host networks.
-/// The result is sorted by name.
+/// Returns the tenant networks that a host must carry, sorted by name. `labels` are the labels of the host's Node, and
+/// `networks` are the host networks of the host.
 ///
 /// A tenant's network remains on a host as long as the tenant's status contains a VLAN or VNI. During the deletion of
 /// a tenant, the controller removes the VLAN or VNI from the status after the last machine was deleted, because

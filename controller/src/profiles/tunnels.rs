@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::Node;
 
 /// Returns the local VXLAN address of a host for a network of its profile; `None` if no address is known yet.
 ///
-/// The profile sets the address. With 0.0.0.0 or ::, an address of the host is used: an address of the uplink if the
-/// profile names an uplink, otherwise an address of the Node. An address in use is kept as long as it is a candidate.
+/// The profile sets the address. If the profile sets 0.0.0.0 or ::, the function returns an address of the host: an
+/// address of the uplink if the profile names an uplink, otherwise an address of the Node. An address in use is kept as
+/// long as it is a candidate.
 #[must_use]
 pub(super) fn address(
     network: &NetworkSpec,

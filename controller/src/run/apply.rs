@@ -119,7 +119,7 @@ impl Writer {
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
-        // Other managers lose: the fields belong to the controller, or to an agent that is unresponsive.
+        // The apply is forced: the fields belong to the controller, or to an agent that is unresponsive.
         let params = Self::params(manager, FieldConflictPolicy::Force);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }

@@ -173,7 +173,7 @@ impl AssignmentMetrics {
         self.wakes.inc();
     }
 
-    /// Sets the time that it took to count all hosts or all pods after a list.
+    /// Sets the duration of counting all hosts or all pods after a list.
     pub(super) fn record_count_time(&self, kind: &'static str, took: Duration) {
         self.count_seconds.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }

@@ -41,11 +41,12 @@ pub(super) async fn run(context: Arc<Context>) {
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
-                    Some(Change::Object(_, None)) => tracing::info!(name = INFRA_CONFIG, "InfraConfig is deleted, defaults apply"),
+                    Some(Change::Object(_, None)) => tracing::info!(name = INFRA_CONFIG, "InfraConfig was deleted, using defaults"),
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
-                // A new claim can conflict with a claim of another tenant on a network that may share the wire.
+                // A new claim can conflict with a claim of another tenant on a second network, if both networks may
+                // share a wire.
                 change = claims.recv() => if change.is_none() { return },
             }
         }

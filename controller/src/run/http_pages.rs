@@ -26,8 +26,8 @@ impl Pages {
         Self { metrics, watches, extender_list_state }
     }
 
-    /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. Because
-    /// of this page, a rolling update continues only when the new replica can answer kube-scheduler.
+    /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. `/readyz`
+    /// fails until then, so a rolling update waits until the new replica can answer kube-scheduler.
     fn not_ready_reason(&self) -> Option<String> {
         let all = [self.watches.unlisted(), self.extender_list_state.not_ready_reason()];
         let all: Vec<String> = all.into_iter().flatten().collect();

@@ -1,9 +1,9 @@
-//! Reports each object that cannot be parsed by a condition and an Event of the object, where its author can see
-//! them.
+//! Reports objects that cannot be parsed. For each such object, the controller sets a condition of the object and emits
+//! an Event about it, so that the author of the object can see the problem.
 //!
-//! The schemas make the API server refuse most of these objects. The remaining objects were written under older
-//! schemas or by another version, or violate a rule that a schema cannot express. The last valid version of such an
-//! object stays in effect until the object is corrected.
+//! The API server rejects most of these objects because of their schemas. The remaining objects were written under
+//! older schemas or by another version, or violate a rule that a schema cannot express. The last valid version of such
+//! an object stays in effect until the object is corrected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Daemon of the controller. The reconcilers run only on the leader of several replicas.
 //!
-//! Each replica watches the objects and serves HTTP, so that the next leader is ready immediately. The leader runs
-//! the reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state with
-//! the pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers are
-//! dropped wherever they are, and the next leader reconciles from the actual state. The scheduler extender
-//! ([`extender`]) runs on all replicas.
+//! Each replica watches the objects and serves HTTP, so that the next leader is ready immediately. The leader runs the
+//! reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state with the
+//! pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers are cancelled
+//! at any await point, and the next leader reconciles from the actual state. The scheduler extender ([`extender`]) runs
+//! on all replicas.
 
 mod api_requests;
 pub mod apply;

@@ -23,8 +23,8 @@ impl ReconcileThrottle {
         self.names.insert(name);
     }
 
-    /// Returns the time at which the objects are due: now, or one period after objects were last taken. `None` if
-    /// there are no objects.
+    /// Returns the time at which the objects are due: now, or one period after the last call of [`Self::take_due`] that
+    /// returned objects. `None` if there are no objects.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         let next = self.last.and_then(|last| last.checked_add(PERIOD));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))

@@ -1,8 +1,8 @@
 //! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the duration of the Lease.
 //!
-//! The time is measured by the clock of this program, because the clocks of hosts may be wrong. If an agent has
-//! written a report but has no Lease, the agent stopped before it created the Lease, or the Lease was deleted. Such
-//! an agent is treated as unresponsive after a while.
+//! The time is measured by the clock of this program, because the clocks of hosts may be wrong. If an agent has written
+//! a report but has no Lease, the agent stopped before it created the Lease, or the Lease was deleted. Such an agent is
+//! treated as unresponsive after `MISSING_LEASE_TIMEOUT`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -32,7 +32,7 @@ impl AffectedTenants {
     #[must_use]
     pub fn from_difference(before: Option<&HostState>, after: Option<&HostState>) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
-        // Fields on which all tenants of the host depend. `unnamed` is among them, because it counts tenants without
+        // Fields on which all tenants of the host depend. They include `unnamed`, because it counts tenants without
         // their names.
         let shared = |host: &HostState| {
             (
@@ -70,7 +70,8 @@ impl AffectedTenants {
     }
 }
 
-/// Returns the part of a host's state on which one tenant depends; `None` if the host is not to carry the tenant.
+/// Returns the fields of a host's state on which one tenant depends; `None` if the host does not have to carry the
+/// tenant.
 fn tenant_part<'a>(
     host: &'a HostState,
     tenant: &str,

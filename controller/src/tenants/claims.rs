@@ -1,8 +1,8 @@
 //! Chooses the VLAN or VNI of a tenant.
 //!
-//! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name
-//! only once. Therefore the lists may be stale: the caller passes a refused name to [`choose`] in [`ClaimState::refused`], and
-//! gets the next candidate.
+//! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name only
+//! once. Therefore the lists may be stale: the caller adds a refused name to [`ClaimState::refused`] and calls
+//! [`choose`] again, which returns the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,8 +77,8 @@ pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Ti
 /// Chooses a VLAN or VNI for a tenant.
 ///
 /// # Errors
-/// Returns a fault if no number is free, or if the requested number is not free; the fault then names who uses the
-/// number.
+/// Returns a fault if no number is free, or if the requested number is not free. In the second case, the fault names
+/// the user of the number.
 pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
     if let Some(id) = claimed_id(request, state.claims) {
         return match request.fixed {
@@ -130,8 +130,8 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
     }
 }
 
-/// Returns the VLAN or VNI of a tenant's claims. A tenant may have several claims if two controllers created them
-/// without seeing each other's. Then the number in the status has priority, and otherwise the lowest number, so that
+/// Returns the VLAN or VNI of a tenant's claims. A tenant may have several claims if two controllers created claims at
+/// the same time. The number in the status has priority. Without such a number, the lowest number is returned, so that
 /// all controllers choose the same number.
 #[must_use]
 pub fn claimed_id(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
@@ -188,12 +188,13 @@ fn released_by_same_name<'a>(
     .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
 
-/// User of a VLAN or VNI that is not free. The text continues a sentence that begins with the number.
+/// User of a VLAN or VNI that is not free. The error message is a clause that ends with a verb: "requests VLAN 7 on
+/// trunk, which tenant abc has".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum IdInUse {
     #[error("tenant {0} has")]
     Tenant(String),
-    #[error("tenant {0} had, and is in quarantine until {1}")]
+    #[error("tenant {0} released, and which is in quarantine until {1}")]
     Quarantine(String, Timestamp),
     #[error("{0} uses")]
     Foreign(String),
@@ -210,7 +211,7 @@ impl IdInUse {
     }
 }
 
-/// Returns the VLANs and VNIs of other tenants on other networks that may share a wire with this network.
+/// Returns the VLANs and VNIs of other tenants on those other networks that may share a wire with this network.
 fn ids_on_shared_segment(
     request: Request<'_>,
     state: ClaimState<'_>,
@@ -298,7 +299,7 @@ fn exhausted_pool_fault(
     Fault::new(ConditionReason::PoolExhausted, message)
 }
 
-/// VLANs or VNIs from which the tenants of a network get theirs.
+/// Pool of VLANs or VNIs for the tenants of a network.
 #[derive(Debug)]
 struct Pool {
     ids: Ids,
@@ -364,9 +365,9 @@ impl Pool {
         }
     }
 
-    /// Returns all numbers of the pool, starting at the hash of the tenant's name. Thus a tenant that is created
-    /// again gets the same number as before if it is free, and two tenants that are created at the same time seldom
-    /// request the same number.
+    /// Returns all numbers of the pool. The hash of the tenant's name determines the first number. Thus a tenant that
+    /// is created again gets the same number as before if it is free, and two tenants that are created at the same time
+    /// seldom request the same number.
     fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_of(&[request.tenant, request.network]);
@@ -376,7 +377,8 @@ impl Pool {
     }
 }
 
-/// Returns a hash of several strings. The hash depends on where one string ends and the next begins.
+/// Returns a hash of several strings. Strings that are split differently, such as "ab", "c" and "a", "bc", have
+/// different hashes.
 pub(super) fn hash_of(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }

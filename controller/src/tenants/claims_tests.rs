@@ -1,5 +1,4 @@
-//! Tests of the choice of VLANs, with controllers that may be killed at any moment and see only a part of the
-//! claims.
+//! Tests of the choice of VLANs, with controllers that may be killed at any moment and see only some of the claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -104,7 +103,7 @@ fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
     assert_eq!(choose_with(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
     for (id, words) in [
         (300, "tenant x has"),
-        (301, "tenant y had, and is in quarantine until"),
+        (301, "tenant y released, and which is in quarantine until"),
         (302, "NetworkAttachmentDefinition legacy/net uses"),
         (1, "default VLAN"),
     ] {
@@ -312,8 +311,8 @@ fn networks_on_the_same_segment_count() {
     let fault = choose_with(fixed(101), "100-102", &other_claims, &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
-    // A claim on the other network also blocks its VLAN if it is in quarantine, or if an earlier tenant of this name
-    // had the same VLAN on this network.
+    // A claim on the other network also blocks its VLAN if the claim is in quarantine, or if an earlier tenant of the
+    // same name had the same VLAN on this network.
     assert_eq!(
         choose_with(request("abc", "1"), "100-102", &other_claims, &[], &[]).unwrap(),
         created(100)

@@ -22,8 +22,8 @@ pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
 /// Maximum number of entries of `except` in an `ipBlock`, for each address family.
 const MAX_EXCEPT_ENTRIES: usize = 256;
-/// Shortest prefix length to which networks are widened to get at most [`MAX_EXCEPT_ENTRIES`] networks: there are only 256 networks
-/// of this length.
+/// Shortest prefix length to which [`widen_to_limit`] widens networks: there are only 256 networks of this length,
+/// which is [`MAX_EXCEPT_ENTRIES`].
 const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
@@ -175,9 +175,10 @@ impl ClusterFacts {
     }
 }
 
-/// Returns at most [`MAX_EXCEPT_ENTRIES`] networks: those that `networks` returns for the longest prefix length with which there
-/// are so widen_to_limit. With thousands of Nodes with public addresses, the result includes neighbouring addresses, which are
-/// then excluded too: the policies allow less than necessary, never more.
+/// Widens networks until there are at most [`MAX_EXCEPT_ENTRIES`] of them. `networks` returns the networks for a
+/// maximum prefix length, and the longest prefix length with few enough networks is used. With thousands of Nodes with
+/// public addresses, the result also contains neighbouring addresses, which are then excluded too: the policies allow
+/// less than necessary, never more.
 fn widen_to_limit<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     let lengths = (MIN_PREFIX_LENGTH..=bits).rev();
     let mut found =

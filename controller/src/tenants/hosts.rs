@@ -51,7 +51,7 @@ pub struct HostState {
     pub unresponsive_since: Option<Timestamp>,
 }
 
-/// A change in the report of an agent that should remove a tenant network, but has failed or is blocked.
+/// A change that an agent reports and that should remove a tenant network, but has failed or is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRemoval {
     /// Network that the change should remove.
@@ -94,7 +94,7 @@ impl HostState {
                     TenantNetworkState::Pending => "pending",
                     TenantNetworkState::Failed => "failed",
                 };
-                let message = tenant.message.as_deref().unwrap_or("the agent gives no reason");
+                let message = tenant.message.as_deref().unwrap_or("the agent reported no reason");
                 let key = (network.name.clone(), tenant.tenant.clone());
                 host.not_ready.insert(key, format!("{state}: {message}"));
             }
@@ -116,8 +116,8 @@ impl HostState {
         host
     }
 
-    /// Adds the reports that the previous state had, if they are still valid and the agent has not sent a new report
-    /// since.
+    /// Copies the entries of `reported` from the previous state if they are still valid and the agent has not sent a
+    /// new report since.
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
@@ -229,7 +229,7 @@ fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     uplinks.iter().find(is_selected)?.mtu
 }
 
-/// Returns whether a tenant's network is ready on the hosts that carry it: counts, and the hosts that are not ready.
+/// Returns the readiness of a tenant's network on the hosts that carry it: counts, and the hosts that are not ready.
 #[must_use]
 pub fn readiness(
     tenant: &TenantCluster,

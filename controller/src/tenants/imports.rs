@@ -1,4 +1,4 @@
-//! VLANs and VNIs in NetworkAttachmentDefinitions of other users. They have no VlanClaim, but VMs use them.
+//! Finds the VLANs and VNIs in NetworkAttachmentDefinitions of other users. They have no VlanClaim, but VMs use them.
 //!
 //! This module reads the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single
 //! configuration or in a list of `plugins`. A configuration that cannot be parsed is ignored.
@@ -46,8 +46,8 @@ pub struct Attachment<'a> {
     pub config: &'a str,
 }
 
-/// Returns the VLANs and VNIs that definitions in other namespaces use on a host network. Each has the name of the
-/// first such definition in alphabetical order.
+/// Returns the VLANs and VNIs that definitions in other namespaces use on a host network. The value for each VLAN or
+/// VNI is the name of the first such definition in alphabetical order.
 #[must_use]
 pub fn imported_ids<'a>(
     attachments: impl Iterator<Item = Attachment<'a>>,

@@ -48,11 +48,11 @@ pub enum Server {
     Name(String),
 }
 
-/// Reason why the API server of a kubeconfig is unknown. The error contains no text of the kubeconfig, because the
+/// Reason why the API server of a kubeconfig is unknown. The error contains no part of the kubeconfig, because the
 /// kubeconfig comes from a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKubeconfig {
-    /// The text cannot be parsed.
+    /// The kubeconfig cannot be parsed.
     #[error("is not a valid kubeconfig")]
     NotParsed,
     /// The cluster of the current context has no URL.
@@ -63,7 +63,7 @@ pub enum InvalidKubeconfig {
 /// Returns the host of the API server in the current context of a kubeconfig.
 ///
 /// # Errors
-/// Returns an error if the text is not a kubeconfig, or if the kubeconfig names no server.
+/// Returns an error if the string is not a kubeconfig, or if the kubeconfig names no server.
 pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
     let config: Kubeconfig =
         serde_saphyr::from_str(text).map_err(|_| InvalidKubeconfig::NotParsed)?;

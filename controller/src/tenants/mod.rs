@@ -1,9 +1,9 @@
-//! Desired state of a tenant in the infra cluster: its VLAN or VNI, its objects, the readiness of its network on
-//! hosts, and the order of its deletion. All modules are pure.
+//! Desired state of a tenant in the infra cluster: its VLAN or VNI, its objects, the readiness of its network on hosts,
+//! and the order of its deletion. The modules have no side effects.
 //!
 //! ```text
 //! InfraNodes, Nodes ──► hosts ──► network ──┐
-//! VlanClaims, InfraConfig, NADs of others ──┴─► claims ──► objects ──► differs ──► what is applied
+//! VlanClaims, InfraConfig, foreign NADs ────┴─► claims ──► objects ──► differs ──► apply
 //!                                    hosts, claims, objects ──► status
 //! ```
 

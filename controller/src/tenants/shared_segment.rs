@@ -48,8 +48,8 @@ fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     all
 }
 
-/// Returns the VLANs in the pools of a network that are also in the pools of another network with which it may share
-/// a wire. Each VLAN has the name of the other network.
+/// Returns the VLANs in the pools of a network that are also in the pools of another network with which it may share a
+/// wire. The value for each VLAN is the name of the other network.
 #[must_use]
 pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
     let pools = pools(config);
@@ -77,7 +77,7 @@ pub fn networks_sharing_segment<'a>(
     all.filter(|other| may_share_segment(config, network, other)).collect()
 }
 
-/// Returns the problems of segments, pools and claims, each as a text with names and values. `networks` contains the
+/// Returns the problems of segments, pools and claims, each as a message with names and values. `networks` contains the
 /// host networks of all HostProfiles.
 #[must_use]
 pub fn config_problems(
@@ -130,8 +130,9 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
     problems
 }
 
-/// Returns a problem for each VLAN or VNI that two tenants have claimed on networks that may share a wire. Older
-/// releases created such claims, or the claims are older than the segments. Both tenants keep their numbers.
+/// Returns a problem for each VLAN or VNI that two tenants have claimed on networks that may share a wire. Such claims
+/// exist if an older release created them, or if the segments changed after their creation. Both tenants keep their
+/// numbers.
 fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
     let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
     for claim in claims.iter().map(Arc::as_ref) {

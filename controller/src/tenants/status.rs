@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::fault::{Fault, join_names_limited};
 use super::ids::NetworkId;
 
-/// Types of the conditions that the reconciler of tenants writes. The reconciler of machines writes `MachinesReady`.
+/// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
+/// `MachinesReady`.
 pub const OWNED_CONDITIONS: [&str; 5] =
     ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
 
@@ -96,8 +97,8 @@ pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> PartResult {
     }
 }
 
-/// Returns the desired status, with all fields that the reconciler of tenants owns and no field of the reconciler of
-/// machines.
+/// Returns the desired status, with all fields that the reconciler of tenants owns and no field that the reconciler of
+/// MachineDeployments owns.
 #[must_use]
 pub fn desired_status(
     tenant: &TenantCluster,

@@ -27,8 +27,8 @@ pub(crate) fn total_free_memory(state: &State) -> BTreeMap<MemoryKind, u64> {
 
 /// Asserts that no CPU and no page belongs to two pods, and that no allocated CPU or page counts as free.
 ///
-/// A report that only contains sums does not distribute them over several zones: then `knows_zones` is false, and
-/// pages are not added up.
+/// If a report only contains sums, it is unknown how they are distributed over several zones. Then `knows_zones` is
+/// false, and the sum of the pages is not checked.
 pub(crate) fn check_no_double_allocation(
     state: &State,
     empty: &State,
@@ -54,9 +54,9 @@ pub(crate) fn check_no_double_allocation(
     }
     prop_assert!(!cpus.intersects(&state.free_cpus()));
     prop_assert!(cpus.is_subset(&empty.free_cpus()));
-    // With best-effort, a kubelet may allocate a block on one zone of a group that another block uses. The list of
-    // blocks does not show from which zone of the group the memory of the other block comes (`memorymanager`
-    // allocates and releases greedily).
+    // With best-effort, a kubelet may allocate memory of a single zone to one block, although the zone belongs to a
+    // group that another block uses. The list of blocks does not show from which zone of the group the memory of the
+    // other block comes (`memorymanager` allocates and releases greedily).
     let shares_zone =
         |one: &Vec<u32>| groups.iter().any(|other| other != one && intersects(one, other));
     if !knows_zones || groups.iter().any(shares_zone) {

@@ -161,8 +161,8 @@ impl<'a> Dice<'a> {
         form
     }
 
-    /// Generates a report with some allocations of a host, and with pods that only the report contains. Such a pod
-    /// may have the CPUs of an assumed pod that the report does not contain because the kubelet has not started it
+    /// Generates a report with some allocations of a host, and with pods that only the report contains. Such a pod may
+    /// have the same CPUs as an assumed pod, if the report lacks the assumed pod because the kubelet has not started it
     /// yet.
     pub(crate) fn report(&mut self, form: &mut HostForm, state: &State, assumed: &[String]) {
         let known: Vec<Allocation> = std::mem::take(&mut form.has);

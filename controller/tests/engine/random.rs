@@ -42,13 +42,13 @@ impl Testbed {
         };
         for _ in 0..hosts {
             let form = dice.host(testbed.forms.len());
-            // Some descriptions are hosts on which no kubelet would start.
+            // Some descriptions are invalid: no kubelet would start on such a host.
             if form.facts().is_ok() {
                 testbed.forms.push(form);
                 testbed.set_host(testbed.forms.len() - 1);
             }
         }
-        // If there are many hosts, the engine does not scan all of them.
+        // Some fleets are large, because the engine does not scan all hosts of a large fleet.
         if dice.rarely(20) {
             for at in 0..testbed.forms.len() * 9 {
                 let name = format!("host-{}", testbed.forms.len());
@@ -294,7 +294,7 @@ impl Testbed {
         self.reference.facts(at).allocations.iter().all(|one| !one.has_unknown_zones)
     }
 
-    /// Returns true if no reported pod has only sums over several zones.
+    /// Returns true unless the report contains only sums over several zones for at least one pod.
     fn knows_zones_of(form: &HostForm) -> bool {
         form.has.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
@@ -318,7 +318,8 @@ impl Testbed {
             let id = rebuilt.set_host(facts, form.class).expect("right taints");
             prop_assert_eq!(id, self.ids[at]);
         }
-        // Running pods are added first, because the remainder for other pods is only known afterwards.
+        // Pods with an allocation in the report are added first, because the remainder for other pods is only known
+        // afterwards.
         let mut pods: Vec<_> = self.reference.assumed().iter().collect();
         pods.sort_by_key(|(pod, at)| self.reference.facts(*at).allocation(&pod.pod.uid).is_none());
         for (pod, at) in pods {
@@ -337,7 +338,7 @@ impl Testbed {
     }
 }
 
-/// Counts over all cases. Without these counts, a property could hold only because no pod fits on any host.
+/// Counts over all cases. The test checks the counts, because the properties also hold if no pod fits on any host.
 #[derive(Debug, Default)]
 struct Tally {
     placed: Cell<usize>,

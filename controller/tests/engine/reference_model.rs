@@ -15,7 +15,7 @@ use berth_placement::rules::{Counts, HostId, Rules};
 
 use super::pod::BuiltPod;
 
-/// Event of a pod of a host.
+/// An event about a pod on a host.
 #[derive(Clone, Debug)]
 enum Event {
     /// The pod was added, and gets the resources that the kubelet allocates; if the kubelet refuses the pod, only
@@ -71,7 +71,8 @@ impl ReferenceModel {
         Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 
-    /// Adds a pod to a host. If `bound` is true, the report's entry of the pod applies.
+    /// Adds a pod to a host. If `bound` is true and the host's report contains the pod, the pod gets the resources in
+    /// the report.
     pub(crate) fn add_pod(&mut self, pod: &BuiltPod, at: usize, bound: bool) {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];

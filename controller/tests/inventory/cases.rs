@@ -110,7 +110,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/zones/0/hugepages/0/size".to_owned(),
             json!("1Gi"),
-            Unusable(&["status.zones[0].hugepages[1]", "pages of 1Gi are there twice"]),
+            Unusable(&["status.zones[0].hugepages[1]", "page size 1Gi is listed twice"]),
         ),
         (
             "/status/zones/0/hugepages/0/size".to_owned(),
@@ -233,7 +233,7 @@ fn problems_of_a_node_are_reported() {
         (
             allocatable.to_owned(),
             json!({"hugepages-3Mi": "6Mi"}),
-            Reported(&["status.allocatable.hugepages-3Mi: `6Mi`: names no size"]),
+            Reported(&["status.allocatable.hugepages-3Mi: `6Mi`: is not a valid huge page size"]),
         ),
         (
             "/status/nodeInfo/kubeletVersion".to_owned(),
@@ -289,8 +289,8 @@ fn report_of_an_earlier_node_is_refused() {
     assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
 }
 
-/// Devices are counted by zone if the report and the Node agree; otherwise no pod that needs alignment is placed by
-/// devices.
+/// Devices are counted by zone if the report and the Node agree. Otherwise the zones of the devices are unknown, and no
+/// pod that needs alignment with these devices is placed on the host.
 #[test]
 fn devices_with_unknown_zones_are_listed() {
     let offered =

@@ -25,11 +25,12 @@ pub(crate) struct Tally {
     pub(crate) nondeterministic_restarts: usize,
     /// Number of admissions, by policy, scope and outcome.
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
-    /// Number of admissions for which the kubelet selects CPUs or devices at random, and number of these with
-    /// another result.
+    /// Number of admissions for which the kubelet selects CPUs or devices at random. The next field counts those of
+    /// them with another result.
     pub(crate) nondeterministic_admissions: usize,
     pub(crate) nondeterministic_mismatches: usize,
-    /// Number of refusals that name another device, if several devices are insufficient.
+    /// Number of refusals in which the kubelet names another device than the predictor, because several devices are
+    /// insufficient.
     pub(crate) other_devices_named: usize,
     pub(crate) mismatches: Vec<String>,
 }

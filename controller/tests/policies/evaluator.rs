@@ -90,8 +90,8 @@ impl Cluster {
         port: Port<'_>,
         is_v6: bool,
     ) -> bool {
-        // "traffic to and from the node where a Pod is running is always allowed, regardless of the IP address of the Pod or
-        // the node".
+        // "traffic to and from the node where a Pod is running is always allowed, regardless of the IP address of the
+        // Pod or the node".
         if let Endpoint::Address(address) = other
             && pod.node.contains(address)
         {

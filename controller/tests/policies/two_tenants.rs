@@ -106,7 +106,7 @@ impl TwoTenants {
         Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
     }
 
-    /// Returns an end by its name in the table; `None` if it has no address of the family.
+    /// Returns an endpoint by its name in the table; `None` if it has no address of the family.
     pub(crate) fn endpoint(&self, name: &str, is_v6: bool) -> Option<Endpoint> {
         let importer: &[(&str, &str)] =
             &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")];
@@ -128,7 +128,7 @@ impl TwoTenants {
             "VM of another tenant, labelled cdi-uploadproxy" => {
                 ("cluster-xyz", vm_labels_with(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
             }
-            // This case assumes that KubeVirt does not set that label on every launcher.
+            // This case assumes that KubeVirt does not set the label `kubevirt.io: virt-launcher` on every launcher.
             "VM of another tenant, labelled virt-api" => {
                 ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
             }
@@ -150,8 +150,8 @@ impl TwoTenants {
             }
             _ => return address(name, is_v6),
         };
-        // Pods have addresses of a public network: an `ipBlock` for the internet must exclude them, because some
-        // plugins apply the block to pods.
+        // Pods have public addresses. An `ipBlock` for the internet must exclude them, because some plugins apply the
+        // block to pods.
         let addresses = ["192.0.2.40", "2001:db8:244::40"];
         Some(Endpoint::Pod(Pod {
             namespace: namespace.to_owned(),

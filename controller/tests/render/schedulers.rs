@@ -1,4 +1,5 @@
-//! Scheduler of a machine. The tenant or the instance type sets it, so that KubeVirt accepts the VM.
+//! Scheduler of a machine: it comes from the tenant or from the instance type, because KubeVirt rejects a VM if both
+//! the VM and its instance type set a scheduler.
 //!
 //! The tests compare with recorded answers of KubeVirt's own code (`tests/data/kubevirt`) about the fields that an
 //! instance type and a VM must not both set.
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{base, data, deployment, rendered, set};
 
-/// Returns a map with true if KubeVirt rejects a field. The key has two flags: true if the instance type sets the
+/// Returns whether KubeVirt rejects a field. The key of the map has two flags: true if the instance type sets the
 /// field, and true if the VM sets the field.
 fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);

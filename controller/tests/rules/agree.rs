@@ -98,7 +98,8 @@ fn apply_random_changes(seed: u64, steps: u64) {
                 let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
                 let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
                 let allowed = compare(&world, &counts, &made, &rules);
-                // Another component may have placed the pod on any host: a DaemonSet, or a user by nodeName.
+                // The pod may already be on any host, because a DaemonSet or a user (with nodeName) may have placed it
+                // there.
                 let all_hosts: Vec<String> = world.hosts.keys().cloned().collect();
                 let hosts = if allowed.is_empty() { &all_hosts } else { &allowed };
                 if !hosts.is_empty() {

@@ -93,7 +93,7 @@ fn errors_name_the_field() {
     }
 }
 
-/// Generates a JSON tree with the fields of a pod and arbitrary texts.
+/// Generates a JSON tree with the fields of a pod and arbitrary strings.
 fn arbitrary_spec() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "[ -~]{0,8}",

@@ -148,7 +148,8 @@ fn required_affinity_on_a_single_node() {
     // "satisfies the PodAffinity but doesn't satisfy the PodAntiAffinity with the existing pod"
     let against = pod_affinity_spec(json!([scans("region")]), json!([scans("zone")]));
     with_scan_pod().expect_reasons(s1.clone(), against, &[ANTI_AFFINITY]);
-    // "satisfies the PodAffinity and PodAntiAffinity but doesn't satisfy PodAntiAffinity symmetry with the existing pod"
+    // "satisfies the PodAffinity and PodAntiAffinity but doesn't satisfy PodAntiAffinity symmetry with the existing
+    // pod"
     let refusing = pod_affinity_spec(none.clone(), json!([scans("zone")]));
     let with_refusing_pod =
         || machine().with_pod("machine1", "", json!({"service": "securityscan"}), refusing.clone());

@@ -14,7 +14,8 @@ use berth_kubelet_admission::{
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Returns a host with identical zones, in which the numbers of siblings follow those of all cores.
+/// Returns a host with identical zones. The first threads of all cores have the lowest CPU numbers, followed by the
+/// second threads.
 pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
     let all = zones * cores;
     let zone = |id: u32| ZoneSpec {

@@ -1,6 +1,7 @@
-//! The CRDs in `deploy/crds/` are the Rust types, and their rules accept and refuse what they should.
+//! Tests that the CRDs in `deploy/crds/` match the Rust types, and that their validation rules accept valid objects
+//! and refuse invalid objects.
 //!
-//! After a change of the types run `make crds` and read the difference: it is what users will get.
+//! After a change of the types, run `make crds` and review the difference, because users install these CRDs.
 
 #![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
 
@@ -32,7 +33,8 @@ fn crd_yaml_round_trips() {
     }
 }
 
-/// What a structural schema may not have, and what every field of ours should.
+/// Checks that no schema contains a keyword that a structural schema must not have, and that every field has a type
+/// and a description.
 #[test]
 fn schemas_are_structural_and_described() {
     fn walk(path: &str, schema: &Value) {
@@ -68,7 +70,7 @@ fn node(spec: Value) -> Result<InfraNode, serde_json::Error> {
     }))
 }
 
-/// The example of the design document, whole.
+/// Returns the complete example of `InfraNode.spec` in the design document.
 fn example() -> Value {
     json!({
         "profile": "performance",

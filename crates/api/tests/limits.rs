@@ -1,4 +1,4 @@
-//! A status that says too much fits its schema after [`InfraNodeStatus::truncate_to_schema`]. The schema is the judge.
+//! Tests that [`InfraNodeStatus::truncate_to_schema`] makes an oversized status valid against the CRD schema.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use berth_api::{InfraNode, InfraNodeStatus};
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-/// Longer than any limit for people's words.
+/// Repeats a string so often that the result exceeds every length limit of the schema.
 fn long_text(text: &str) -> String {
     text.repeat(40_000)
 }
@@ -55,8 +55,10 @@ fn status() -> Value {
     })
 }
 
-/// Goes through a value beside its schema. `limited_paths` is what has a limit and is no value type with a form of its own,
-/// `present_paths` what of it the value has.
+/// Walks a schema and a value in parallel, and asserts that no string or list of the value exceeds its limit.
+///
+/// Adds the paths with a limit to `limited_paths`, and those that exist in the value also to `present_paths`. Strings
+/// with a `pattern` or with a `maxLength` of at most 17 are left out: they have a fixed format, and are not truncated.
 fn walk(
     path: &str,
     schema: &Value,
@@ -100,10 +102,10 @@ fn truncated_status_fits_the_schema() {
     let value = serde_json::to_value(&status).unwrap();
     let (mut limited_paths, mut present_paths) = (BTreeSet::new(), BTreeSet::new());
     walk("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
-    // Halves of siblings would be wrong, so none are there.
+    // An incomplete list of threads would be wrong, so `truncate_to_schema` removes the whole list.
     limited_paths.remove("status.zones[].threads");
     assert_eq!(limited_paths, present_paths, "a field with a limit is not tried here");
-    // What placement would take for all is left out as a whole.
+    // Placement would treat an incomplete list as complete, so `truncate_to_schema` removes the whole list.
     let containers: Vec<usize> =
         status.allocations.iter().map(|one| one.containers.len()).collect();
     assert_eq!(containers, [1, 0, 0, 0]);

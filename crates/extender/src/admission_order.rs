@@ -1,10 +1,10 @@
 //! Order in which a kubelet admits the pods of its host.
 //!
 //! A kubelet allocates zones to pods in the order in which the pods arrive. If a pod is bound before a pod with an
-//! earlier reservation, the kubelet would allocate the zone that the pod with the earlier reservation needs.
-//! Therefore the extender places a pod again as if the pod arrived first, and permits its binding only if all other
-//! reservations on the host still fit. If agent reports lag behind bindings, the order of admission is unknown, and
-//! the pods must fit in every order.
+//! earlier reservation, the kubelet may allocate to it the zone that the pod with the earlier reservation needs.
+//! Therefore, before a binding, the extender places the pod again as if the pod arrived first, and permits the binding
+//! only if all other reservations on the host still fit. If agent reports lag behind bindings, the order of admission
+//! is unknown, and the pods must fit in every order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl ReservationTable {
     fn keeps_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
         let mut requests = others.iter().map(|(_, reservation)| &reservation.request);
-        // Pods that are equal for the kubelet need not be tried in different orders.
+        // The order matters only between pods that need resources of zones and that differ for the kubelet.
         if needs_no_zone_resources(request)
             || requests
                 .all(|other| needs_no_zone_resources(other) || request.is_equal_for_kubelet(other))

@@ -20,8 +20,9 @@ pub enum FilterAnswer<'n> {
 /// Answer to a `bind` call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAnswer {
-    /// The caller must send the binding and then call [`Extender::bound`](super::Extender::bound) or
-    /// [`Extender::not_bound`](super::Extender::not_bound) with the outcome.
+    /// The caller must send the binding and then call
+    /// [`Extender::binding_succeeded`](super::Extender::binding_succeeded) or
+    /// [`Extender::binding_failed`](super::Extender::binding_failed) with the outcome.
     Send,
     /// The pod is already bound to this host.
     AlreadyBound,

@@ -148,8 +148,8 @@ impl HostAvailability {
         self.report_versions.remove(&host);
     }
 
-    /// Removes all report versions: after a restore of the API server's store from a backup, the versions may be
-    /// lower.
+    /// Removes all report versions. If the API server's store was restored from a backup, the next versions may be
+    /// lower than the last known versions.
     pub(super) fn forget_report_versions(&mut self) {
         self.report_versions.clear();
     }

@@ -55,8 +55,8 @@ impl Extender {
         }
     }
 
-    /// Decides about a pod without a reservation, because the reservation was lost in a restart or has expired.
-    /// Places the pod on the host of the call, if it fits there.
+    /// Decides about a pod that has no reservation, because the reservation was lost in a restart or has expired.
+    /// Places the pod on the host of the `bind` call if the pod fits there.
     fn bind_unreserved(
         &mut self,
         now: Instant,

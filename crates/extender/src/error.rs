@@ -98,12 +98,12 @@ pub enum BindError {
         /// Name of the host in the `bind` call.
         host: String,
     },
-    /// The host currently accepts no such pod.
+    /// The host does not currently accept the pod.
     #[error("{host}: {reason}")]
     Unavailable {
         /// Name of the host.
         host: String,
-        /// The reason, with the text that the scheduler shows in its event.
+        /// Reason, worded as in the scheduler's event.
         reason: &'static str,
     },
     /// The resources or another field of the pod cannot be read.

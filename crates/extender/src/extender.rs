@@ -100,7 +100,7 @@ impl Extender {
         request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
     }
 
-    /// Returns the host with this name, or the reason why the host accepts no such pod. A host whose free zones are
+    /// Returns the host with this name, or the reason why the host does not accept the pod. A host whose free zones are
     /// unknown accepts pods without exclusive CPUs and huge pages.
     pub(super) fn usable_host(
         &self,

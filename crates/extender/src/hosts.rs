@@ -120,15 +120,15 @@ impl Extender {
         self.queue.refused.scan_all();
     }
 
-    /// Accepts the next report of each host with any version: before a relist, the API server's store may have been
-    /// restored from a backup.
+    /// Handles a relist of the hosts: accepts the next report of each host with any version, because the API server's
+    /// store may have been restored from a backup.
     pub fn hosts_relisted(&mut self) {
         self.availability.forget_report_versions();
     }
 
-    /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks pods that the
-    /// report lists. Releases, or awaits the removal of, pods that the report no longer lists. Ends the waits for
-    /// removals that the report confirms.
+    /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks the pods that
+    /// the report lists. If the report no longer lists a pod, releases the pod's resources or awaits the removal of the
+    /// pod. Ends the waits for removals that the report confirms.
     fn compare_report(&mut self, name: &str, host: HostId) {
         let pods_on_host =
             self.reservations.engine.pods_on_host(host).filter(|request| has_exclusive(request));

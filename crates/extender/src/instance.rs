@@ -39,7 +39,7 @@ impl Instance {
         Ok((uid, Self { guest: machine.guest(), class, is_final, ..unknown }))
     }
 
-    /// Returns an instance in this namespace without any further field.
+    /// Returns an instance in this namespace whose other fields are unknown.
     #[must_use]
     pub fn unknown(namespace: &str) -> Self {
         Self { namespace: namespace.into(), ..Self::default() }

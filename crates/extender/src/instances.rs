@@ -64,8 +64,8 @@ impl Extender {
         }
     }
 
-    /// Updates a claim. `unbound` is the claim's selected node if the claim has no volume, and `None` if the claim is
-    /// bound or deleted.
+    /// Updates a claim. `unbound` is `None` if the claim is bound to a volume or deleted. Otherwise it is the claim's
+    /// selected node, if a node was selected.
     pub fn update_claim(
         &mut self,
         now: Instant,

@@ -28,7 +28,7 @@ pub enum LeaseError {
     #[error("no scheduler holds the scheduler's Lease")]
     NoHolder,
     /// The scheduler of another pod holds the Lease.
-    #[error("{holder} holds the scheduler's Lease, not a scheduler of {host}")]
+    #[error("the scheduler's Lease is held by {holder}, not by the scheduler in this pod ({host})")]
     OtherHolder {
         /// Identity of the holder.
         holder: String,
@@ -59,7 +59,7 @@ pub struct LeaseGuard {
     acquired: Option<(String, String, Instant)>,
     /// Time at which the read with the latest result began.
     last_read: Option<Instant>,
-    /// Time at which that read began, if this pod's scheduler held the Lease and may decide.
+    /// Time at which the last read began, if this pod's scheduler held the Lease and may decide.
     held_at: Option<Instant>,
 }
 
@@ -114,8 +114,8 @@ impl LeaseGuard {
         if read_started.saturating_duration_since(since) >= lease_duration {
             return Err(LeaseError::Expired { holder: holder.to_owned() });
         }
-        // Both times come from the holder's clock. If that clock has been set back, the locally measured time is
-        // used.
+        // `renewTime` and `acquireTime` come from the holder's clock. If this clock was set back, the time that the
+        // extender measured itself is used.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
         let held_for = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held_for = held_for.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();

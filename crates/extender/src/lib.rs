@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! watches ─► Extender { reservations, availability, queue, vms } ◄─ filter: reserves one host
-//!              │                                                  ◄─ bind: checks the reservation in the order of binding
+//!              │                                                  ◄─ bind: checks the reservation again
 //!              ▼
-//!            waiting pods that fit after a change ─► wake
+//!            hosts on which a waiting pod now fits ─► patch of the Node
 //! ```
 //!
-//! | part | has |
+//! | type | content |
 //! |---|---|
-//! | `ReservationTable` | the placement engine, and a record for each pod that takes room on a host |
-//! | `HostAvailability` | hosts that take no pods, or none with exclusive CPUs or huge pages |
+//! | `ReservationTable` | the placement engine, and a record for each pod that has a reservation or is on a host |
+//! | `HostAvailability` | hosts that accept no pods, or no pods with exclusive CPUs or huge pages |
 //! | `PodQueue` | pods without a host |
 //! | `VirtualMachines` | VirtualMachineInstances and claims |
 //!

@@ -23,8 +23,8 @@ pub struct ObservedPod {
     pub is_unschedulable: bool,
     /// Reason why the kubelet has refused the pod, if it has.
     pub kubelet_refusal: Option<KubeletRefusal>,
-    /// Hash of the pod's labels, its termination and its container resources, which other pods' rules and the engine
-    /// read.
+    /// Hash of the fields that the engine and other pods' rules read: the pod's labels and container resources, and
+    /// whether the pod is terminating.
     pub(super) content_hash: u64,
 }
 
@@ -130,7 +130,7 @@ impl ObservedPod {
         &self.existing.pod.uid
     }
 
-    /// Returns `Pod namespace/name`.
+    /// Returns kind, namespace and name for messages: `Pod namespace/name`.
     #[must_use]
     pub fn title(&self) -> String {
         format!("Pod {}/{}", self.existing.namespace, self.existing.name)

@@ -64,7 +64,8 @@ impl Records {
         debug_assert!(state.can_transition_to(next), "{uid}: {state:?} to {next:?}");
     }
 
-    /// Inserts or replaces the reservation of a pod. If the pod has a VM, the reservation becomes that of the VM.
+    /// Inserts or replaces the reservation of a pod. If the pod belongs to a VM, this is also the reservation of the
+    /// VM.
     pub(super) fn insert(&mut self, uid: &str, reservation: Reservation) {
         self.debug_assert_transition(uid, reservation.stage.state());
         let uid: Arc<str> = uid.into();

@@ -96,8 +96,8 @@ impl RefusedPods {
         !self.changed.is_empty() || is_due()
     }
 
-    /// Returns the hosts on which a waiting pod now fits, and marks these pods as woken. `all_available` must be true
-    /// only if `is_available` is true for every host; it makes the search faster.
+    /// Returns the hosts on which a waiting pod now fits, and records that a retry of these pods is requested.
+    /// `all_available` may be true only if `is_available` is true for every host; the search is then faster.
     pub(super) fn take_hosts_with_room(
         &mut self,
         engine: &mut Engine,

@@ -21,7 +21,8 @@ pub(super) const VOLUMES_TIMEOUT: Duration = Duration::from_secs(660);
 pub(super) const BINDING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which a deleted pod may still use CPUs that no report has listed.
 pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after a binding from which every list of pods includes the bound pod.
+/// Maximum time until every list of pods includes a pod that was bound, and maximum time for which a host awaits a
+/// report that agrees with its pods.
 pub(super) const LISTED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stage of a reservation; [`super::states`] has the transitions.
@@ -73,8 +74,8 @@ impl Stage {
     }
 }
 
-/// Key of the reservation of a VM. A migrating VM has two keys, one of them with the migration. The key contains the
-/// namespace, so that no pod uses the reservation of a VM in another namespace.
+/// Key of the reservation of a VM. A migrating VM has two keys, one of them with the UID of the migration. The key
+/// contains the namespace, so that no pod uses the reservation of a VM in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VmKey {
     pub(super) namespace: String,

@@ -89,7 +89,7 @@ impl ReservationTable {
         Some((uid, reservation))
     }
 
-    /// Restores the reservation of the VM that [`Self::remove_for_pod`] has removed for a pod that was then not placed. The
+    /// Restores the reservation of a VM that [`Self::remove_for_pod`] has removed, if the pod was then not placed. The
     /// pod's own reservation is not restored, because the pod does not fit on that host.
     pub(super) fn restore(
         &mut self,

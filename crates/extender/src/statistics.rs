@@ -20,7 +20,7 @@ pub struct StageCounts {
     pub waiting: usize,
 }
 
-/// Free resources of all hosts, and the part of these resources that no VM can use.
+/// Free resources of all hosts, and the amounts of these resources that no VM can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeResources {
     /// Number of CPUs that can be pinned now.

@@ -2,15 +2,15 @@
 //!
 //! The watch of instances may lag behind the watch of pods, so the extender holds the first `filter` call for a pod.
 //! kube-scheduler sends one call at a time and waits for each answer: if the extender held every call, a single pod
-//! whose VM is never created would delay all other pods by a second again and again. Therefore a pod is held once, and
-//! pods of a namespace where a hold was in vain are not held for a while.
+//! whose VM is never created would delay all other pods by a second again and again. Therefore a pod is held only once.
+//! If its VM is still unknown afterwards, no pods of its namespace are held for a while.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Time after the first call for a pod during which its calls are held.
 const HOLD_DURATION: Duration = Duration::from_secs(1);
-/// Time for which no pod of a namespace is held after a hold in vain in that namespace.
+/// Time for which no pod of a namespace is held after a pod of the namespace was held and its VM stayed unknown.
 const HOLD_COOLDOWN: Duration = Duration::from_secs(60);
 
 /// Pods whose VirtualMachineInstances are unknown.
@@ -23,8 +23,8 @@ pub(super) struct UnknownInstances {
 }
 
 impl UnknownInstances {
-    /// Returns true if the extender should hold a `filter` call for this pod now. Records the pod at its first call,
-    /// and the namespace when the hold was in vain.
+    /// Returns true if the extender should hold a `filter` call for this pod now. Records the pod at its first call. If
+    /// the pod was held and its VM is still unknown, starts the cooldown of the namespace.
     pub(super) fn should_hold(
         &mut self,
         now: Instant,
@@ -56,8 +56,8 @@ impl UnknownInstances {
         self.pods.remove(pod);
     }
 
-    /// Removes the pods for which `is_pending` returns false and whose first call is more than [`HOLD_COOLDOWN`] ago, and
-    /// the namespaces whose cooldown has ended.
+    /// Removes the pods for which `is_pending` returns false and whose first call is more than [`HOLD_COOLDOWN`] ago,
+    /// and the namespaces whose cooldown has ended.
     pub(super) fn expire(&mut self, now: Instant, is_pending: impl Fn(&str) -> bool) {
         let is_new = |since: Instant| now.saturating_duration_since(since) < HOLD_COOLDOWN;
         self.pods.retain(|pod, (since, _)| is_new(*since) || is_pending(pod));

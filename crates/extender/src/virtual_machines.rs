@@ -21,7 +21,8 @@ pub(super) struct VirtualMachines {
 }
 
 impl VirtualMachines {
-    /// Returns the VirtualMachineInstance of a VM. It must be in the namespace of the pod that names it.
+    /// Returns the VirtualMachineInstance of a VM; `None` if it is unknown, or in another namespace than the pod that
+    /// names it.
     pub(super) fn instance(&self, vm: &VmKey) -> Option<&Instance> {
         let instance = self.instances.as_ref()?.get(&vm.instance)?;
         (*instance.namespace == *vm.namespace).then_some(instance)

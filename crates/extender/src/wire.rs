@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Arguments of `parse_filter_args` (`ExtenderArgs`).
+/// Arguments of a `filter` call (`ExtenderArgs`).
 #[derive(Debug)]
 pub struct FilterArgs<'a> {
     /// The pod to be scheduled.
@@ -19,7 +19,7 @@ pub struct FilterArgs<'a> {
     pub is_pod_group_member: bool,
 }
 
-/// Arguments of `parse_binding_args` (`ExtenderBindingArgs`).
+/// Arguments of a `bind` call (`ExtenderBindingArgs`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingArgs {
@@ -50,7 +50,7 @@ pub enum CallBodyError {
     /// The body is not JSON, or does not have the fields of this call.
     #[error("{call}: {field}: {source} (a body of {length} bytes)")]
     Json {
-        /// Name of the call: `parse_filter_args` or `parse_binding_args`.
+        /// Name of the call: `filter` or `bind`.
         call: &'static str,
         /// Path of the malformed field.
         field: String,
@@ -75,7 +75,7 @@ pub enum CallBodyError {
     },
 }
 
-/// Parses the body of a `parse_filter_args` call.
+/// Parses the body of a `filter` call.
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or has no pod or no names of hosts.
@@ -108,8 +108,8 @@ fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     struct Spec {
         scheduling_group: Option<IgnoredAny>,
     }
-    // A body has thousands of host names, so the word is searched only outside of the names, and the body is parsed
-    // again only if the word is found.
+    // A body has thousands of host names. Therefore only the bytes before and after the names are searched for the key,
+    // and the body is parsed again only if the key is found.
     let offset = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
     let first = names.first().map_or(body.len(), |name| offset(name.as_ptr()));
     let last = names.last().map_or(body.len(), |name| offset(name.as_bytes().as_ptr_range().end));
@@ -122,7 +122,7 @@ fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
             .is_ok_and(|read: Body| read.pod.spec.scheduling_group.is_some())
 }
 
-/// Parses the body of a `parse_binding_args` call.
+/// Parses the body of a `bind` call.
 ///
 /// # Errors
 /// Returns an error if the body is malformed, or a field is empty.
@@ -177,7 +177,7 @@ struct FilterResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `parse_filter_args` call with the chosen host.
+/// Returns the response to a `filter` call with the chosen host.
 #[must_use]
 pub fn host_response(name: &str) -> String {
     to_json(&FilterResult {
@@ -188,7 +188,7 @@ pub fn host_response(name: &str) -> String {
     })
 }
 
-/// Returns the response to a `parse_filter_args` call without a host, with the reason of each host.
+/// Returns the response to a `filter` call without a host, with the reason of each host.
 #[must_use]
 pub fn refusal_response(hosts: &[(&str, Cow<'static, str>)]) -> String {
     to_json(&FilterResult {
@@ -199,7 +199,7 @@ pub fn refusal_response(hosts: &[(&str, Cow<'static, str>)]) -> String {
     })
 }
 
-/// Returns the response to a `parse_filter_args` call that fails.
+/// Returns the response to a `filter` call that fails.
 #[must_use]
 pub fn filter_error_response(error: &str) -> String {
     to_json(&FilterResult { nodes: None, node_names: &[], failed_nodes: FailedNodes(&[]), error })
@@ -211,7 +211,7 @@ struct BindingResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `parse_binding_args` call; an empty error means success.
+/// Returns the response to a `bind` call; an empty error means success.
 #[must_use]
 pub fn binding_response(error: &str) -> String {
     to_json(&BindingResult { error })

@@ -20,8 +20,8 @@ pub struct Allocated {
     pub listed: Option<PodResourcesList>,
     /// Namespace and name of each pod, by UID.
     pub pod_names: BTreeMap<String, (String, String)>,
-    /// Numbers of huge pages that each pod's control group allows, by UID. The map contains every pod with a control
-    /// group.
+    /// Huge page limits of each pod's control group, by UID of the pod and page size. Every pod that has a control
+    /// group has an entry.
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
@@ -48,7 +48,7 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> A
         Some(Some(devices)) if !devices.multi_zone_resources.is_empty() => {
             let names: Vec<&str> =
                 devices.multi_zone_resources.iter().map(String::as_str).collect();
-            let message = format!("{}: a device is of several zones", names.join(", "));
+            let message = format!("{}: a device belongs to several zones", names.join(", "));
             notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
         }
         _ => {}

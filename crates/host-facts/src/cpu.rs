@@ -1,4 +1,4 @@
-//! Totals of the processors, as in `capabilities.cpu` of the status.
+//! CPU facts of the whole host, as in `capabilities.cpu` of the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::root::Root;
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Reads the totals of the processors.
+/// Reads the CPU facts of the whole host.
 pub fn observe(
     root: &Root,
     info: &CpuInfo,
@@ -135,8 +135,8 @@ fn common_value(values: BTreeSet<String>) -> Option<String> {
 ///
 /// Three sources are read, the most reliable first: the PMU folders that Intel kernels have for hybrid CPUs;
 /// `cpu_capacity` on Arm; the size of the first-level data cache, which differs between Intel's two kinds, for old
-/// kernels and captures without PMU folders. Frequencies do not distinguish kinds: favoured cores of the same kind
-/// have other frequencies.
+/// kernels and captures without PMU folders. Frequencies do not distinguish the kinds, because favoured cores have a
+/// higher maximum frequency than other cores of the same kind.
 fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu_cpus = |name: &str| {
         let set = read_cpu_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
@@ -148,7 +148,7 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Efficiency, cpus: efficient },
         ],
         _ => group_by_value(root, topology, "cpu_capacity")
-            // Hybrid processors are not sold for servers with two sockets, so the cores of such a server are not
+            // Hybrid processors are not sold for servers with two sockets, so the cache sizes of such servers are not
             // read.
             .or_else(|| {
                 let single_socket = topology.sockets() < 2;

@@ -4,8 +4,8 @@ use berth_api::infra_node::{Gpu, PhysicalFunction};
 
 use super::pci::PciDevice;
 
-/// Vendor ids of display controllers that are not passed through to VMs: those of management processors for a remote
-/// console (Matrox, ASPEED), and those of virtual machines (QEMU, Cirrus).
+/// Vendor ids of display controllers that are never passed through to VMs: management processors, which show a remote
+/// console (Matrox, ASPEED), and the emulated display controllers of VMs (QEMU, Cirrus).
 const CONSOLE_VENDORS: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
 /// Returns graphics and compute accelerators, without their virtual functions.
@@ -25,7 +25,7 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .collect()
 }
 
-/// Returns every PCI function of any class that can have virtual functions.
+/// Returns all PCI functions that can have virtual functions, whatever their device class.
 #[must_use]
 pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()

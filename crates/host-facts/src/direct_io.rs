@@ -26,14 +26,14 @@ const MAX_ENTRIES: usize = 256;
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let (existing, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
-    // A default path that does not exist is not used on this host. A path of the user that does not exist is a
-    // mistake, and is reported.
+    // A default path that does not exist is not used on this host. If a path that the user passed does not exist, this
+    // is a mistake of the user, and it is reported.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
         let message = format!("{path}: does not exist");
         notes.add_unknown("capabilities.directIO", UnknownReason::NotFound, message);
     }
-    // Only the sizes of the disks are read: the counters of transferred data are in another file of each disk.
+    // Only the sizes of the disks are read. The I/O counters are not needed, and would cost one more file per disk.
     let sizes = DiskRefreshKind::nothing().with_storage();
     let live = root.is_live() && !existing.is_empty();
     let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
@@ -51,7 +51,10 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
             let result = if root.is_live() {
                 test_path(root, path)
             } else {
-                Err((UnknownReason::CapturedTree, "only a running kernel has it".to_owned()))
+                Err((
+                    UnknownReason::CapturedTree,
+                    "it can be tested only on a running host".to_owned(),
+                ))
             };
             let supported = result.map_err(|(reason, message)| {
                 let field = format!("capabilities.directIO[{index}].supported");

@@ -13,10 +13,10 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
     let is_local_disk = |name: &String| {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
-        // Loop, RAM, device mapper and MD devices have no link `device`. A partition is a part of a disk.
+        // Loop, RAM, device mapper and MD devices have no link `device`. Partitions belong to a disk that is counted.
         let has_device =
             root.read_link(&file("device")).is_some() && !root.exists(&file("partition"));
-        // The paths of a multipath NVMe drive are block devices of their own, which are marked as hidden.
+        // Each path of a multipath NVMe drive is also a block device, which the kernel marks as hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
         // Disks of iSCSI sessions, Fibre Channel ports and Ceph are on other machines.
         let sysfs_path = root.read_link(&format!("sys/class/block/{name}")).unwrap_or_default();

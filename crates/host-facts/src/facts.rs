@@ -26,7 +26,7 @@ pub struct HostFacts {
     pub cpuinfo: cpuinfo::CpuInfo,
     /// Package, core and zone of each logical CPU.
     pub topology: topology::Topology,
-    /// Totals of the processors, as in the status.
+    /// CPU facts of the whole host, as in `capabilities.cpu` of the status.
     pub cpu: Cpu,
     /// NUMA zones.
     pub zones: Vec<Zone>,
@@ -56,7 +56,7 @@ pub struct HostFacts {
     pub kubelet: kubelet::KubeletFacts,
     /// Allocations of pods from sources other than the kubelet's checkpoints.
     pub allocated: allocated::Allocated,
-    /// Running daemons that affect Berth.
+    /// Running daemons that Berth must know, such as the kubelet and ksmtuned.
     pub processes: processes::Processes,
     /// The rollback ledger: original values of the settings that Berth has changed in this boot.
     pub ledger: Ledger,

@@ -26,7 +26,7 @@ pub struct HostSettings {
     pub transparent_hugepages: Option<String>,
     /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
-    /// CPUs that handle interrupts that are requested later.
+    /// Default affinity: CPUs that handle the interrupts that drivers request from now on.
     pub default_irq_affinity: Option<CpuSet>,
     /// CPUs that run unbound workqueues.
     pub workqueue_cpus: Option<CpuSet>,
@@ -38,7 +38,7 @@ pub struct HostSettings {
 
 /// Folder with the files of KSM.
 pub const KSM: &str = "sys/kernel/mm/ksm";
-/// File with the mode of transparent huge pages; its text is for example `always [madvise] never`.
+/// File with the mode of transparent huge pages. Its content is, for example, `always [madvise] never`.
 pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// File with the default affinity of interrupts, as a CPU mask.
 pub const DEFAULT_IRQ_AFFINITY: &str = "proc/irq/default_smp_affinity";

@@ -9,7 +9,7 @@ use berth_api::infra_node::HugepagePool;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Reads the pools below a folder (`/sys/kernel/mm/hugepages`, or the folder `hugepages` of a node). The pool with
+/// Reads the pools below a folder (`/sys/kernel/mm/hugepages`, or the folder `hugepages` of a NUMA node). The pool with
 /// the smallest page size comes first.
 pub fn pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
     let mut pools: Vec<HugepagePool> = root
@@ -31,7 +31,7 @@ fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<Huge
         total: number("nr_hugepages")?,
         free: number("free_hugepages"),
         surplus: number("surplus_hugepages"),
-        // Nodes have no such file: the kernel reserves pages before it selects a zone.
+        // Only the host's pools have this file, because the kernel reserves pages before it selects a zone.
         reserved: number("resv_hugepages"),
     })
 }

@@ -10,7 +10,7 @@ pub fn boot_id(root: &Root) -> Option<String> {
     root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
 }
 
-/// Reads a CPU list. Kernels write an empty set as an empty text, as `(null)`, or as a NUL byte (`nohz_full` has all
+/// Reads a CPU list. Kernels write an empty set as an empty string, as `(null)`, or as a NUL byte (`nohz_full` has all
 /// three forms). The value of `isolcpus=` may have flags before the list.
 ///
 /// # Errors
@@ -26,7 +26,7 @@ pub fn read_cpu_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     })
 }
 
-/// Reads a file with a boolean value, which is `1`, `Y` or `y`, or `0`, `N` or `n`, depending on the parameter.
+/// Reads a boolean, such as a module parameter: `1`, `Y` or `y` is true; `0`, `N` or `n` is false.
 #[must_use]
 pub fn read_bool(root: &Root, path: &str) -> Option<bool> {
     match root.read(path).ok()?.as_str() {

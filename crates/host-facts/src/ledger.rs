@@ -34,7 +34,7 @@ pub struct Ledger {
     pub networks: BTreeMap<String, NetworkRecord>,
     /// The nf_tables table that Berth has created in this boot.
     pub filter: Option<FilterRecord>,
-    /// Entries that this version of Berth does not know. They are stored as text for the version that knows them.
+    /// Entries that this version of Berth does not know. They are saved unchanged, for the version that knows them.
     unknown: BTreeMap<String, TextEntry>,
 }
 
@@ -51,19 +51,19 @@ pub struct Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRecord {
-    /// Settings of the network in the spec, as text.
+    /// Settings of the network in the spec, formatted as one string for comparison.
     pub settings: String,
     /// The uplink that is a port of the network's bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<LinkName>,
-    /// Links that Berth is making the uplink. After a crash, they may be ports of the bridge without being ports of
-    /// VMs.
+    /// Links that Berth is adding to the bridge as its uplink. After a crash, such a link may already be a port of the
+    /// bridge, and must not be mistaken for the port of a VM.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<LinkName>,
     /// Tenants of the network, by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
-    /// Reason why the uplink was restored after a trial, and the settings of that trial.
+    /// Settings with which the last trial failed, and the reason why the trial was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<(String, String)>,
 }
@@ -79,7 +79,7 @@ pub struct FilterRecord {
     pub uplinks: BTreeSet<LinkName>,
 }
 
-/// The format of the file. All values are text, so that a person can read the file and restore values manually.
+/// Format of the file. All values are strings, so that an operator can read the file and restore values manually.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -117,7 +117,7 @@ pub enum LedgerError {
     /// The text is not a valid ledger.
     #[error("not a rollback ledger: {0}")]
     Syntax(String),
-    /// A later version of Berth has written the file in this version of the format.
+    /// The file has this format version, which only later versions of Berth can read.
     #[error("written by a later version of berth-agent (format {0}); use that version")]
     LaterVersion(u32),
     /// A value is invalid for its setting.
@@ -125,7 +125,7 @@ pub enum LedgerError {
     Value {
         /// Name of the setting.
         entry: String,
-        /// What is wrong with the value.
+        /// Problem with the value.
         problem: ParseSettingError,
     },
 }
@@ -147,7 +147,7 @@ impl Ledger {
         })
     }
 
-    /// Parses the text of the file. `boot_id` is the id of the current boot.
+    /// Parses the content of the file. `boot_id` is the id of the current boot.
     ///
     /// # Errors
     /// Returns an error if the text is not a valid ledger.
@@ -182,7 +182,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Returns the text of the ledger for its file.
+    /// Returns the content of the ledger's file.
     #[must_use]
     pub fn render(&self, boot_id: &str) -> String {
         let text = |(setting, entry): (&Setting, &Entry)| {

@@ -93,7 +93,7 @@ fn os_name(root: &Root, notes: &mut Notes) -> Option<String> {
     name
 }
 
-/// Returns a value from the text of a file with shell assignments, such as os-release(5).
+/// Returns a value from the content of a file with shell assignments, such as os-release(5).
 #[must_use]
 pub fn os_release_field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;

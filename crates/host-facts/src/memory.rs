@@ -10,7 +10,7 @@ use super::kernel_files::read_bool;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// Values of `/proc/meminfo` or of a node's `meminfo`, by name. The unit is KiB, except for counts.
+/// Values of `/proc/meminfo` or of a NUMA node's `meminfo`, by name. The unit is KiB, except for counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemInfo(BTreeMap<String, u64>);
 
@@ -70,8 +70,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     }
 }
 
-/// Returns true if `/proc/swaps` lists a device of the kernel's zram module, such as `/dev/zram0`. A swap file may have a
-/// similar name.
+/// Returns true if `/proc/swaps` lists a device of the kernel's zram module, such as `/dev/zram0`. A swap file may have
+/// a similar name.
 fn has_zram(table: &str) -> bool {
     table.lines().filter_map(|line| line.strip_prefix("/dev/zram")).any(|rest| {
         let number = rest.split_whitespace().next().unwrap_or_default();
@@ -95,7 +95,7 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
     }
 }
 
-/// Returns the word in brackets in a text such as `always [madvise] never`.
+/// Returns the word in brackets in a string such as `always [madvise] never`.
 #[must_use]
 pub fn bracketed_word(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;

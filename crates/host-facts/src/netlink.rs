@@ -39,12 +39,12 @@ const NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
-/// Pauses in milliseconds before a dump is requested again because something changed during the dump. An object may
-/// be missing in such a dump (`NLM_F_DUMP_INTR`), so its result is never used.
+/// Pauses in milliseconds before the repetitions of a dump. A dump is repeated if something changed while the kernel
+/// answered (`NLM_F_DUMP_INTR`). The answer is not used, because an object may be missing in it.
 const RETRY_DELAYS_MS: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
-/// Size of the buffer for datagrams, which exceeds the kernel's longest datagram: dumps have parts of 32 KiB, and the
-/// virtual functions of a card are in one attribute of at most 64 KiB.
+/// Size of the buffer for datagrams. It exceeds the kernel's longest datagram: the kernel sends dumps in datagrams of
+/// 32 KiB, and the virtual functions of a card are in one attribute of at most 64 KiB.
 pub const DATAGRAM_SIZE: usize = 256 << 10;
 
 impl NetlinkReader {
@@ -114,7 +114,7 @@ impl NetlinkReader {
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
-                // The crate cannot parse messages about some kinds of links, which Berth does not use.
+                // netlink-packet-route cannot parse messages about some kinds of links, which Berth does not use.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
                     continue;
@@ -242,7 +242,7 @@ fn retry_interrupted_dump<T>(
         }
         let Some(delay) = delays.next() else {
             return Err(io::Error::other(format!(
-                "the kernel's tables changed during each of {} dumps; no incomplete answer is used",
+                "the kernel's tables changed during each of {} dumps; incomplete dumps are discarded",
                 RETRY_DELAYS_MS.len() + 1
             )));
         };
@@ -263,8 +263,8 @@ pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8>
     bytes
 }
 
-/// Offset of a message's type. The next constants are the offset of the sequence number, and that of the interface
-/// index in `ifinfomsg` and `ifaddrmsg`.
+/// Offset of a message's type in bytes. The next two constants are the offsets of the sequence number, and of the
+/// interface index in `ifinfomsg` and `ifaddrmsg`.
 const KIND_OFFSET: usize = 4;
 const SEQUENCE_OFFSET: usize = 8;
 const INDEX_OFFSET: usize = 20;
@@ -300,8 +300,9 @@ pub fn split_messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the text of an extended acknowledgement. `unparsed` are the bytes that the crate has not parsed: the header
-/// of the refused request, and then the text. A capped acknowledgement has only the header.
+/// Returns the message string of an extended acknowledgement. `unparsed` contains the bytes that netlink-packet-core
+/// has not parsed: the header of the refused request, and then the attributes with the message string. A capped
+/// acknowledgement has only the header.
 #[must_use]
 pub fn extended_ack_text(unparsed: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -162,7 +162,7 @@ impl Nftables {
                 return Ok(found);
             }
         }
-        let message = "nf_tables kept changing while it was listed";
+        let message = "nf_tables changed during each dump";
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
@@ -233,13 +233,13 @@ impl Attributes {
         self
     }
 
-    /// Adds an attribute with a text, which is terminated by NUL.
+    /// Adds a string attribute, which is terminated by NUL.
     #[must_use]
     pub fn text(self, kind: u16, text: &str) -> Self {
         self.bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Adds an attribute with a number. All numbers of nf_tables are big-endian.
+    /// Adds a 32-bit integer attribute. All integers of nf_tables are big-endian.
     #[must_use]
     pub fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())

@@ -24,7 +24,7 @@ pub struct ObserveOptions {
     pub devices: bool,
     /// PCI functions from an earlier observation, which are used instead of reading them again.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// True if a VM is created as a test of KVM. On a host on which no VM runs, the test interrupts every CPU.
+    /// True if KVM is observed, which creates a VM as a test. If no VM runs on the host, the test interrupts every CPU.
     pub kvm: bool,
 }
 

@@ -68,8 +68,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     devices
 }
 
-/// Returns true for memory controllers, bridges, system peripherals and performance counters. They are nine of ten
-/// functions of a server, and cannot have virtual functions.
+/// Returns true for memory controllers, bridges, system peripherals and performance counters. About 90 % of a server's
+/// PCI functions are of these kinds, which cannot have virtual functions.
 const fn is_system_device(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }

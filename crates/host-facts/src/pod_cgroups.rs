@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Beginnings of the names of virtual machine processes. Such a process counts in any control group.
+/// Prefixes of the names of virtual machine processes. Such a process is found by its name, whatever its control group.
 const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
 /// Returns the units, each with a description of one process of a pod or virtual machine in it.
 pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
     let mut found = BTreeMap::new();
     for (pid, folder) in root.list_numbered("proc", "") {
-        // The file is missing if the process has ended meanwhile, and, as seen from a container, for kernel threads.
+        // The file is missing if the process has ended in the meantime. In a container, it is also missing for kernel
+        // threads.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
         let Some(group) = cgroup_v2_path(&text) else { continue };
         let (path, is_relative) = resolve_path(root, group);
@@ -46,9 +47,9 @@ fn cgroup_v2_path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path of a control group from the host's top group, and true if only a part of the path is known. A
-/// process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by the part after the
-/// common ancestor.
+/// Returns the path of a control group relative to the host's root control group, and true if the first components of
+/// this path are unknown. A process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by
+/// the components below the common ancestor.
 fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
@@ -67,9 +68,9 @@ fn parent_units(path: &str, is_relative: bool) -> Vec<Unit> {
     Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
 }
 
-/// Returns true if a part of the path contains the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_`
-/// between the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman, not
-/// a pod.
+/// Returns true if a component of the path contains the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_`
+/// between the digits (the UID of a static pod has no separators). `libpod-<64 digits>` is a container of Podman, not a
+/// pod.
 fn contains_pod_uid(path: &str) -> bool {
     path.match_indices("pod").any(|(offset, word)| {
         let before = path.get(..offset).unwrap_or_default();

@@ -63,8 +63,8 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
         KUBEPODS_GROUPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
-    // The checkpoints contain pods whose control groups do not exist yet. If no kubelet runs, only those of them that
-    // are still on disk count.
+    // The checkpoints also contain pods whose control groups do not exist yet. If no kubelet runs, a pod in a
+    // checkpoint counts only if it is still on disk.
     let cpu_pods =
         kubelet.cpu_state.iter().flat_map(|state| state.exclusive_cpus_by_pod().into_keys());
     let memory_pods = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());

@@ -1,4 +1,4 @@
-//! Running daemons that affect Berth.
+//! Finds running daemons that Berth must know, such as the kubelet and ksmtuned.
 
 use crate::pod_names::pod_uid;
 use crate::root::Root;
@@ -9,7 +9,7 @@ pub const KUBELET: &str = "kubelet";
 /// The kernel's names of programs that contain a kubelet: k3s' server and agent, and MicroK8s.
 pub const KUBELET_EMBEDDERS: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
-/// Names of the processes that are searched, as the kernel shortens them to 15 bytes.
+/// Names of the processes to search for, as the kernel shortens them to 15 bytes.
 const SEARCHED_NAMES: [&str; 11] = [
     KUBELET,
     "k3s-server",

@@ -41,7 +41,7 @@ pub struct RootError {
 pub struct ReadError {
     /// Path of the file, relative to the root.
     pub path: String,
-    /// What is wrong with the file.
+    /// Problem with the file.
     pub problem: ReadProblem,
 }
 
@@ -286,7 +286,7 @@ impl Root {
         target.into_string().ok()
     }
 
-    /// Returns the last part of a symbolic link's target, such as the name of a driver or the number of a group.
+    /// Returns the last component of a symbolic link's target, such as the name of a driver or the number of a group.
     #[must_use]
     pub fn read_link_name(&self, path: &str) -> Option<String> {
         let target = self.read_link(path)?;

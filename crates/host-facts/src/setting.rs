@@ -21,7 +21,8 @@ pub enum Setting {
     Ksm(KsmSetting),
     /// CPUs that run unbound workqueues (`/sys/devices/virtual/workqueue/cpumask`).
     WorkqueueCpus,
-    /// CPUs that handle interrupts that are requested later (`/proc/irq/default_smp_affinity`).
+    /// Default affinity: CPUs that handle the interrupts that drivers request from now on
+    /// (`/proc/irq/default_smp_affinity`).
     DefaultIrqAffinity,
     /// CPUs that handle the interrupt with this number (`/proc/irq/<n>/smp_affinity_list`).
     IrqAffinity(u32),
@@ -58,11 +59,11 @@ pub enum Unit {
 /// Actual or desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// A count, a time in milliseconds, or a switch.
+    /// A count, a time in milliseconds, or the number that a switch such as `run` has.
     Number(u64),
     /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
-    /// A word of the kernel, such as `madvise`.
+    /// A keyword of the kernel, such as `madvise`.
     Word(String),
 }
 

@@ -18,8 +18,8 @@ pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSe
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
-/// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty
-/// set, because the kernel does not allow a set to become empty again.
+/// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty set:
+/// if a unit was restricted before, its set cannot become empty again, because the kernel refuses this.
 pub fn read_allowed_cpus(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());
     let cpus = if root.exists(&folder) {

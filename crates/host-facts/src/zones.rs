@@ -13,8 +13,8 @@ const NODES: &str = "sys/devices/system/node";
 
 /// Reads the zones, and sets the zone of each CPU in the topology.
 ///
-/// A kernel without NUMA does not have the folder of nodes. The host then has one zone with the number 0, as in the
-/// kubelet.
+/// A kernel without NUMA has no folder `/sys/devices/system/node`. The host then has one zone with the number 0, as the
+/// kubelet also assumes.
 pub fn observe(
     root: &Root,
     topology: &mut Topology,
@@ -79,8 +79,8 @@ fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
     })
 }
 
-/// Reads the distances between zones. The file `distance` has one number for each online node, in ascending order of
-/// node numbers, even if the numbers have gaps.
+/// Reads the distances between zones. The file `distance` has one number for each online NUMA node, in ascending order
+/// of the nodes' numbers, even if the numbers have gaps.
 fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {

@@ -11,8 +11,8 @@ use super::host::{KubeletHost, Pool};
 use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first};
 
-/// Numbers of devices, for one pool after the other: for each zone, the number of devices in the zone, then the
-/// number of devices without a zone.
+/// Numbers of devices, pool by pool: for each zone, the number of devices in the zone, then the number of devices
+/// without a zone.
 pub(super) type Counts = Vec<u32>;
 
 /// The devices that a container has of one pool in one zone.
@@ -22,7 +22,7 @@ pub(super) struct DeviceGrant {
     /// Index of the zone. For devices without a zone, one more than the index of the host's last zone.
     pub(super) zone: u8,
     pub(super) count: u32,
-    /// Number of those devices in `count` that an init container of the pod used before.
+    /// Number of the devices in `count` that an init container of the pod used before.
     pub(super) reused: u32,
 }
 

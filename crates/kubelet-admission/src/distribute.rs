@@ -275,7 +275,7 @@ impl Combinations {
             .unwrap_or_default()
     }
 
-    /// Calls `visit` for each combination of `count` elements of `free_in`, until `visit` returns false.
+    /// Calls `visit` for each combination of `count` elements of `items`, until `visit` returns false.
     fn for_each(
         &mut self,
         items: &[usize],

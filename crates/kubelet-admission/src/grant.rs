@@ -16,7 +16,7 @@ pub(super) struct Grant {
     pub(super) devices: Vec<DeviceGrant>,
 }
 
-/// Moves the memory that a container reuses out of the grants of the pod's init containers `before`
+/// Subtracts the memory that a container reuses from the grants of the pod's init containers `before`
 /// (`updateInitContainersMemoryBlocks`).
 pub(super) fn transfer_blocks(before: &mut [Grant], blocks: &[Block]) {
     for block in blocks {

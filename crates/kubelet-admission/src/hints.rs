@@ -106,8 +106,8 @@ fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<Zone
     if !host.features.fixed_hint_merge {
         return Ok(merged.narrowest());
     }
-    // The best masks have exactly `max_min_zones` zones. Masks with fewer zones are second best, the largest number of zones
-    // first. Masks with more zones are last, the smallest number of zones first.
+    // Masks with exactly `max_min_zones` zones are best. Masks with fewer zones come next, the largest number of zones
+    // first. Masks with more zones come last, the smallest number of zones first.
     let rank = |mask: ZoneMask| match mask.count_ones() {
         count if count <= max_min_zones => max_min_zones - count,
         count => count + 64,

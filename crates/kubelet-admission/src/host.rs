@@ -76,7 +76,7 @@ pub enum HostError {
     /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
     #[error("zone {0}: the kubelet supports no number above 63")]
     ZoneNumber(u32),
-    /// The host has more zones than those for which the kubelet generates hints.
+    /// The host has more zones than the kubelet's limit or this predictor's limit for topology hints.
     #[error(
         "{zones} zones: the kubelet aligns on at most {limit}, and Berth follows it up to {MAX_HINT_ZONES}"
     )]
@@ -138,7 +138,7 @@ pub enum HostError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What is wrong with the setting.
+        /// Description of the problem.
         message: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Prediction of a kubelet's decision about a pod that is bound to its Node. The prediction includes the same CPUs,
-//! memory and devices that the kubelet allocates.
+//! Predicts a kubelet's decision about a pod that is bound to its Node, including the CPUs, memory and devices that the
+//! kubelet allocates.
 //!
 //! The scheduler compares only totals. The kubelet then checks zones, and permanently rejects a pod that does not fit
 //! in them. Therefore a scheduler of VMs must predict the kubelet's decision. This crate implements the kubelet's

@@ -1,5 +1,5 @@
-//! KubeVirt's `guestMappingPassthrough`, which the kubelet does not know: `numaMapping` in `KubeVirt`'s
-//! virt-launcher/virtwrap/converter.
+//! Memory of a guest by zone with KubeVirt's `guestMappingPassthrough` (`numaMapping` in `KubeVirt`'s
+//! virt-launcher/virtwrap/converter). The kubelet does not take this setting into account.
 //!
 //! KubeVirt splits the guest's memory evenly over the zones of the guest's CPUs, and binds each part strictly to its
 //! zone. If a zone of the CPUs has too few free pages, the VM fails after the kubelet has admitted its pod.

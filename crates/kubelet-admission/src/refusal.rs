@@ -1,4 +1,4 @@
-//! Reasons why a kubelet rejects a pod: the kubelet's own text, and a plain explanation.
+//! Reasons why a kubelet rejects a pod: the kubelet's message, and an explanation in plain words.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for RefusedBy {
     }
 }
 
-/// Reason why a manager rejects a pod, as data from which the texts are formatted.
+/// Reason why a manager rejects a pod, with the values that its messages contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// No combination of hints satisfies the Topology Manager's policy.
@@ -74,7 +74,7 @@ pub(super) enum MemoryReason {
 }
 
 impl Refusal {
-    /// Returns a short text without numbers. All hosts that reject the pod for the same reason have the same text.
+    /// Returns a short message without numbers. It is the same for all hosts that reject the pod for the same reason.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
         self.summary
@@ -141,7 +141,7 @@ impl Reason {
                 "node(s) had too few whole free cores"
             }
             Self::Total { .. } => "node(s) had insufficient free resources",
-            Self::Crash(_) => "node(s) whose kubelet would refuse the pod",
+            Self::Crash(_) => "node(s) had a kubelet that would crash on the pod",
             _ => "node(s) had insufficient free resources in their NUMA zones",
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct Request<'p> {
     supports_sidecars: bool,
 }
 
-/// How long a container runs.
+/// Role of a container in its pod, which determines how long the container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
     /// An init container that ends before the next container starts.
@@ -48,8 +48,8 @@ impl<'p> Request<'p> {
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// Returns the maximum over time of the sum of the amounts `amount` of the containers that run at the same time. A
-    /// sidecar runs at the same time as later init containers and as the containers (KEP-753).
+    /// Returns the maximum over time of the sum of `amount` over the containers that run at the same time. A sidecar
+    /// runs at the same time as later init containers and as the containers (KEP-753).
     pub(super) fn maximum_amount(self, amount: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {

@@ -6,7 +6,7 @@ use super::memory::{allocate_in_zones, empty_zones};
 use super::state::State;
 use super::zones::bit_indexes;
 
-/// What a kubelet would do on a restart with the current state of the Memory Manager.
+/// Predicted result of a restart of the kubelet with the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// The kubelet would start.

@@ -43,9 +43,9 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Returns true if the kubelet could only allocate these CPUs and devices. Otherwise its choice is random: up to
-    /// 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which devices of an
-    /// init container other containers reuse.
+    /// Returns true if the kubelet could make no other allocation of CPUs and devices. Otherwise the kubelet's choice
+    /// is random: up to 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which
+    /// devices of an init container other containers reuse.
     #[must_use]
     pub const fn is_deterministic(&self) -> bool {
         self.is_deterministic

@@ -82,9 +82,9 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     is_consistent || all_taken
 }
 
-/// Takes single CPUs (`freeCPUs`), in the order of four keys: most CPUs already taken from the socket, fewest free
-/// CPUs of the socket, fewest free CPUs of the core, lowest number. Returns false if the kubelet might take other
-/// CPUs.
+/// Takes single CPUs (`freeCPUs`), in the order of five keys: most CPUs already taken from the socket, fewest free CPUs
+/// of the socket, fewest free CPUs of the core, lowest socket number, lowest core number. Returns false if the kubelet
+/// might take other CPUs.
 fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let host = accumulator.host;
     let key = |core: &Core| {

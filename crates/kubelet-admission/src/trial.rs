@@ -25,7 +25,7 @@ pub(super) struct Trial<'h> {
     pub(super) devices: Counts,
     used_devices: &'h [u32],
     pub(super) grants: Vec<Grant>,
-    /// True if the kubelet could only allocate these CPUs and devices.
+    /// True if the kubelet could make no other allocation of CPUs and devices.
     pub(super) is_deterministic: bool,
     /// True if the kubelet allocates CPUs that are in use.
     pub(super) in_use: bool,
@@ -213,7 +213,7 @@ impl<'h> Trial<'h> {
         self.is_deterministic &= taken.is_deterministic;
         self.in_use |= taken.in_use;
         self.shared = self.shared.without(&taken.cpus);
-        // The kubelet's `updateCPUsToReuse`.
+        // Updates the reusable CPUs as the kubelet's `updateCPUsToReuse` does.
         self.reusable_cpus = match role {
             Role::Init => self.reusable_cpus.or(&taken.cpus),
             Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),

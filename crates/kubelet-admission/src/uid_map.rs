@@ -1,5 +1,5 @@
-//! Map with few pods, sorted by uid in a single vector. Lookups are faster than in a tree, whose keys are scattered
-//! in memory.
+//! Map with uids as keys for the few pods of a host, sorted by uid in a single vector. Lookups are faster than in a
+//! tree, whose keys are scattered in memory.
 
 /// Map with uids as keys, sorted by [`SortKey`].
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub(super) struct UidMap<T> {
     entries: Vec<(SortKey, T)>,
 }
 
-/// Sort key of a uid. The first bytes distinguish nearly all uids and are compared before the text.
+/// Sort key of a uid. The first bytes distinguish nearly all uids, and are compared before the whole uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
     prefix: u64,

@@ -2,8 +2,8 @@
 //! same decisions.
 //!
 //! ```text
-//! InfraNode, Node ─► inventory: hosts with zones, allocations, free devices ─┐
-//! Pod             ─► rules: the stock scheduler's plugins, compiled          ├─► engine: ranked hosts, first that admits the pod
+//! InfraNode, Node ─► inventory: hosts with zones, allocations, free devices ─┬─► engine: the best host that
+//! Pod             ─► rules: compiled rules of kube-scheduler's plugins ──────┘   admits the pod
 //! ```
 
 pub mod engine;

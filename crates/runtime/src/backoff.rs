@@ -32,7 +32,7 @@ impl RetryBackoff {
     }
 }
 
-/// Returns a time for which the result of [`jittered`] is at least `time`.
+/// Returns an argument for [`jittered`] with which its result is always at least `time`.
 #[must_use]
 pub fn jittered_at_least(time: Duration) -> Duration {
     // Each of the two divisions in `jittered` rounds down, so together they may lose two nanoseconds.

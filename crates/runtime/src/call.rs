@@ -73,8 +73,8 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// Returns the text of an error with its sources: the text of `kube::Error` alone does not contain the sources of a
-/// failed connection.
+/// Returns the messages of an error and of its sources. The message of `kube::Error` alone does not contain the sources
+/// of a failed connection.
 fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         // If a watch receives an object that cannot be parsed, kube returns an error with code 0 and an empty

@@ -64,7 +64,7 @@ pub enum CertificateError {
     /// The text is not PEM.
     #[error("the client certificate is not PEM")]
     Pem(#[source] pem::PemError),
-    /// The PEM text has only entries of other types.
+    /// The PEM text has no certificate, but only entries of other types.
     #[error("the PEM text has no certificate")]
     Missing,
     /// The certificate cannot be decoded.
@@ -157,8 +157,8 @@ impl CertificateSource {
     }
 }
 
-/// Returns the validity of the first certificate in a PEM text: the client's certificate, as intermediate
-/// certificates follow.
+/// Returns the validity of the first certificate in a PEM file's content. This is the certificate of the client;
+/// intermediate certificates may follow.
 ///
 /// # Errors
 /// If the text has no certificate that can be decoded.

@@ -36,9 +36,9 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, uses the ServiceAccount of the pod,
-/// or `KUBECONFIG`.
-/// `hint` is appended to the error if there is no cluster; `count_request` is called with the method of each request.
+/// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, the ServiceAccount of the pod or
+/// `KUBECONFIG` is used. `hint` is appended to the error if there is no cluster. `count_request` is called with the
+/// method of each request.
 ///
 /// # Errors
 /// Returns an error if the kubeconfig or the ServiceAccount cannot be read.

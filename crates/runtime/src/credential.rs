@@ -1,4 +1,4 @@
-//! A kubeconfig that is read again, while the daemon runs, after one of its files has changed.
+//! Reads a kubeconfig again, while the daemon runs, after the kubeconfig or a file that it names has changed.
 //!
 //! kube itself reads token files again, but reads a kubeconfig and certificates only once. All users of a
 //! [`Credential`] share one client that sends each request over the latest connection; open watches keep their

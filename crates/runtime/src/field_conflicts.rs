@@ -86,7 +86,7 @@ enum PathElement {
     Key(String, String),
 }
 
-/// Splits a path into fields and list keys. The server quotes text in keys, but not numbers. No field name of an
+/// Splits a path into fields and list keys. In keys, the server quotes strings, but not numbers. No field name of an
 /// InfraNode contains a dot.
 fn parse_path(path: &str) -> Vec<PathElement> {
     let mut steps = Vec::new();

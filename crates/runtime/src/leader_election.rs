@@ -104,7 +104,7 @@ impl LeaderElector {
         if !was_leader {
             return;
         }
-        // The last renewal may have succeeded without an answer, so the Lease is read again.
+        // The last renewal may have succeeded although its answer was lost, so the Lease is read again.
         self.read().await.unwrap_or_default();
         let ours = self.observed_lease.take().filter(|(lease, _)| self.is_ours(lease));
         let Some((lease, _)) = ours else { return };

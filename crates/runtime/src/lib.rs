@@ -1,4 +1,5 @@
-//! Shared code of Berth's programs: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and logging.
+//! Shared code of Berth's programs: command lines, logging, the client of the API server (feature `cluster`), and HTTP
+//! servers (feature `http`).
 
 #[cfg(feature = "cluster")]
 pub mod backoff;

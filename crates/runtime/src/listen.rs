@@ -41,10 +41,10 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// Reason that a text is not an address to listen on.
+/// Reason why a string is not an address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// The text is neither an address nor a unix socket.
+    /// The string is neither a TCP address nor a unix socket.
     #[error("give ADDRESS:PORT or unix:/PATH")]
     Invalid,
     /// The unix socket has a relative path.
@@ -131,7 +131,7 @@ pub async fn bind(listen_address: &ListenAddress) -> anyhow::Result<ListenSocket
     Ok(match listen_address {
         ListenAddress::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).await?),
         ListenAddress::Unix(path) => {
-            // A socket that exists remains from a crash: the agent holds its lock, so no other agent runs.
+            // An existing socket file is left from a crash: the agent holds its lock, so no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }

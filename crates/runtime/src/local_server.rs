@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::listen::ListenSocket;
 
-/// A JSON text as the response to a request.
+/// Response whose body is already serialized as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonText(pub String);
 
@@ -21,8 +21,8 @@ impl IntoResponse for JsonText {
     }
 }
 
-/// Serves the routes until the future is dropped. A request body may have at most `max_body_bytes` bytes. Connections have no
-/// time limit, because the client is trusted to read the responses, and would treat a connection that is closed
+/// Serves the routes until the future is dropped. A request body may have at most `max_body_bytes` bytes. Connections
+/// have no time limit, because the client is trusted to read the responses, and would treat a connection that is closed
 /// during a request as an error.
 pub async fn serve_json(server: ListenSocket, max_body_bytes: usize, routes: Router) {
     // `axum::serve` never returns.

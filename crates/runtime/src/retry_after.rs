@@ -21,13 +21,13 @@ use tower::{BoxError, Layer, Service};
 /// Longest `Retry-After` that is respected. A longer time is treated as a mistake of the server, and is shortened to
 /// this time.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
-/// Number of bytes of a refusal's body after which no more of the body is read.
+/// The body of a refusal is read until it has this number of bytes.
 const MAX_BODY_BYTES: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
-// The text does not contain the remaining time: a text that changes would be logged and written to conditions again
-// each time.
+// The message does not contain the remaining time, because a message that changes would be logged and written to
+// conditions again each time.
 #[error("{message} ({code}, retry after {} s)", .retry_after.as_secs())]
 pub struct Busy {
     code: u16,

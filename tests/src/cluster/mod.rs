@@ -1,8 +1,8 @@
 //! Real Kubernetes control plane on loopback that is removed after the test.
 //!
-//! The programs are those of `KUBEBUILDER_ASSETS`, as controller-runtime's envtest has them, or else those that
-//! `tests/cluster/assets.sh` builds once. Tests skip, by name, features that the Kubernetes version of these
-//! programs lacks.
+//! The programs come from the folder `KUBEBUILDER_ASSETS`, as for controller-runtime's envtest. Without this variable,
+//! `tests/cluster/assets.sh` builds them once. A part of a test that needs a newer Kubernetes version is skipped, and
+//! recorded by its name.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
 
@@ -190,8 +190,8 @@ impl ControlPlane {
         self.version
     }
 
-    /// Returns true if the server has at least this version. If not, the part of the test that needs the version is
-    /// recorded as skipped.
+    /// Returns true if the server has at least the version `since`. Otherwise records the given part of the test as
+    /// skipped.
     #[must_use]
     pub fn supports(&self, part: &str, since: Version) -> bool {
         if self.version < since {
@@ -320,7 +320,7 @@ impl ControlPlane {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Calls a function again until the function returns a value, like [`wait::wait_until`].
+    /// Calls a function repeatedly until the function returns a value, like [`wait::wait_until`].
     ///
     /// # Errors
     /// Fails if there is no value within the time limit. The error message has the last output of kubectl.

@@ -41,8 +41,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Creates the Service of the cluster's DNS, as kubeadm does, and the namespace's name label, which servers set
-    /// themselves since 1.21.
+    /// Creates the Service of the cluster DNS, as kubeadm does, and labels the namespace `kube-system` with its name,
+    /// which API servers since 1.21 do themselves.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
@@ -78,7 +78,7 @@ impl ControlPlane {
     pub fn make_node(&self, name: &str) -> Result<()> {
         let node = registered_node(name);
         self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
-        // The creator of a Node may set its status; the kubelet of the Node then updates the status repeatedly.
+        // A client that creates a Node may set its status. This update sets it again, as kubelets do repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
         let mut current = self.get(&["node", name])?;
         current["status"] = node["status"].clone();

@@ -16,9 +16,9 @@ use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a scheduler in a control plane whose `Parts` have no controllers: without controllers, Nodes that
-    /// have no kubelet are not marked as not ready. A configuration replaces the default configuration, and must
-    /// name the kubeconfig itself.
+    /// Starts a kube-scheduler in a control plane without [`Parts::controllers`](super::Parts::controllers). The
+    /// controllers would mark Nodes without a kubelet as not ready. `configuration` replaces the default
+    /// configuration, and must contain the path of the kubeconfig.
     ///
     /// # Errors
     /// Fails if the scheduler cannot be started.
@@ -39,7 +39,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts one of several schedulers, on a host of this name. Needs root. The log is
+    /// Starts one of several kube-schedulers; `host` is the host name that the process sees. Needs root. The log is
     /// `kube-scheduler-<host>.log`.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub(super) struct Vm {
     pub(super) address: String,
 }
 
-/// Whole state.
+/// State of the whole cluster.
 #[derive(Debug, Default)]
 pub(super) struct ClusterState {
     /// Hosts by name, and their Nodes.

@@ -401,7 +401,7 @@ impl Demo<'_> {
                 Ok((is_ready(&node) && is_ready(&infra)).then_some(()))
             },
         )?;
-        // The kubelet's device plugins have registered again.
+        // This call replaces virt-handler's device plugins, which register again after a restart of the kubelet.
         self.screen.wait_until(&format!("virt-handler of {}", kind.name), EMULATION_TIMEOUT, || {
             Ok(super::set_virt_handler_status(&self.plane, kind).ok())
         })

@@ -88,7 +88,7 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
         let belongs_to_instance = |pod: &&Pod| {
             uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
         };
-        // An instance exists as long as its pod; then the VirtualMachine gets a new instance.
+        // An instance whose pod has ended is deleted, and the next round creates a new one for the VirtualMachine.
         if let Some(instance) = instance.filter(|one| has_ended(one)) {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &namespace, &instances);
@@ -168,7 +168,8 @@ fn owner(object: &Value) -> Value {
     }])
 }
 
-/// Returns the instance: the machine's template, with the guest as the instance type and the defaults set it.
+/// Returns the instance of a VirtualMachine: the VirtualMachine's template, with the CPUs and the memory that the
+/// instance type and the defaults result in.
 fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
     let template = &machine["spec"]["template"];
     let mut spec = template["spec"].clone();
@@ -282,7 +283,7 @@ async fn update_status(
     if let Some(since) = status.start_time {
         ready["lastTransitionTime"] = json!(since);
     }
-    // The status of this kind is no subresource.
+    // This kind has no status subresource.
     let mut update = json!({"status": {"phase": phase, "conditions": [ready]}});
     // Kubernetes 1.20 treats an empty value as null if there was no status before, and refuses it.
     if let Some(node) = spec.and_then(|spec| spec.node_name) {

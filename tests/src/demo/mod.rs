@@ -99,7 +99,7 @@ impl<'a> Demo<'a> {
         Ok(this)
     }
 
-    /// Returns the control plane's kubeconfig.
+    /// Returns the control plane.
     #[must_use]
     pub const fn plane(&self) -> &ControlPlane {
         &self.plane
@@ -334,8 +334,8 @@ fn set_allocatable_pages(
         let is_ready = condition(&node, "Ready")["status"] == "True";
         Ok((pages != "0" && is_ready).then_some(()))
     })?;
-    // The kubelet has lost the extended resources that do not come from a device plugin; virt-handler's device
-    // plugins also register again.
+    // The restarted kubelet has dropped the extended resources that do not come from a device plugin. The demo sets
+    // them again, because in a real cluster virt-handler's device plugins register again.
     screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
         Ok(set_virt_handler_status(plane, kind).ok())
     })?;

@@ -45,8 +45,8 @@ pub struct Options<'a> {
     pub cluster: bool,
 }
 
-/// Cable between two hosts. The cable is a separate network card, whose address ends in the host's number:
-/// `52:54:00:be:27:01`.
+/// Cable between two hosts. Each host has a separate network card for the cable. The last byte of the card's MAC
+/// address is the host's number: `52:54:00:be:27:01`.
 #[derive(Debug, Clone, Copy)]
 pub struct Trunk<'a> {
     /// Socket of this end.
@@ -55,8 +55,9 @@ pub struct Trunk<'a> {
     pub peer_socket: &'a Path,
 }
 
-/// Returns the path of a socket of the control cable. The control cable runs beside every trunk and is not under
-/// test: its end is in the host's network namespace `control_socket`, with the address 10.77.0.NUMBER.
+/// Returns the socket path of the control cable that belongs to the socket path of a trunk. Every trunk has a control
+/// cable, which is not under test. Tests move the cable's end on a host to the network namespace `control`, with the
+/// address 10.77.0.NUMBER.
 pub(crate) fn control_socket(trunk: &Path) -> std::path::PathBuf {
     let mut name = trunk.as_os_str().to_owned();
     name.push(".control");
@@ -151,7 +152,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Returns the host's number, which is also the end of the hardware address of its trunk.
+    /// Returns the host's number, which is also the last byte of the MAC address of its trunk.
     #[must_use]
     pub const fn number(&self) -> u8 {
         self.number
@@ -169,8 +170,8 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host goes down
-    /// meanwhile; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the end
-    /// of the host's console.
+    /// meanwhile; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the
+    /// end of the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.log_progress(command.lines().next().unwrap_or_default());
         self.run_with_timeout(command, timeout)

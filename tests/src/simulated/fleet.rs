@@ -1,4 +1,4 @@
-//! Simulation of hosts without machines: their Nodes, and the reports that their agents would send.
+//! Simulation of hosts: creates Nodes and InfraNodes, and sends the reports that agents on the hosts would send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use super::{client, runtime};
 /// Behaviour of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FleetBehaviour {
-    /// Simulates the agents, which answer what `InfraNode.spec` requests.
+    /// Simulates the agents: their reports show `InfraNode.spec` as applied.
     Agents,
-    /// Simulates the controller's part too: each host has one network of this name, and carries all tenants that
-    /// have a VLAN there.
+    /// Simulates the agents, and the controller's writes to `InfraNode.spec`: each host has one network of this name,
+    /// and carries all tenants that have a VLAN.
     Hosts(&'static str),
 }
 

@@ -67,7 +67,7 @@ async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
         if !starts_vms || !has_data {
             continue;
         }
-        // The status of this kind is no subresource.
+        // This kind has no status subresource.
         let instance = json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": name, "namespace": namespace, "labels": vm.labels()},

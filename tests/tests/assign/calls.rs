@@ -120,13 +120,13 @@ pub(crate) fn calls_are_refused_without_the_lease(plane: &ControlPlane, bed: &Te
     let response = post(bed.port, "filter", &body.to_string());
     let message = response["Error"].as_str().unwrap();
     assert!(
-        message.contains("berth-controller-elsewhere_1 holds the scheduler's Lease"),
+        message.contains("scheduler's Lease is held by berth-controller-elsewhere_1"),
         "{message}"
     );
     let body = json!({"PodName": "a", "PodNamespace": "vms", "PodUID": "b", "Node": "plain-0"});
     let response = post(bed.port, "bind", &body.to_string());
     assert!(
-        response["Error"].as_str().unwrap().contains("holds the scheduler's Lease"),
+        response["Error"].as_str().unwrap().contains("scheduler's Lease is held by"),
         "{response}"
     );
     release_lease(bed);

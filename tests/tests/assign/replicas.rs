@@ -10,7 +10,7 @@ use berth_tests::running::Running;
 
 use crate::testbed::SOON;
 
-/// Scheduler and its extender, which share a host name because they share a pod.
+/// Scheduler and its extender. Both see the same host name, like two containers of a pod.
 pub(crate) struct Replica {
     pub(crate) host: String,
     port: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Replica {
 
 pub(crate) struct Replicas {
     all: Vec<Replica>,
-    /// Names of the pairs that have held the Lease so far.
+    /// Host names of the replicas that have held the Lease so far.
     pub(crate) past_leaders: BTreeSet<String>,
 }
 
@@ -30,7 +30,7 @@ impl Replicas {
         Self { all: all.into(), past_leaders: BTreeSet::new() }
     }
 
-    /// Returns the pair that holds the Lease.
+    /// Returns the replica that holds the Lease.
     pub(crate) fn leader(&mut self, plane: &ControlPlane) -> &mut Replica {
         let begin = Instant::now();
         let index = loop {

@@ -27,8 +27,9 @@ fn start_extender(
     Controller::start_behind_proxy(proxy, plane, name, &[&listen, &lease]).unwrap()
 }
 
-/// Tests two consecutive bindings to one host. The extender reads the Lease before a binding waits for its turn,
-/// and again after the wait.
+/// Tests that two concurrent bindings to one host are answered within kube-scheduler's timeout. The extender processes
+/// the bindings to a host one after the other. It reads the Lease before a binding waits for the other binding, and
+/// again after the wait.
 pub(crate) fn binding_completes_within_the_scheduler_timeout(
     plane: &ControlPlane,
     bed: &mut Testbed,
@@ -79,7 +80,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
 pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, bed: &mut Testbed) {
     let vm = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
-    // This delay is longer than the time for which the extender holds a call.
+    // This delay is longer than the time for which the extender lets a call wait.
     proxy.set_behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER_TIMEOUT));
     let extender = start_extender(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();

@@ -50,7 +50,7 @@ pub(crate) struct Vm<'a> {
 }
 
 impl<'a> Vm<'a> {
-    /// Returns a VM that fits once into each zone of a host.
+    /// Returns a VM of which only one fits into each zone of a host.
     pub(crate) fn large(rack: &'a str) -> Self {
         Self { cpus: 5, rack: Some(rack), ..Self::default() }
     }
@@ -70,8 +70,8 @@ impl Testbed {
         bed
     }
 
-    /// Adds a host with two zones of 7 and 8 pinnable CPUs: a VM of 5 CPUs fits once into each zone, although the
-    /// sum of the CPUs has room for three.
+    /// Adds a host with two zones of 7 and 8 pinnable CPUs. Each zone has room for one VM of 5 CPUs, although 15 CPUs
+    /// would be sufficient for three such VMs.
     pub(crate) fn add_host(&mut self, name: &str, rack: &str, taints: &[&str]) {
         let zone = ZoneForm { cpus: 8, memory: 64, huge: 0, small: 0 };
         let form = HostForm {
@@ -218,7 +218,7 @@ impl Testbed {
         self.kubelet_states().values().map(|(_, uids)| uids.len()).sum()
     }
 
-    /// Asserts the same as [`Self::kubelets_agree`], and returns the number of pods on these hosts.
+    /// Asserts the same as [`Self::assert_kubelets_admit`], and returns the number of pods on these hosts.
     pub(crate) fn assert_kubelets_admit_on(&self, hosts: &[&str]) -> usize {
         let kubelets = self.kubelet_states();
         hosts.iter().map(|host| kubelets[*host].1.len()).sum()
@@ -253,7 +253,7 @@ impl Testbed {
         states
     }
 
-    /// Reports, as all agents do, what their kubelets have allocated.
+    /// Writes the reports of all agents with the current allocations of their kubelets.
     pub(crate) fn write_all_reports(&mut self) {
         for (name, (state, uids)) in self.kubelet_states() {
             let form = self.hosts.get_mut(&name).unwrap();

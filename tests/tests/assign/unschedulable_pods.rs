@@ -9,7 +9,8 @@ use berth_tests::controller::Controller;
 
 use crate::testbed::{Testbed, Vm};
 
-/// Tests that zones fill up: nine VMs would fit by the sum of CPUs, but kubelets would refuse three of them.
+/// Tests that VMs wait when the zones of all hosts are full. The sum of the CPUs is sufficient for nine VMs, but
+/// kubelets would refuse three of them.
 pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Testbed) {
     let vms: Vec<String> = (0..6).map(|_| bed.create_vm(Vm::large("plain"))).collect();
     for vm in &vms {
@@ -30,7 +31,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
         failure_event.unwrap()["message"].as_str().unwrap().contains("zone"),
         "{failure_event:?}"
     );
-    // After one VM has ended and its agent has reported this, one of the waiting VMs is scheduled.
+    // One of the waiting VMs is scheduled after another VM has ended and the agent has reported the free resources.
     bed.write_all_reports();
     bed.server.delete(&format!("{}/{}", crate::testbed::PODS, vms[0]));
     std::thread::sleep(Duration::from_secs(5));
@@ -48,8 +49,8 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     assert_eq!(bed.assert_kubelets_admit(), 6);
 }
 
-/// Tests room that becomes free without an event of Kubernetes: an agent reports that the resources of a deleted
-/// pod are free.
+/// Tests that a waiting pod is scheduled when resources become free without a Kubernetes event: an agent reports that
+/// the resources of a deleted pod are free.
 pub(crate) fn reported_free_resources_are_used(
     plane: &ControlPlane,
     bed: &mut Testbed,
@@ -132,7 +133,8 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS));
 }
 
-/// Kills the extender at any point of a burst of pods: nothing is allocated twice, and all pods that fit are bound.
+/// Kills the extender while a burst of pods is created: no resource is allocated twice, and all pods that fit are
+/// bound.
 pub(crate) fn extender_is_killed_during_a_burst(
     plane: &ControlPlane,
     bed: &mut Testbed,

@@ -1,4 +1,5 @@
-//! Volumes with `WaitForFirstConsumer`, with a real scheduler; the test takes the part of the provisioner.
+//! Tests of volumes with `WaitForFirstConsumer` and a real scheduler. The tests create the volumes themselves, in place
+//! of a provisioner.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -135,7 +136,7 @@ pub(crate) fn reservation_is_kept_after_the_first_consumer_pod(
     bed.wait_until_refused(&late);
     bed.end_pod(&first_consumer, "Succeeded");
     bed.write_all_reports();
-    // The scheduler retries the pod, and the extender refuses the pod again.
+    // During this time the scheduler retries the pod `late`, and the extender refuses it again.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(bed.host_of(&late), None, "{}", plane.log("extender"));
     let vm = bed.create_vm(own);
@@ -162,8 +163,8 @@ fn create_instance(bed: &Testbed, name: &str, claim: Option<&str>) -> String {
     created["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
-/// Tests the reservation for a VM without a pod: while its image is imported, a VM has no pod, but its volume is
-/// already on a host.
+/// Tests the reservation for a VM that has no pod yet: during the import of the VM's image, its volume is already on a
+/// host.
 pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed: &mut Testbed) {
     create_storage_class(bed);
     plane.define("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances").unwrap();

@@ -73,8 +73,8 @@ pub(crate) fn invalid_spec_is_reported(plane: &ControlPlane, tree: &Tree) {
     wait_until_ready(plane, "True");
 }
 
-/// Tests that without a rollback ledger nothing is changed, and that this is reported; the changes follow when the
-/// ledger can be saved.
+/// Tests that the agent changes nothing and reports the reason if the rollback ledger is unreadable, and applies the
+/// spec when the ledger is readable again.
 pub(crate) fn missing_rollback_ledger_is_reported(plane: &ControlPlane, tree: &Tree) {
     const LEDGER: &str = "var/lib/berth/found.json";
     let ledger = read_file(tree, LEDGER);

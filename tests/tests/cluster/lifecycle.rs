@@ -183,7 +183,7 @@ pub(crate) fn uninstall_restores_the_node(plane: &ControlPlane, agent: Agent) {
         assert_eq!(after["status"]["capacity"][part], before["status"]["capacity"][part]);
         assert_eq!(after["status"]["allocatable"][part], before["status"]["allocatable"][part]);
     }
-    // The status is the node controller's, because there is no kubelet.
+    // Without a kubelet, the node controller sets this condition.
     assert!(condition(&after, "Ready").is_object());
     assert_eq!(after["metadata"]["labels"]["kubernetes.io/os"], "linux");
 }

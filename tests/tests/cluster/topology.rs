@@ -1,4 +1,4 @@
-//! Tests of the NodeResourceTopology, which an agent writes if this is enabled.
+//! Tests of the NodeResourceTopology, which an agent writes with the option `--node-resource-topology`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::tree::Tree;
 use crate::{apply_spec, node, read_file, reports, repository, set_spec};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Time limit: the agent retries a refused kind after up to half a minute.
+/// Time limit for a write after a refusal: the agent retries after up to half a minute.
 const LATER: Duration = Duration::from_secs(60);
 /// Path for `kubectl get --raw`, which returns the unmodified response with the managed fields.
 const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
@@ -102,7 +102,7 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
     let requests_before = requests(plane);
     tree.file(FREE, "1024\n");
-    // The InfraNode of the host has the new value by then, and one or two cycles have passed.
+    // When the InfraNode has the new value, the agent would also have written the value to the NodeResourceTopology.
     plane
         .wait_until("the InfraNode goes on", SOON, |plane| {
             let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];

@@ -223,8 +223,8 @@ pub(crate) fn tunnel_peers_are_filled_in(plane: &ControlPlane) {
     wait_until_field(plane, &RACK1_B, "/spec/profile", &json!("rack1"));
 }
 
-/// Tests an agent whose Lease expires: the controller sets the condition Ready once, and the agent's later status
-/// stays.
+/// Tests an agent whose Lease expires: the controller sets the condition Ready once, and does not overwrite a later
+/// status of the agent.
 pub(crate) fn unresponsive_agent_is_reported_once(plane: &ControlPlane) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "rack1-b", "namespace": "berth-system"},
@@ -242,7 +242,7 @@ pub(crate) fn unresponsive_agent_is_reported_once(plane: &ControlPlane) {
         (&ready["status"], &ready["reason"]),
         (&json!("Unknown"), &json!("AgentUnresponsive"))
     );
-    // The new status of the agent stays, although its Lease is not renewed.
+    // The controller keeps the agent's new status, although the agent has not renewed its Lease.
     let mut infra_node = plane.infra_node("rack1-b");
     infra_node["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
         "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -303,7 +303,8 @@ fn apply_vlan_pools(plane: &ControlPlane, pools: &Value) {
     plane.apply(&object.to_string()).unwrap();
 }
 
-/// Tests an object that was written while the schema accepted any content, as an object of another version may be.
+/// Tests an object that the current schema would refuse. The test writes the object while the schema accepts any
+/// content; in a cluster, the object can come from another version of the CRD.
 pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
     let crd = "infraconfigs.berth.dev";
     let permissive_schema = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",

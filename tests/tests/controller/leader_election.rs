@@ -10,7 +10,7 @@ use berth_tests::controller::{Controller, LEASE_SECONDS};
 use crate::process::{self, start, writes};
 use crate::{SOON, apply_profile, spec};
 
-/// Tests a missing CRD: a controller that starts waits for the kind, and reports this.
+/// Tests that a controller waits at its start for a missing CRD, and reports the missing kind.
 pub(crate) fn controller_waits_for_missing_crds(plane: &ControlPlane) -> Controller {
     let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
     plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();

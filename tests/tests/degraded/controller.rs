@@ -1,4 +1,4 @@
-//! Tests of the controller's reconcilers, each with an object to write, and a server that refuses the writes.
+//! Tests of the controller's reconcilers with a server that refuses requests. Each reconciler has an object to write.
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::bed::group_by_path;
 
 const SOON: Duration = Duration::from_secs(60);
-/// Duration of a refusal.
+/// Time for which the server refuses requests.
 const FAULT_DURATION: Duration = Duration::from_secs(16);
 /// Value of `Retry-After`, in seconds.
 const RETRY_AFTER: u64 = 5;
@@ -22,7 +22,7 @@ const RETRY_AFTER: u64 = 5;
 const CONCURRENT_INTERVAL: Duration = Duration::from_secs(1);
 const OVERLOAD_MESSAGE: &str = "Too many requests, please try again later.\n";
 
-/// Objects that the reconcilers write when the spec of their object changes.
+/// Reconcilers, and for each the path of an object that it writes after `change_all_specs`.
 const WRITES: [(&str, &str); 6] = [
     ("hosts", "/apis/berth.dev/v1alpha1/infranodes/rack1-a"),
     ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
@@ -149,7 +149,7 @@ impl Testbed {
         assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing_objects());
     }
 
-    /// Returns the objects whose last reconcile failed, each with its reconciler, as the log says.
+    /// Returns the objects whose last reconcile failed according to the log, as pairs of reconciler and object.
     fn failing_objects(&self) -> BTreeSet<(String, String)> {
         let log = read_to_string(self.plane.folder().join("controller.log")).unwrap();
         let mut failing = BTreeSet::new();
@@ -200,8 +200,8 @@ impl Testbed {
         self.wait_until_reconciled(number);
     }
 
-    /// Tests refusals with `Retry-After` of all requests. The watches are reset too, so the controller lists every
-    /// kind again.
+    /// Tests a server that refuses all requests with `Retry-After`. The proxy also resets the watches, so the
+    /// controller lists every kind again.
     fn all_requests_with_retry_after_are_retried(&self, number: u32) {
         self.proxy.set_behaviour(
             RequestFilter::All,

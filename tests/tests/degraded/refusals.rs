@@ -8,7 +8,7 @@ use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
 use crate::bed::{SOON, Testbed, group_by_path};
 
-/// Duration of a refusal.
+/// Time for which the server refuses requests.
 const FAULT_DURATION: Duration = Duration::from_secs(15);
 /// Value of `Retry-After`, in seconds.
 const RETRY_AFTER: u64 = 5;
@@ -63,7 +63,7 @@ pub(crate) fn internal_errors_are_tolerated(bed: &Testbed<'_>) {
 
 /// Ends the refusals, and asserts that one status update reports all changes that happened meanwhile.
 fn assert_one_update_after_recovery(bed: &Testbed<'_>, distance: u32) {
-    // The last drift correction is in the report after the cycle of this correction.
+    // The agent reports a drift correction in the cycle after the correction, so the test waits for this cycle.
     sleep(Duration::from_secs(3));
     assert!(!bed.reports_distance(distance), "already reported");
     let mark = bed.proxy.mark();
@@ -73,8 +73,8 @@ fn assert_one_update_after_recovery(bed: &Testbed<'_>, distance: u32) {
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
 }
 
-/// Tests a conflict like that of an optimistic lock: no other manager owns the fields, so the agent does not give
-/// the fields up.
+/// Tests a conflict as from optimistic locking. The conflict does not mean that another manager owns the fields, so the
+/// agent must keep its ownership of the fields.
 pub(crate) fn write_conflicts_are_tolerated(bed: &Testbed<'_>) {
     let before = bed.log_text();
     let conflict = failure_status(

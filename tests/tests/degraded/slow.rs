@@ -6,7 +6,7 @@ use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
 use crate::bed::{SOON, Testbed, group_by_path};
 
-/// Time limit for several late calls in a row.
+/// Time limit for several consecutive slow requests.
 const SLOW_TIMEOUT: Duration = Duration::from_secs(40);
 
 pub(crate) fn slow_responses_are_tolerated(bed: &Testbed<'_>) {

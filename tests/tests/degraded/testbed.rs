@@ -79,7 +79,7 @@ impl<'a> Testbed<'a> {
         self.plane.infra_node(self.name)
     }
 
-    /// Asserts that the agent is alive, and corrects drift of the host in any state of the API server.
+    /// Asserts that the agent still corrects drift of the host. The state of the API server must not matter.
     pub(crate) fn assert_alive(&self, sleep: u32) {
         self.tree.file(SLEEP, "1\n");
         self.wait_until_applied(sleep, SOON);
@@ -105,7 +105,7 @@ impl<'a> Testbed<'a> {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until the log has a text after the part `before`.
+    /// Waits until the log contains `text` after its earlier content `before`.
     pub(crate) fn wait_until_logged(&self, before: &str, text: &str, timeout: Duration) {
         self.wait_until(&format!("the log says `{text}`"), timeout, || {
             self.log_text().strip_prefix(before).is_some_and(|new| new.contains(text))

@@ -11,7 +11,7 @@ use super::{
     patch_tenant_status, policies_ready, wait_until_complete, wait_until_condition,
 };
 
-/// Text that occurs only in Secrets.
+/// String that occurs only in Secrets.
 const CANARY: &str = "c4n4ry-7f3a";
 
 pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
@@ -131,7 +131,8 @@ pub(crate) fn edited_tenant_annotation_orphans_no_machines(plane: &ControlPlane)
     assert!(machines(plane, "away").is_empty());
 }
 
-/// Tests a tenant on virtual functions that is applied together with its machines.
+/// Tests a tenant with an SR-IOV network whose machines are applied together with the tenant: the machines wait for the
+/// NetworkAttachmentDefinition.
 pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {
     plane.kubectl(&["create", "namespace", "cluster-vf"]).unwrap();
     grant_secret_access(plane, "cluster-vf");

@@ -54,7 +54,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
     host.run_checked("pkill systemd-socket-a; ip link del taken0").unwrap();
     assert_same(&before, &links(host));
     daemon_creates_the_valid_networks(host, good, tenant);
-    // A foreign bridge with the name of a network only blocks this network.
+    // A bridge of another program blocks only the network that would use the name of the bridge.
     write_manifest(
         host,
         &manifest(

@@ -186,8 +186,8 @@ fn foreign_changes_are_reported(host: &mut Host) {
     assert!(output.contains("VLANs 100,200") && output.contains("(berth:tenants)"), "{output}");
 }
 
-/// Tests that VMs stay connected while the agent is stopped, killed, started, upgraded by package, and reverted for
-/// the other tenants.
+/// Tests that VMs stay connected while the agent is stopped, killed, started and upgraded by package, and while
+/// `revert` removes the networks of the other tenants.
 fn vms_stay_connected(host: &mut Host) {
     host.run_checked("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
     start(host);

@@ -80,7 +80,7 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             let rules = host.run_checked("nft list ruleset; nft delete table bridge nat").unwrap();
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
         }
-        // On the other host only the pods were created and deleted.
+        // On the second host, the test only created and deleted pods, so the links are the same as before the pods.
         assert_same(&empty[1], &links(&mut hosts[1]));
         for (host, found) in hosts.iter_mut().zip(&links_before) {
             host.run_checked("berth-agent revert").unwrap();
@@ -136,7 +136,7 @@ fn receivers_of(
 
 /// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. The plugin's
 /// version does not support `preserveDefaultVlan`, so the port stays in VLAN 1 beside its own VLAN. This test also
-/// proves that the listener detects the frames that never arrive on Berth's bridges.
+/// proves that the listener can detect the frames whose absence the other tests assert.
 fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &DesiredNetworks) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
     for vm in [shop, bank] {

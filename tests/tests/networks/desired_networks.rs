@@ -1,5 +1,5 @@
 //! Specs and definitions that the controller renders for these hosts and the tenants of `examples/tenants`. The
-//! input are the reports of the hosts' own agents, and the code is that of the controller.
+//! controller's own functions compute them from the reports of the agents on these hosts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use berth_tests::repository;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
 
-/// Replacements in the examples' host network for these hosts.
+/// Replacements that adapt the networks of the examples to these hosts.
 pub(crate) struct ExampleOverrides {
     /// Network of the HostProfile.
     pub(crate) network: &'static str,

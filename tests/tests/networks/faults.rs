@@ -63,8 +63,8 @@ fn links_by_name(host: &mut Host) -> String {
     host.run_checked("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
 }
 
-/// Creates a link that was up once. A link that was never up has a different queue discipline and addresses, which
-/// the kernel does not restore.
+/// Shell command that creates a link, and sets the link up and down once. A link that was never up has a different
+/// queue discipline and addresses, which the kernel does not restore.
 const OWN0: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down";
 
 /// Prints link names, the number of ports, and VLANs. Addresses and routes are left out, because they appear with a
@@ -109,7 +109,7 @@ pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     )
     .unwrap();
     wait_until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
-    // With single commands, each deletion would wait for a grace period of the kernel.
+    // One command deletes the whole group: separate deletions would each wait for a grace period of the kernel.
     host.run_for("ip link del group 77", Duration::from_secs(600)).unwrap();
     stop(host);
     host.run_checked("berth-agent revert; ip link del own0").unwrap();
@@ -156,7 +156,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     host.wait_until(removed, Duration::from_secs(90), "ip -br link show group 48679 | head")
         .unwrap();
     stop(host);
-    // With single commands, the deletion takes long on the emulated host.
+    // One command deletes the whole group: separate deletions take long on the emulated host.
     host.run_for("ip link del group 48679", Duration::from_secs(600)).unwrap();
     host.run_checked("berth-agent revert").unwrap();
     assert_same(&before, &links(host));

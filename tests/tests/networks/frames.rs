@@ -29,7 +29,7 @@ fn received_frames(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     output.lines().map(str::to_owned).collect()
 }
 
-/// Sends a guest's switch frames untagged, tagged and tagged twice, with and without iptables for bridged frames.
+/// Sends a guest's switch frames untagged, tagged and tagged twice, with and without `bridge-nf-call-iptables`.
 pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
     let names = hosts[0].run_checked("frames names").unwrap();
     let lists: Vec<Vec<&str>> = names.lines().map(|line| line.split(' ').collect()).collect();
@@ -57,7 +57,8 @@ pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
     hosts[0].run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
 }
 
-/// Changes of the table by other programs, and shell conditions that show the repair.
+/// Shell commands that change Berth's table as another program might, each with a shell condition that holds after the
+/// agent has restored the table.
 pub(crate) const DAMAGE: [(&str, &str); 5] = [
     // `systemctl reload nftables` has the same effect: the rules of the CNI plugin are deleted too, and restored
     // from the file.

@@ -187,7 +187,7 @@ fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
         result.output
     );
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    // The guard's unit ends without a command, and systemd unloads the unit.
+    // The guard's unit ends by itself, and systemd unloads the unit.
     wait_until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
     assert_same(&before, &links(host));
 }

@@ -128,7 +128,8 @@ fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
     hosts[1].run_checked("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
 }
 
-/// Asserts that frames of a tenant reach neither the other tenant, untagged, tagged or tagged twice, nor the host.
+/// Asserts that frames of a tenant reach neither the other tenant nor the host. The frames are untagged, tagged, or
+/// tagged twice.
 fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
     let assert_no_answer = |host: &mut Host, command: &str| {
         let result = host.run(command).unwrap();
@@ -176,8 +177,9 @@ fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
     assert!(addressed.trim().is_empty(), "tenants' links have addresses:\n{addressed}");
 }
 
-/// Tests another uplink, or another port of the tunnels. The change is blocked while VMs are attached, and their
-/// pings are answered; if the change is allowed, it is made and reverted.
+/// Tests a change to another uplink, or to another UDP port of the VXLAN tunnels. The agent blocks the change while VMs
+/// are attached, and their pings are answered. With `allowDisruption` the agent makes the change, and the test reverts
+/// it.
 fn uplink_change_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     let network = &scenario.networks[0];
     let other = if network.contains("Vxlan") {
@@ -214,7 +216,8 @@ fn uplink_change_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     host.run_checked("ip link del own0").unwrap();
 }
 
-/// Tests that the kernel itself refuses a port: a link with a macvlan cannot become a bridge port (`EBUSY`).
+/// Tests that no VM is interrupted if the kernel refuses a bridge port: a link with a macvlan cannot become a bridge
+/// port (`EBUSY`).
 fn refused_join_interrupts_no_vm(host: &mut Host, network: &str, scenario: &Scenario) {
     host.run_checked("ip link add link own0 name taken0 type macvlan && ip link set taken0 up")
         .unwrap();
@@ -242,8 +245,8 @@ fn network_in_use_is_kept(host: &mut Host, scenario: &Scenario) {
     macvlan_of_a_pod_counts_as_user(host, scenario);
 }
 
-/// Tests a third tenant whose bridge has no port, but a pod's macvlan, which does not appear in the link list of
-/// this network namespace.
+/// Tests a third tenant whose bridge has no port, but is in use by a pod's macvlan. The macvlan does not appear in the
+/// link list of the host's network namespace.
 fn macvlan_of_a_pod_counts_as_user(host: &mut Host, scenario: &Scenario) {
     if scenario.ports[0].0 == "br-tenant" {
         return;

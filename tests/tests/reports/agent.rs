@@ -50,7 +50,7 @@ impl Running {
             }
             sums
         };
-        // A sidecar may come before the init containers, and takes over no devices then.
+        // Sidecars do not count: a sidecar that comes before the init containers takes over none of their devices.
         let taken_over =
             sums(&|given| self.pod.containers.iter().any(|one| one.name == given.name));
         let mut inits = sums(&|given| self.is_plain_init(given)).into_iter();

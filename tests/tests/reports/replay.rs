@@ -42,7 +42,7 @@ pub(crate) struct Tally {
     refused: usize,
     /// Admitted pods whose containers have memory blocks of different zones.
     on_several_zones: usize,
-    /// Admissions on a host where such a pod runs.
+    /// Admissions on a host that already runs a pod with memory blocks of different zones.
     alongside_several_zones: usize,
     /// Pods with devices of a zone.
     with_devices: usize,
@@ -52,8 +52,9 @@ pub(crate) struct Tally {
     /// Cases that end early because policy best-effort broke up a group of NUMA zones: the kubelet then releases
     /// memory to the wrong zone, which the reported memory blocks do not show.
     broken_groups: usize,
-    /// Different answers under best-effort on a host with a group of zones: no list of blocks shows how much of a
-    /// group's memory is in which zone of the group, and only this policy requests a single zone of a group.
+    /// Different answers of the engine and the kubelet under policy best-effort on a host with a group of zones. The
+    /// memory blocks do not show how much of a group's memory is in which zone of the group, and only this policy
+    /// requests a single zone of a group.
     split_groups: usize,
     /// Cases that end early because a plain init container keeps devices that the kubelet does not list.
     hidden_devices: usize,
@@ -295,8 +296,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Checks that the written entries match the kubelet's: by group of zones, they leave the same amount free as
-    /// the kubelet recorded.
+    /// Checks the memory blocks of the running pods: for each group of zones, their sum must match the free memory
+    /// that the kubelet recorded.
     fn check_blocks(&self, state: &State) -> Result<(), Difference> {
         let mut used: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
         let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();

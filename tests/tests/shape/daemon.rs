@@ -43,7 +43,7 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
     assert_eq!(http_get(host, "/healthz").0, "200");
     let (code, message) = http_get(host, "/readyz");
     assert!(
-        code == "503" && message.contains("infranode.yaml: not there: the host stays as it is"),
+        code == "503" && message.contains("infranode.yaml: not there: the host is not changed"),
         "{message}"
     );
 
@@ -125,7 +125,7 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
     )
     .unwrap();
     host.run_checked(&format!(
-        "grep -qx 32 {POOL}; grep -q 'the host stays as it is' /run/agent.log"
+        "grep -qx 32 {POOL}; grep -q 'the host is not changed' /run/agent.log"
     ))
     .unwrap();
     revert(host, &before);

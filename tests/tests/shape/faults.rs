@@ -12,7 +12,8 @@ fn kill_delays(n: u32) -> impl Iterator<Item = u32> {
     (0..n).map(move |i| (i * 617 + 31) % 1500)
 }
 
-/// Kills `apply` (and in every second round `revert`) at such a moment, runs it to its end, and reverts.
+/// Kills `apply` (and in every second round also `revert`) after these delays, then runs the same command without a
+/// kill, and asserts that `revert` restores the former state.
 pub(super) fn killed_commands_are_completed(host: &mut Host, n: u32) {
     write_sample_manifest(host);
     let before = state(host);

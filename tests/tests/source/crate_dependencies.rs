@@ -1,4 +1,4 @@
-//! Crates depend on nothing that they must not reach, directly or through other crates.
+//! Tests that crates have no forbidden dependencies, neither directly nor through other crates.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -8,7 +8,7 @@ use berth_tests::repository;
 /// Crates that compute results from their input only.
 const PURE: [&str; 4] =
     ["berth-extender", "berth-kubelet-admission", "berth-kubevirt-render", "berth-placement"];
-/// Dependencies that reach a cluster, a network, a runtime or files.
+/// Dependencies that access a cluster, a network or files, or contain an asynchronous runtime.
 const REFUSED: [&str; 11] = [
     "kube-client",
     "kube-runtime",

@@ -1,4 +1,4 @@
-//! `String` is no error type outside `FromStr`.
+//! Tests that `String` is not used as an error type, except in `FromStr`.
 
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, ItemImpl, PathArguments, PathSegment, Type};

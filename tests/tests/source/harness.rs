@@ -1,4 +1,4 @@
-//! All reconcilers run on the harness of berth-runtime, which owns backoff, jitter and the span.
+//! Tests that all reconcilers use the harness of berth-runtime, which implements backoff, jitter and the span.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A log call has a fixed message and at least one field.
+//! Tests that every log call has a fixed message and at least one field.
 
 use proc_macro2::TokenTree;
 
@@ -26,7 +26,7 @@ fn log_calls_are_structured() {
             let Some(TokenTree::Group(group)) = tokens.get(at + 2) else { return };
             calls += 1;
             let inside: Vec<TokenTree> = group.stream().into_iter().collect();
-            // Only the message, and what is formatted into it: no field.
+            // The first argument is the message: the call has format arguments at most, and no field.
             if matches!(inside.first(), Some(TokenTree::Literal(_))) {
                 found.push(format!("{}: {level}!({})", file.path, group.stream()));
             }

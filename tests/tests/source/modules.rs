@@ -1,4 +1,4 @@
-//! Modules do not import each other in circles, imports of parents included.
+//! Tests that modules do not import each other in cycles. Imports of parent modules count too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use syn::{Item, ItemMod, ItemUse, VisRestricted};
 use crate::syntax::{imports, is_test};
 use crate::tree::{File, RustSource as _, files};
 
-/// Names that a module makes visible from elsewhere (`use child::Name`), and the modules it imports from.
+/// Paths that a module uses, and names that it imports (`use child::Name`).
 #[derive(Default)]
 struct Module {
-    /// Full paths, as far as written: `["crate", "plan", "Change"]`.
+    /// Absolute paths, before re-exports are resolved: `["crate", "plan", "Change"]`.
     paths: Vec<Vec<String>>,
-    /// Name in this module to the path that it stands for.
+    /// Imported names in this module, and the absolute path of each.
     aliases: BTreeMap<String, Vec<String>>,
 }
 
@@ -46,7 +46,7 @@ impl Reader<'_> {
 
     fn import(&mut self, alias: String, path: &[String]) {
         let absolute = self.absolute(path).or_else(|| {
-            // `use child::Name` of a module's own child.
+            // `use child::Name` imports from a child module.
             let mut own = self.own.to_vec();
             own.extend(path.iter().cloned());
             Some(own)
@@ -116,7 +116,7 @@ fn resolve(modules: &BTreeMap<Vec<String>, Module>, path: &[String]) -> Option<V
         else {
             return Some(owner);
         };
-        // An import from another crate stays with the module that has it.
+        // The name comes from another crate, so the importing module counts as its owner.
         if !(2..=next.len()).any(|length| modules.contains_key(&next[..length])) {
             return Some(owner);
         }
@@ -126,7 +126,7 @@ fn resolve(modules: &BTreeMap<Vec<String>, Module>, path: &[String]) -> Option<V
     None
 }
 
-/// Returns groups of modules that reach each other.
+/// Returns groups of modules that import each other, directly or through other modules.
 fn cycles(edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> Vec<Vec<String>> {
     let reach = |from: &Vec<String>| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);

@@ -1,5 +1,5 @@
-//! Code does not decide by texts that people read: reasons are compared as enums, messages are never compared. Reasons
-//! that Kubernetes defines as strings are constants.
+//! Tests that code makes no decisions from human-readable strings: it compares reasons as enums, and never compares
+//! messages. Reasons that Kubernetes defines as strings are constants.
 
 use proc_macro2::TokenStream;
 use syn::visit::{self, Visit};
@@ -10,9 +10,9 @@ use syn::{
 use crate::syntax::is_test;
 use crate::tree::{RustSource as _, rust_files};
 
-/// Fields with texts.
+/// Fields that contain human-readable strings.
 const FIELDS: [&str; 3] = ["message", "reason", "what"];
-/// Methods that compare a text with their argument.
+/// Methods that compare a string with their argument.
 const COMPARISONS: [&str; 8] =
     ["contains", "ends_with", "eq", "find", "ne", "starts_with", "strip_prefix", "strip_suffix"];
 
@@ -36,7 +36,7 @@ fn field(expr: &Expr) -> Option<String> {
     }
 }
 
-/// Returns true if an expression is a text, or `Some` of a text.
+/// Returns true if an expression is a string literal, or a call with a string literal, such as `Some("...")`.
 fn is_text(expr: &Expr) -> bool {
     match expr {
         Expr::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
@@ -110,7 +110,7 @@ impl<'ast> Visit<'ast> for Comparisons {
             let expr: Expr = input.parse()?;
             input.parse::<Token![,]>()?;
             let pattern = Pat::parse_multi_with_leading_vert(input)?;
-            // A guard may follow.
+            // A match guard may follow.
             input.parse::<TokenStream>()?;
             Ok((expr, pattern))
         });

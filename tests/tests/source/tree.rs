@@ -7,7 +7,7 @@ pub(crate) use berth_tests::sources::{File, files};
 /// Folders with Rust code of the workspace.
 pub(crate) const CODE: [&str; 5] = ["agent", "benches", "controller", "crates", "tests"];
 
-/// Returns all Rust files of the workspace that people write.
+/// Returns all Rust files of the workspace except generated files.
 pub(crate) fn rust_files() -> Vec<File> {
     let all = CODE.iter().flat_map(|folder| files(folder, ".rs"));
     let all: Vec<File> =
@@ -18,7 +18,7 @@ pub(crate) fn rust_files() -> Vec<File> {
 
 /// Views of a Rust file.
 pub(crate) trait RustSource {
-    /// Returns the file's tokens. `//` comments are not among them, doc comments are.
+    /// Returns the file's tokens, which include doc comments, but no `//` comments.
     fn tokens(&self) -> TokenStream;
     /// Returns true for files that hold tests only.
     fn is_test(&self) -> bool;
@@ -37,7 +37,8 @@ impl RustSource for File {
     }
 }
 
-/// Calls `visit` for every token tree, groups before their content.
+/// Calls `visit` for every token tree, with the sequence that contains it and its index there. A group comes before its
+/// content.
 pub(crate) fn walk(tokens: TokenStream, visit: &mut impl FnMut(&[TokenTree], usize)) {
     let level: Vec<TokenTree> = tokens.into_iter().collect();
     for at in 0..level.len() {

@@ -1,4 +1,4 @@
-//! The words that `docs/glossary.md` refuses are in no comment, string or document.
+//! Tests that no comment, string or document contains a word that `docs/glossary.md` refuses.
 
 use proc_macro2::TokenTree;
 
@@ -60,9 +60,9 @@ const REFUSED: [&str; 52] = [
     "takes away",
 ];
 
-/// Returns the refused words of a text.
+/// Returns the refused words that a string contains.
 fn refused(text: &str) -> Vec<&'static str> {
-    // A value of the API (`KsmOwner`).
+    // `Nobody` is a value of the API (`KsmOwner`).
     let text = if text.trim_matches(['"', '`']) == "Nobody" { "" } else { text };
     let text = text.replace("owner: Nobody", "").replace("- Nobody", "");
     let plain: String = text
@@ -95,7 +95,7 @@ fn prose(file: &File) -> Vec<String> {
 fn refused_words_are_nowhere() {
     let mut found = Vec::new();
     for file in rust_files() {
-        // This list itself.
+        // This file contains the list itself.
         if file.path.ends_with("source/vocabulary.rs") {
             continue;
         }
@@ -113,7 +113,7 @@ fn refused_words_are_nowhere() {
     );
     documents.extend(["deploy", "examples", "systemd"].iter().flat_map(|folder| files(folder, "")));
     for file in documents {
-        // Measured results stay as they were written.
+        // The glossary lists the words, and files with measured results are not edited afterwards.
         let exempt =
             ["docs/glossary.md", "docs/benchmarks.md"].iter().any(|name| file.path.ends_with(name))
                 || file.path.contains("docs/results/");

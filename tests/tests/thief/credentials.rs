@@ -1,4 +1,4 @@
-//! Attempts with other credentials than a pod's token, which name a Node or no Node.
+//! Attempts with credentials other than a pod's token. Some of these credentials name a Node.
 
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};

@@ -125,8 +125,9 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
         ("no status", json!({"status": null})),
     ];
     if world.policy {
-        // Since 1.22 fields of the registration have no owner, and are deleted with the last field that an apply
-        // withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage there.
+        // Since 1.22, fields that a kubelet sets at registration have no owner, and the server deletes them with the
+        // last field that an apply withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage
+        // there.
         all.push(attempt(
             NotOwn,
             "an apply of nothing, at which servers drop conditions without an owner",

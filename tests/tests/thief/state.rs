@@ -69,7 +69,7 @@ impl State {
         before.managers.iter().all(|(path, held)| self.managers.get(path) == Some(held))
     }
 
-    /// Returns true if the object has the values that an attempt must leave.
+    /// Returns true if the object of an attempt has the values that the attempt expects.
     pub(crate) fn has_expected_values(&self, attempt: &Attempt) -> bool {
         let path = attempt.request.path.split('?').next().unwrap_or_default();
         let object = self.objects.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);

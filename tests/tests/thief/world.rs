@@ -104,7 +104,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Fails like [`ControlPlane::supports`].
+    /// Returns true if the server has at least the version `since`; see [`ControlPlane::supports`].
     pub(crate) fn supports(&self, what: &str, since: Version) -> bool {
         self.plane.supports(what, since)
     }

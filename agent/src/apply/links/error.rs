@@ -46,7 +46,7 @@ pub enum StepError {
     #[error("netlink: {0}")]
     Netlink(#[source] Arc<io::Error>),
     /// The kernel did not list the attached links.
-    #[error("{link}: the users of this link are unknown: {source}")]
+    #[error("{link}: the links attached to this link are unknown: {source}")]
     UsersUnknown {
         /// The link that the step works on.
         link: LinkName,
@@ -101,7 +101,7 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
 /// Error of a change of the nftables table.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// The kernel opened no socket for nf_tables.
+    /// The agent could not open a netlink socket for nf_tables.
     #[error(
         "nftables table bridge berth: {error}; {hint}",
         error = .0,
@@ -157,14 +157,14 @@ pub enum TrialError {
 /// Reason why a trial did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialNotStarted {
-    /// The kernel opened no netlink socket.
+    /// The agent could not open a netlink socket.
     #[error("{0}")]
     Open(#[source] io::Error),
     /// The kernel did not answer.
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
-    /// The change makes no link a port of a bridge.
-    #[error("there is no step to try")]
+    /// No step of the change adds a port to a bridge.
+    #[error("the change adds no port to a bridge; not applied")]
     NoJoin,
     /// No default gateway answers before the change.
     #[error(
@@ -199,7 +199,7 @@ pub enum RollbackResult {
         port: LinkName,
         /// True if the gateways answer after the rollback.
         answers: bool,
-        /// The process that would have undone the trial without the agent.
+        /// The guard, which would have rolled back the change if the agent had ended during the trial.
         guard: Guard,
     },
     /// The port could not be removed from its bridge, or it is unknown whether it was removed.
@@ -210,8 +210,8 @@ pub enum RollbackResult {
         /// The reason why the rollback failed.
         source: io::Error,
     },
-    /// The note could not be removed after a successful trial. The change is rolled back, because a guard or the next
-    /// start of the agent rolls back the change of a note that exists.
+    /// The note could not be removed after a successful trial. The agent rolls back the change, because a guard or the
+    /// next start of the agent would roll it back anyway as long as the note exists.
     #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "rolled back".to_owned()))]
     NoteNotRemoved {
         /// The reason why the note could not be removed.

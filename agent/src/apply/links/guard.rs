@@ -60,7 +60,7 @@ fn spawn_guard_process(context: &ApplyContext) -> io::Result<()> {
     command.arg(COMMAND).arg(context.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
-    // The guard exits without a signal. Its parent has to wait for it, so that it does not stay a zombie.
+    // The parent process has to wait for the guard to exit, so that the guard does not stay a zombie.
     std::thread::spawn(move || child.wait());
     Ok(())
 }

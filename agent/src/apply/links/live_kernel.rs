@@ -13,7 +13,7 @@ use crate::netlink::Netlink;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::links::{Links, observe_live, read_stacked_links};
 
-/// The running kernel, a netlink socket that is opened when it is first needed.
+/// The running kernel, which is accessed by a netlink socket. The socket is opened when it is first needed.
 pub(super) struct LiveKernel<'h, 'a> {
     context: &'h ApplyContext<'a>,
     netlink: Option<Netlink>,
@@ -24,7 +24,7 @@ impl<'h, 'a> LiveKernel<'h, 'a> {
         Self { context, netlink: None }
     }
 
-    /// Calls `work` with_netlink the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
+    /// Calls `work` with the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
     /// opens another socket.
     fn with_netlink<T>(
         &mut self,

@@ -87,11 +87,12 @@ fn with_controller<T>(
     }
 }
 
-/// Returns the message that sets all desired properties of a link except its state. The kernel ignores an alias
-/// when it creates a link, and the MTU that a bridge was created with follows its ports.
+/// Returns the message that sets all desired properties of a link except its state. The message that creates a link
+/// cannot set all of them: the kernel ignores an alias in that message, and a bridge follows the MTU of its ports until
+/// the MTU of the existing bridge is changed.
 ///
-/// The message has the group only for a link whose index is known: if the link does not exist, kernels before
-/// 5.19 apply the message to all links of that group.
+/// The message contains the group only if the index of the link is known. Without an index, if the link does not exist,
+/// kernels before 5.19 apply the message to all links of that group.
 ///
 /// # Errors
 /// If a link that this link depends on does not exist.
@@ -248,7 +249,7 @@ fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// Returns an address in the type of neighbour attributes.
+/// Converts an address to the type of neighbour attributes.
 pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     match address {
         IpAddr::V4(address) => NeighbourAddress::Inet(address),

@@ -38,8 +38,8 @@ pub(super) fn execute(
 
 fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::Result<ApplyResult> {
     while let Some(op) = transaction.next_step() {
-        // A VM may have been attached since the plan was made, or since the last step. The kernel would remove the link
-        // even so.
+        // A VM may have been attached since the plan was made, or since the last step. The kernel removes a link even
+        // if a VM is attached to it.
         if transaction.needs_check() {
             let target = match op {
                 LinkOp::Leave { port, .. } => port,

@@ -89,8 +89,8 @@ impl<'a> Transaction<'a> {
         match result {
             Ok(()) => self.skip_step(),
             Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
-            // The rollback steps that follow would restore a link while the link that the refused step was to remove
-            // still exists: the bridge would then have two uplinks.
+            // The refused rollback step was to remove a link, which therefore still exists. The rollback steps that
+            // follow would add the previous link, and the bridge would then have two uplinks.
             Err(_) if self.next_step().is_some_and(LinkOp::may_disconnect_links) => {
                 self.refuse_rollback()
             }
@@ -105,8 +105,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Returns true if the next step removes something that may have users by now, and the change must not disrupt
-    /// them. [`Self::check`] then has to be called before the step.
+    /// Returns true if the next step may disconnect links, and the change must not disconnect links that are in use.
+    /// The caller then has to call [`Self::check`] before the step.
     pub(super) fn needs_check(&self) -> bool {
         self.is_applying()
             && !self.work.may_disrupt
@@ -234,9 +234,9 @@ impl<'a> Transaction<'a> {
         };
         let rollback_note = || match find_mismatch(&self.work.rollback_ops) {
             _ if !self.rolls_back() => String::new(),
-            None => "; what was there before is in place again".to_owned(),
+            None => "; the previous links were restored".to_owned(),
             Some((_, mismatch)) => {
-                format!("; and what was there before could not be restored: {mismatch}")
+                format!("; and the previous links could not be restored: {mismatch}")
             }
         };
         match (self.cause(), find_mismatch(&self.work.ops)) {

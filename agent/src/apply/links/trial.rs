@@ -34,10 +34,10 @@ use berth_host_facts::root::{ReadError, Root};
 /// Path of the note about the change that is on trial.
 pub const FILE: &str = "var/lib/berth/trial.json";
 
-/// Time limit for an answer of a gateway after the change: the port of a switch with the spanning tree
-/// protocol needs 30 s, 15 s of listening and 15 s of learning.
+/// Time limit for an answer of a gateway after the change. A switch port with the spanning tree protocol forwards no
+/// frames for 30 s (15 s of listening and 15 s of learning).
 const DEADLINE: Duration = Duration::from_secs(35);
-/// Time limit for an answer of a gateway before the change, and for a connection to the API server before it.
+/// Time limit, before the change, for an answer of a gateway and for a connection to the API server.
 const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -153,7 +153,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     // Without both boot IDs it is unknown whether the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
-            "{} is on trial, and it is unknown whether the trial began in this boot: {}",
+            "{} was attached on trial, and it is unknown whether that trial started in the current boot: {}",
             note.port,
             if boot_id.is_empty() {
                 "/proc/sys/kernel/random/boot_id cannot be read"

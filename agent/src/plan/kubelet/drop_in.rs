@@ -103,11 +103,12 @@ fn blocking_reason(
     })
 }
 
-/// Returns the change for an active drop-in if the kubelet would refuse its checkpoints with it.
+/// Returns a change if the kubelet would refuse its checkpoints only because the drop-in is active: the change removes
+/// these checkpoints if that is safe now, and otherwise deactivates the drop-in.
 ///
-/// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, it was started
-/// in between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory
-/// that differs after a reboot) would remain if the drop-in were deactivated.
+/// Such checkpoints were written by a kubelet that had not read the drop-in: the kubelet was still running, a kubelet
+/// was started before the drop-in was active, or an operator renamed the file. Other faults of the checkpoints (a CPU
+/// that is offline, memory that differs after a reboot) would remain if the drop-in were deactivated.
 fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option<Change> {
     let kubelet = &input.facts.kubelet;
     let config_without_drop_in = kubelet.config_without_drop_in.as_ref()?;

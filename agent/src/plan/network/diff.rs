@@ -224,7 +224,7 @@ pub(super) fn restore_ops(link: &Link) -> Vec<LinkOp> {
     ops
 }
 
-/// Checks that a step is in effect, with the links that were read after it.
+/// Checks that a step is in effect. `links` are the links that were read after the step.
 ///
 /// # Errors
 /// If the links differ from the result of the step.

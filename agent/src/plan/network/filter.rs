@@ -35,7 +35,7 @@ pub(crate) const UPLINKS: &str = "uplinks";
 /// Netfilter hook for frames that a bridge forwards (`NF_BR_FORWARD`).
 pub(crate) const FORWARD_HOOK: Hook = Hook {
     number: 2,
-    // `NF_BR_PRI_FILTER_BRIDGED`: before br_netfilter takes the frame to the host's iptables rules.
+    // `NF_BR_PRI_FILTER_BRIDGED`: before br_netfilter passes the frame to the host's iptables rules.
     priority: -200,
     policy: NF_ACCEPT,
 };
@@ -120,7 +120,7 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
     key
 }
 
-/// Returns the table that a record describes, as the kernel is to list it.
+/// Returns the table that a record describes, in the form in which the kernel lists it.
 #[must_use]
 pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
@@ -162,8 +162,8 @@ fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
 }
 
 /// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
-/// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true: the spec of
-/// no network has a fault.
+/// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true, which
+/// means that the spec of no network has a fault.
 pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Option<Change> {
     let recorded = input.facts.ledger.filter.as_ref();
     let current = match &input.facts.links.filter {

@@ -15,7 +15,7 @@ type FramePath = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
     /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant that the rollback ledger
-    /// records has the id; the network of the other tenant is not changed.
+    /// records keeps the id; the network of the other tenant is not changed.
     pub(super) fn reject_duplicate_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();

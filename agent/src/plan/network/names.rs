@@ -22,7 +22,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkNa
     })
 }
 
-/// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports, as one text.
+/// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports, as one string.
 pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
     let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
     let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();

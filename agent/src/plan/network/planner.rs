@@ -340,7 +340,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Blocks the last change, and records the reason as the reason why no tenant of the network can have a connection.
+    /// Blocks the last change, and records the reason in `down_reason`.
     fn block(&mut self, reason: String) {
         self.down_reason = Some(reason.clone());
         if let Some(change) = self.changes.last_mut() {

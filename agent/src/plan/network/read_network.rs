@@ -15,7 +15,7 @@ use berth_host_facts::links::{Link, Links};
 /// Smallest MTU with which Ethernet can carry IPv4 (RFC 791); also the minimum of the schema.
 const MIN_MTU: u32 = 576;
 
-/// Returns the network of the spec, without its tenants. `others` are the networks before it in the spec.
+/// Returns the network of the spec, without its tenants. `others` are the networks that precede it in the spec.
 ///
 /// # Errors
 /// If the spec of the network has a fault on this host.

@@ -33,7 +33,7 @@ pub(super) fn read<'a>(
     Ok(Tenant { name: &spec.name, segment, links: links(network, spec, segment)? })
 }
 
-/// Returns the VLAN id or VNI of a tenant, as the scenario of its network needs it.
+/// Returns the VLAN id or VNI of a tenant, depending on the scenario of its network.
 fn segment(
     network: &Network,
     spec: &TenantNetworkSpec,

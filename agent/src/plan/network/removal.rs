@@ -17,7 +17,7 @@ use crate::plan::input::Input;
 use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Maximum number of links that a message names; it has only the number of the others.
+/// Maximum number of links that a message lists by name. The message only counts the remaining links.
 const MAX_NAMED_USERS: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.

@@ -33,8 +33,8 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             let Some(id) = tenant.segment.vlan() else { continue };
             if let Some(competitor) = self.competing_links.get(&id.into()).copied() {
-                // A VLAN that the uplink carries stays, so that it works again when the competing_links
-                // link is removed.
+                // A VLAN that the uplink already carries is not removed, so that it works again when the competing link
+                // is removed.
                 if port_vlans.all.contains(id) {
                     desired.insert(id);
                 }

@@ -1,7 +1,7 @@
 //! Finds the links that a step would disconnect: ports of VMs, and links that are stacked on Berth's links.
 //!
-//! The planner calls [`users`] with the observed links, and `apply` with the links that are read right before each
-//! step.
+//! The planner calls [`links_losing_frames`] with the observed links, and `apply` with the links that are read right
+//! before each step.
 
 use std::collections::BTreeSet;
 

@@ -42,11 +42,12 @@ pub struct LinkWork {
     pub removed_tenants: BTreeSet<u32>,
     /// True if the change may interrupt the host's own traffic, and is therefore applied on trial.
     pub trial: bool,
-    /// True if the change may disconnect attached links. Otherwise each step that would disconnect links that are
-    /// attached by then is blocked.
+    /// True if the change may disconnect attached links. If false, a step is blocked if it would disconnect links that
+    /// are attached at the time of the step.
     pub may_disrupt: bool,
-    /// Steps that restore the previous links, if a step fails after another step may have disconnected links. A failed
-    /// step ends the rollback only if it may disconnect links itself.
+    /// Steps that restore the previous links, if a step fails after another step may have disconnected links. If one of
+    /// these rollback steps fails, the following rollback steps are still applied, unless the failed step may
+    /// disconnect links.
     pub rollback_ops: Vec<LinkOp>,
     /// The network's uplink after the change.
     pub uplink: Option<LinkName>,

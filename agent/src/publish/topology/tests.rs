@@ -1,4 +1,4 @@
-//! Tests of the object with generated hosts: complete, incomplete, and random.
+//! Tests of the NodeResourceTopology of generated hosts: complete, incomplete, and random.
 
 use berth_api::infra_node::{AllocatedHugepages, Capabilities, HugepagePool, ZoneDistance};
 use proptest::prelude::*;

@@ -86,7 +86,7 @@ impl Handlers {
                 }
                 FilterAnswer::Refused(hosts) => {
                     service.metrics.assignment.count_refusals(&hosts);
-                    tracing::debug!(hosts = hosts.len(), "no host takes the pod");
+                    tracing::debug!(hosts = hosts.len(), "pod fits on no host");
                     // The waker is notified, because the state may have changed between the decision and this
                     // response.
                     service.changed.notify_one();
@@ -100,7 +100,7 @@ impl Handlers {
                     if now >= object_deadline {
                         return failed(&error);
                     }
-                    // The call is repeated after a change of the state, and also at the end of the timeout.
+                    // The loop repeats the decision after a change of the state, and also at the end of the timeout.
                     drop(tokio::time::timeout_at(object_deadline.into(), changed.changed()).await);
                 }
             }

@@ -150,7 +150,7 @@ impl HostReader<'_> {
                 set
             } else {
                 self.unreported.insert(name.to_owned());
-                // The Node accepts no pods, so its resources do not matter and are passed as empty.
+                // A Node without a report accepts no pods, so its resources do not matter and are not passed.
                 let counted = extender.update_node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
                 set.and(counted)
             }
@@ -190,7 +190,7 @@ fn relevant_node_fields(node: Option<&Node>) -> impl PartialEq {
         let version =
             status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         let allocatable = status.and_then(|status| status.allocatable.clone());
-        // This label is ignored: the waker changes it only to make old schedulers retry pods.
+        // This label is ignored, because the waker changes it to make old schedulers retry pods.
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
         labels.remove(CAPACITY_GENERATION);
         (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)

@@ -2,8 +2,9 @@
 //! determines which of the extenders decides.
 //!
 //! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
-//! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]). The
-//! binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change ([`waker`]).
+//! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]).
+//! The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change
+//! ([`waker`]).
 
 mod binder;
 mod claims;

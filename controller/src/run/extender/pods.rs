@@ -19,7 +19,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     service.gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
     // The watch does not use the wrapper `DeserializeGuard` for objects that cannot be parsed, because it would parse
-    // each of many thousands of pods twice. Pods are a built-in kind, so they can continue_after_error be parsed.
+    // each of many thousands of pods twice. Pods are a built-in kind, so they can always be parsed.
     let api: Api<Pod> = Api::all(service.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();

@@ -23,7 +23,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum time for which a call is delayed until another watch delivers an object that the decision requires.
 pub(super) const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after a call in which another call is expected, so that the Lease is read in advance.
+/// Time after a call during which the extender expects another call, and therefore reads the Lease in advance.
 const BUSY: Duration = Duration::from_secs(5);
 /// Interval between reads of the Lease while this extender may not decide.
 const RETRY: Duration = Duration::from_millis(300);

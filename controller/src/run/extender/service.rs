@@ -20,8 +20,8 @@ pub(super) struct Service {
     pending_vms: Mutex<Vec<PendingVm>>,
     /// Notified after a change that may make a waiting pod fit on a host.
     pub(super) changed: Notify,
-    /// Each binding in progress holds the read lock. The rebuild takes the write lock, because an extender that is
-    /// rebuilt from scratch would miss the outcome of the binding.
+    /// Each binding in progress holds the read lock. The daily rebuild of the state takes the write lock, because the
+    /// rebuilt state would lack the outcome of a binding in progress.
     pub(super) bind_lock: RwLock<()>,
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,

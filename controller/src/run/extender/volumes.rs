@@ -1,4 +1,4 @@
-//! Reads the volumes of VMs that have no host yet. They are read once at the start of the watches, and not watched.
+//! Reads the volumes of VMs that have no host yet, once at the start of the watches. The volumes are not watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

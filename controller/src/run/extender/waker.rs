@@ -16,9 +16,9 @@ use serde_json::json;
 use super::service::Service;
 use crate::run::api_requests::patch_params;
 
-/// Time for which changes are collected before a round, so that a burst of changes leads to one round.
+/// Time for which changes are collected before a round of Node updates, so that many changes lead to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Minimum interval between rounds.
+/// Minimum interval between rounds of Node updates.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Retry delay after a failed request, or while the extender of another replica is the active one.
 const RETRY: Duration = Duration::from_secs(2);

@@ -25,10 +25,11 @@ pub(super) struct Context {
     pub(super) instances: OptionalInformer,
     pub(super) tenants: Informer<TenantCluster>,
     pub(super) configs: Informer<InfraConfig>,
-    /// Machines of machine-controller. If there are any in its namespace, Berth leaves a MachineDeployment to
-    /// machine-controller.
+    /// Machines of machine-controller. If the namespace of a MachineDeployment contains Machines, Berth does not
+    /// reconcile the MachineDeployment, because machine-controller does.
     pub(super) foreign_machines: OptionalInformer,
-    /// Webhook configurations; one of them may be that of machine-controller, which has the same effect.
+    /// Webhook configurations. If they include the webhook of machine-controller, Berth does not reconcile
+    /// MachineDeployments either.
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
     pub(super) states: Mutex<BTreeMap<String, InMemoryState>>,
@@ -37,15 +38,15 @@ pub(super) struct Context {
 /// State of one MachineDeployment that is kept in memory only.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InMemoryState {
-    /// Number of consecutive machines that have failed. `paused_until` is the time until which no machine is created
-    /// for this reason.
+    /// Number of consecutive machines that have failed. Because of these failures, no machine is created until
+    /// `paused_until`.
     pub(super) failures: u32,
     pub(super) paused_until: Option<Instant>,
     /// Names of the machines whose Secret with user data is known to exist.
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
     pub(super) is_foreign: bool,
-    /// Last counts that differed from the counts before, and the time at which they were observed.
+    /// Counts after their last change, and the time of this change.
     pub(super) progress: Option<(Counts, Instant)>,
 }
 

@@ -1,6 +1,5 @@
-//! Indexes of the objects in the stores. They are needed so that a reconcile of one of a thousand MachineDeployments
-//! need not iterate over ten thousand machines, and an event of a machine need not trigger all deployments with the
-//! same name.
+//! Indexes of the objects in the stores. With the indexes, a reconcile of one of a thousand MachineDeployments does not
+//! iterate over ten thousand machines, and an event of a machine does not trigger all deployments with the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock};

@@ -42,7 +42,7 @@ impl ValidatedDeployment<'_> {
         let fatal_problem = |message: String| {
             vec![
                 Problem::new(self.deployment.qualified_name(), "", "", message)
-                    .into_fatal("no machine is made"),
+                    .into_fatal("no machine is created"),
             ]
         };
         let data = match data {
@@ -95,14 +95,14 @@ impl ValidatedDeployment<'_> {
             Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&post_params(), &body).await;
-        // The message is removed if the object has values from Secrets, because the API server quotes the object in
-        // it.
+        // The API server quotes the object in its error message, so the message is removed if the object has values
+        // from Secrets.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
         if let Some(reason) = refusal(&created) {
             let qualified_name = self.deployment.qualified_name();
             let message = format!("VirtualMachine {}/{name} is refused: {reason}", self.namespace);
             let problem = Problem::new(qualified_name, "", "", message);
-            return Ok(Some(problem.into_fatal("no machine is made")));
+            return Ok(Some(problem.into_fatal("no machine is created")));
         }
         let Some(created) = with_request(request, ignore_conflict(created))? else {
             return Ok(None);

@@ -137,7 +137,7 @@ impl Triggers {
     }
 
     /// Handles a change of a tenant. Only a change of its facts triggers reconciles: the status of a tenant changes
-    /// with every machine, but the facts seldom.
+    /// with every machine, but the facts seldom change.
     fn handle_tenant(&self, tenant: &TenantCluster, is_gone: bool) {
         let name = tenant.name_any();
         let status = tenant.status.as_ref();

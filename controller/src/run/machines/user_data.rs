@@ -37,7 +37,7 @@ pub(super) enum UserDataError {
     },
 }
 
-/// Reason why a Secret contains no user data. In messages, this text follows the name of the Secret.
+/// Reason why a Secret contains no user data. In messages, the reason follows the name of the Secret.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretProblem {
     #[error(" {0}")]

@@ -20,7 +20,7 @@ const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Maximum time between two runs of garbage collection.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Collects VlanClaims until the future is dropped.
+/// Garbage-collects VlanClaims until the future is dropped.
 pub(super) async fn run(context: &Context) {
     context.ready().await;
     loop {

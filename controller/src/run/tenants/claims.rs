@@ -1,5 +1,5 @@
-//! Claims a VLAN or VNI for a tenant: [`crate::tenants::claims`] chooses the number, and of several tenants, the
-//! tenant whose VlanClaim is created first gets the number.
+//! Claims a VLAN or VNI for a tenant: [`crate::tenants::claims`] chooses the number. If several tenants choose the same
+//! number, the tenant whose VlanClaim is created first gets the number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,14 +23,15 @@ use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Maximum number of attempts to claim a number in one reconcile. If the store lacks more claims than this, it will
-/// soon be updated.
+/// Maximum number of attempts to claim a number in one reconcile. If the store lacks even more claims, the next
+/// reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
 /// Annotation of a verified claim: after the creation of the claim, the controller has read the claims of other
 /// networks and found no conflicting claim.
 const VERIFIED: &str = "berth.dev/verified";
-/// Number of reads of a conflicting claim by the one of two tenants that does not need to withdraw its own claim
-/// immediately. The next constant is the delay between the reads.
+/// Number of times that a tenant reads a conflicting claim of another tenant before it withdraws its own claim. Of the
+/// two tenants, only the tenant whose claim has the earlier name reads several times, with `CONFLICT_READ_DELAY`
+/// between the reads.
 const CONFLICT_READS: usize = 4;
 const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
@@ -78,8 +79,8 @@ impl Context {
             };
             let claimed = |id, note| Ok(Ok(ClaimedId { id, note }));
             let new = match choice {
-                // No conflict is searched for, because the number is already in the status, and a tenant keeps its
-                // number.
+                // The controller does not search for a conflict, because the number is already in the status, and a
+                // tenant keeps its number.
                 Choice::Held(id) if request.recorded == Some(id) => return claimed(id, None),
                 Choice::Held(id) => {
                     let name = id.claim_name(&network.name);
@@ -130,7 +131,7 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Returns the names of the other networks that may share the wire with the network of the request.
+    /// Returns the names of the other networks that may share a wire with the network of the request.
     fn networks_sharing_segment(
         &self,
         request: Request<'_>,
@@ -308,8 +309,8 @@ impl Context {
     }
 }
 
-/// Returns the note for a tenant whose earlier VLAN or VNI now belongs to another tenant, so that it has got `id`
-/// instead; `None` for other tenants.
+/// Returns the note for a tenant that gets `id` because its earlier VLAN or VNI now belongs to another tenant; `None`
+/// for other tenants.
 fn lost_claim_note(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(

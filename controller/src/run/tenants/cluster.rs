@@ -243,7 +243,7 @@ impl Cluster {
 }
 
 /// Watches the objects of a kind, and passes them to `on_list` after each change. If the first list fails, passes the
-/// error. Later, the last objects stay valid while the API server does not answer.
+/// error to `on_list`. If the API server stops answering later, the last known objects stay valid.
 async fn watch_kind<K>(api: Api<K>, config: Config, on_list: impl Fn(ListResult<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,

@@ -56,8 +56,8 @@ impl Context {
             .or_else(|| stored.as_deref().map(unpack_content))
     }
 
-    /// Applies an object if it differs from the actual object. `may_adopt` must be false in a namespace that Berth
-    /// did not create: another user may have created objects of the same names there, which are then not changed.
+    /// Applies an object if it differs from the actual object. `may_adopt` must be false in a namespace that Berth did
+    /// not create: another user may have created objects of the same names there, and these objects must not change.
     pub(super) async fn apply_object(
         &self,
         wanted: DesiredObject,
@@ -108,8 +108,8 @@ impl Context {
             None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER);
-        // The apply is forced only if the object is known, that is, owned by Berth. So it does not take over fields
-        // of an object that another user has just created.
+        // The apply is forced only if the object is known, that is, owned by Berth. Thus the apply does not take over
+        // fields of an object that another user has just created.
         params.force = known.is_some();
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {

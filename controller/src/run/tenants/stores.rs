@@ -82,7 +82,7 @@ pub(super) struct Stores {
 #[derive(Debug)]
 pub(super) struct Triggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    /// Tenants that changes of hosts affect and whose reconciles have not been triggered yet.
+    /// Tenants that are affected by changes of hosts, but whose reconciles have not been triggered yet.
     affected: Mutex<AffectedTenants>,
     affected_changed: Notify,
     /// Notified when a claim or a tenant changes.
@@ -311,8 +311,8 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     }
 }
 
-/// Returns the function that removes unused fields of objects of a kind. Objects that are only compared are stored as
-/// text.
+/// Returns the function that removes unused fields of objects of a kind. If objects of the kind are only compared, the
+/// function also packs their content as JSON text.
 fn trim(kind: Kind) -> fn(&mut DynamicObject) {
     match kind {
         // The content of definitions is not packed, because all definitions are searched for VLANs.

@@ -49,7 +49,8 @@ impl Context {
         let result = self.tenants().patch_status(&name, &params, &body).await;
         with_request(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
-            // No Events are emitted for these conditions, because they change all the time while a tenant starts.
+            // The controller emits no Events for these conditions, because they change all the time while a tenant
+            // starts.
             if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {
                 continue;
             }

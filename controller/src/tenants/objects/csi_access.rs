@@ -51,9 +51,9 @@ pub fn csi_secret(tenant: &str) -> Secret {
 }
 
 /// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create the
-/// Secrets of its machines. The controller has this permission in no other namespace. The binding refers to a
-/// ClusterRole, for which the controller only needs the verb `bind`. A Role in the namespace would require
-/// `escalate`, which permits granting any permission.
+/// Secrets of its machines. The controller has this permission only in namespaces of tenants. The binding refers to a
+/// ClusterRole, for which the controller only needs the verb `bind`. A Role in the namespace would require `escalate`,
+/// which permits granting any permission.
 #[must_use]
 pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_ACCOUNT;

@@ -26,8 +26,9 @@ impl DesiredObject {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Adds an annotation with the hash of the content. The hash makes the removal of a desired field a difference:
-    /// the actual object still has the earlier hash, so the object is applied, and the apply removes the field.
+    /// Adds an annotation with the hash of the content. Without the hash, [`differs`] would miss that a field is no
+    /// longer desired, because it ignores fields that only the actual object has. With the hash, the object differs and
+    /// is applied, and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
         let hash = format!("{:016x}", hash_of(&[&self.body.to_string()]));

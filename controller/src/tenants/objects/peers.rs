@@ -98,7 +98,8 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
 /// Returns the peers for all public addresses, IPv4 and IPv6, without the addresses of the infra cluster.
 ///
 /// # Errors
-/// Returns an error if the addresses of the API server are unknown, because the API server would be reachable.
+/// Returns an error if the addresses of the API server are unknown, because the peers would then include the API
+/// server.
 pub(super) fn internet(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,

@@ -1,5 +1,5 @@
-//! A simulated API server, kubelets that admit by their own rules, agents, a scheduler, and the watches between these
-//! and the extender. Each part may lag behind, and events may arrive in any order.
+//! A simulated API server, kubelets with their own admission rules, agents and a scheduler, and the watches that
+//! connect them to the extender. Each of them may lag behind, and events may arrive in any order.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ impl Cluster {
         let name = &self.kubelets[at].form.name;
         self.log.push(format!("Node {name} is deleted"));
         self.extender.node_deleted(name);
-        // The next report that is read is the newest.
+        // The extender accepts the next report whatever its version is, so that report counts as the newest.
         self.kubelets[at].newest_version = 0;
     }
 
@@ -178,7 +178,8 @@ impl Cluster {
         }
     }
 
-    /// Calls `bind` for a pod in flight; returns true if it is bound. `is_known` passes the outcome to the extender.
+    /// Calls `bind` for a pod in flight; returns true if the pod is bound. If `is_known` is false, the extender is not
+    /// called with the outcome.
     pub(crate) fn bind(&mut self, at: usize, is_known: bool) -> bool {
         let (uid, host) = self.inflight.remove(at);
         let pod = self.pods.get(&uid).cloned();

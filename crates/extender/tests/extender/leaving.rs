@@ -76,7 +76,7 @@ fn recreated_node_keeps_its_pods() {
     assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
 }
 
-/// A terminating pod without exclusive CPUs and huge pages.
+/// The terminating pod has no exclusive CPUs and no huge pages.
 #[test]
 fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node() {
     let now = Instant::now();

@@ -12,7 +12,7 @@ use super::scenarios::{extender, report};
 const REPORT_DELAY: Duration = Duration::from_secs(6);
 const UNREPORTED: &str = "node(s) had new pods that no agent report lists yet";
 
-/// Zones with 7 and 8 CPUs for pods.
+/// Returns a host with two zones, which have 7 and 8 CPUs for pods.
 fn host() -> HostForm {
     let zone = ZoneForm { cpus: 8, memory: 32, huge: 0, small: 0 };
     HostForm { name: "a".to_owned(), zones: vec![zone; 2], ..HostForm::default() }

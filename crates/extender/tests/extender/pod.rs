@@ -14,7 +14,7 @@ pub(crate) struct PodForm {
     pub(crate) migration: Option<String>,
     pub(crate) is_first_consumer: bool,
     pub(crate) cpus: u64,
-    /// CPU request of a second container, in thousandths.
+    /// CPU request of a second container, in thousandths of a CPU.
     pub(crate) second_container_millis: u64,
     /// Huge pages of 1 GiB, in GiB.
     pub(crate) huge: u64,

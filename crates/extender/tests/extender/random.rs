@@ -141,7 +141,7 @@ fn kubelets_admit_all_pods_that_are_bound() {
             number += 1;
             step(&mut cluster, &mut dice, number, &tally);
         }
-        // All calls in flight end.
+        // Completes all calls in flight.
         while !cluster.inflight.is_empty() {
             cluster.bind(0, true);
         }

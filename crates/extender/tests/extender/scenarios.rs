@@ -54,7 +54,7 @@ fn filter_answers_one_host_and_reserves_it() {
     assert_eq!(reasons[1], ("unknown", "node(s) had no agent report"));
     assert_eq!(reasons[0].1, reasons[2].1, "equal reasons have equal words");
     assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
-    // Expired reservations are released, and `wake` returns a host on which the waiting pod fits.
+    // Expired reservations are released, and `take_hosts_to_patch` returns a host on which the waiting pod fits.
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.tick(now + MINUTE);
     assert_eq!(extender.take_hosts_to_patch().len(), 1);
@@ -92,7 +92,7 @@ fn bind_checks_the_reservation() {
     ));
 }
 
-/// A kubelet allocates the first zone with enough free CPUs to the first pod.
+/// The kubelet allocates CPUs of the first zone with enough free CPUs to the pod that arrives first.
 #[test]
 fn bindings_in_another_order_leave_room_for_earlier_reservations() {
     let zone = |cpus| ZoneForm { cpus, memory: 32, huge: 0, small: 0 };

@@ -61,7 +61,7 @@ fn a_label_without_the_owner_reference_takes_no_reservation() {
 #[test]
 fn a_pod_of_an_unknown_vm_is_held_once() {
     let now = Instant::now();
-    // The watch shows the VM, or lists all VMs again.
+    // The VM becomes known through a single watch event, or through a complete list.
     for is_listed in [false, true] {
         let mut extender = extender(&[host("a")]);
         extender.set_kubevirt_installed(true);
@@ -76,7 +76,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
             );
         }
         assert!(extender.take_hosts_to_patch().is_empty());
-        // The pod is woken when its VM becomes known.
+        // The pod is retried when its VM becomes known.
         let (uid, read) = instance("vmi-vm", "Pending");
         if is_listed {
             extender.instances_listed(HashMap::from([(uid, read)]));
@@ -88,7 +88,7 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
     }
 }
 
-/// Without this limit, a tenant who creates a pod each second would delay the pods of all tenants.
+/// Without the cooldown, a tenant who creates a pod each second would delay the pods of all tenants.
 #[test]
 fn pods_of_a_namespace_are_not_held_after_a_hold_was_unsuccessful() {
     let now = Instant::now();

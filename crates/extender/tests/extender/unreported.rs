@@ -21,7 +21,7 @@ fn in_zone(name: &str, zone: &str) -> HostForm {
     HostForm { labels: BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]), ..host(name) }
 }
 
-/// The watch shows a Node without an InfraNode.
+/// Delivers the watch event of a Node without an InfraNode.
 fn add_node(extender: &mut Extender, name: &str, zone: &str) {
     let labels = BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]);
     let (allocatable, taints) = (Resources::default(), []);
@@ -42,7 +42,7 @@ fn labelled(name: &str, app: &str) -> v1::Pod {
     pod
 }
 
-/// A VM with a required rule about pods with this label in the VM's zone.
+/// Returns a VM's pod with the required rule `rule` about pods with the label value `app` in the same zone.
 fn vm_with_rule(name: &str, rule: &str, app: &str) -> v1::Pod {
     let mut pod = PodForm::vm(name, 1).build();
     let required: Value =
@@ -61,7 +61,7 @@ fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str
 #[test]
 fn pods_on_an_unreported_node_count_for_required_rules() {
     let now = Instant::now();
-    // Both orders of the watch events.
+    // Tests both orders of the watch events.
     for node_first in [true, false] {
         let mut extender = extender(&[in_zone("a", "one"), in_zone("b", "two")]);
         if node_first {

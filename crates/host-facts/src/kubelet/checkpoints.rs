@@ -56,8 +56,8 @@ pub fn cpu_state_fault(
         ));
     }
     let checkpoint_cpus = state.all_cpus();
-    // If only an amount of CPUs is reserved, the kubelet has selected the CPUs itself. With strict reservation, these
-    // CPUs are in no set of the checkpoint.
+    // If the configuration reserves only an amount of CPU, the kubelet itself has selected the reserved CPUs. With the
+    // option `strict-cpu-reservation`, these CPUs are in no set of the checkpoint.
     let selected_by_kubelet = strict && config.reserved_system_cpus.is_none();
     let expected = match (strict, selected_by_kubelet) {
         (true, true) => online.intersection(&checkpoint_cpus),

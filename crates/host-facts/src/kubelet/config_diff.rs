@@ -17,7 +17,7 @@ pub struct Difference {
     pub should_be: String,
 }
 
-/// Name of a field, and a function that returns the field's value as text.
+/// Name of a field, and a function that formats the field's value.
 type Field = (&'static str, fn(&KubeletConfig) -> String);
 
 /// The fields that determine from which zones a VM gets CPUs and memory.
@@ -36,7 +36,7 @@ const FIELDS: [Field; 8] = [
     ("reservedMemory", reserved_memory),
 ];
 
-/// Returns the fields whose values differ between the configurations `is` and `should_be`.
+/// Returns the fields whose values differ between the actual and the desired configuration.
 #[must_use]
 pub fn differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<Difference> {
     let compare = |(field, value_of): &Field| {
@@ -46,8 +46,8 @@ pub fn differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<Diffe
     FIELDS.iter().filter_map(compare).collect()
 }
 
-/// Returns the names of the options that are on, as text. For an option whose value is not `true`, the value is
-/// appended to the name.
+/// Formats the options that are on, by name. For an option whose value is not `true`, the value is appended to the
+/// name.
 fn enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }

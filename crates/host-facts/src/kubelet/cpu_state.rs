@@ -1,7 +1,7 @@
 //! The file `cpu_manager_state`, with the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
-//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is computed from Go's own text of the
-//! structure, so this module does not verify it; the kubelet does.
+//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is a hash of the structure as Go prints it, so
+//! this module does not verify the checksum. The kubelet verifies it.
 
 use std::collections::BTreeMap;
 

@@ -68,7 +68,7 @@ impl KubeletFacts {
     }
 
     /// Returns the names of the fields whose values in the files differ from those that the running kubelet has read.
-    /// They take effect when the kubelet is restarted.
+    /// The values in the files take effect when the kubelet is restarted.
     #[must_use]
     pub fn pending_restart(&self) -> Vec<&'static str> {
         let (RunningConfig::Known(current), Some(next)) = (&self.running_config, &self.config)

@@ -27,7 +27,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 /// Maximum depth of folders that are searched below `--config-dir`. The kubelet has no such limit.
 const MAX_DEPTH: usize = 8;
 
-/// Reason why the configuration is unknown, as a code and a text.
+/// Reason why the configuration is unknown, as a code and a message.
 type Unknown = (UnknownReason, String);
 
 /// All layers of a configuration.
@@ -134,7 +134,7 @@ impl Layers {
 
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
         let folder = folder.trim_end_matches('/');
-        // The folder must be recorded too: if a file is removed, only the folder's time of change shows this.
+        // The folder must be recorded too: if a file is removed, only the folder's change time shows this.
         self.read_paths.push(folder.to_owned());
         for file in list_drop_ins(root, folder, MAX_DEPTH)? {
             self.add_file(root, &file)?;

@@ -37,7 +37,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> KubeletProcess {
     }
 }
 
-/// Returns the systemd unit of a process: the last part of its control group's path that is the name of a service.
+/// Returns the systemd unit of a process: the last component of its control group's path that is the name of a service.
 pub(super) fn systemd_unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =

@@ -66,7 +66,7 @@ impl StartRecord {
         })
     }
 
-    /// Returns the text of the record for its file.
+    /// Returns the content of the record's file.
     #[must_use]
     pub fn render(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
@@ -82,12 +82,12 @@ pub(super) fn start_time(root: &Root, pid: u32) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns the reason why the files need not be those that the process has read: the first file that has changed
-/// since the process started, or the reason why the times cannot be compared.
+/// Returns the reason why the process may have read other versions of the files than the current ones: a file has
+/// changed since the process started, or the times cannot be compared. Returns `None` if no file has changed.
 ///
-/// The times are exact to some hundredths of a second; within this time after its start, a process has not read any
-/// file yet. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated to seconds, and kubeadm
-/// starts the kubelet in the same second in which it writes the file.
+/// The times are accurate to some hundredths of a second. This is sufficient, because a process has not read any file
+/// yet within this time after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated
+/// to seconds, and kubeadm starts the kubelet in the same second in which it writes the file.
 pub(super) fn changed_after_start(
     root: &Root,
     files: &[String],

@@ -72,7 +72,10 @@ fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
         }
         device => {
             let (reason, message) = match device {
-                None => (UnknownReason::CapturedTree, "only a running kernel has it".to_owned()),
+                None => (
+                    UnknownReason::CapturedTree,
+                    "it can be tested only on a running host".to_owned(),
+                ),
                 Some(Device::Forbidden) => {
                     (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
                 }

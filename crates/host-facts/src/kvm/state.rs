@@ -22,9 +22,9 @@ pub(super) fn determine_state(evidence: &Evidence) -> Result<KvmState, (UnknownR
     }
 }
 
-/// Determines the state if there is no device, because of the processor, the firmware or the module. Kernels since
-/// 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore the missing
-/// flag alone does not distinguish a CPU without virtualisation from a CPU on which it is disabled, but CPUID does.
+/// Determines the state of a host without KVM's device. The cause is the processor, the firmware or the module. Kernels
+/// since 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore a missing
+/// flag does not show whether the CPU lacks virtualisation or the firmware has disabled it. CPUID shows this.
 fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured_tree = |message: &str| Err((UnknownReason::CapturedTree, message.to_owned()));
     // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).

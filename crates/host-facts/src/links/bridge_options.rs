@@ -56,7 +56,7 @@ pub struct IpOptions {
 }
 
 impl IpOptions {
-    /// Options of which none is known.
+    /// The options of a link for which no option is known.
     pub const UNKNOWN: Self = Self {
         generates_ipv6_addresses: None,
         ipv6_disabled: None,

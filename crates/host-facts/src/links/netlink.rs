@@ -306,8 +306,8 @@ fn read_flood_lists(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)
         let destination = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
-            // Entries of a bridge's forwarding table have no address family, so the crate returns their addresses as
-            // bytes.
+            // Entries of a bridge's forwarding table have no address family, so netlink-packet-route returns their
+            // addresses as bytes.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => parse_ip(bytes),
             _ => None,
         });

@@ -38,8 +38,8 @@ impl Links {
     /// bridge or bond that can be connected to an external network. Returns false if there are default routes, but
     /// none leads to a known uplink.
     ///
-    /// Open vSwitch forwards by flows, which are not in these tables. If a default route uses one of its ports, every
-    /// uplink that is a port of a datapath is marked.
+    /// Open vSwitch forwards frames by flows, which are not in the routing tables. If a default route uses one of its
+    /// ports, every uplink that is a port of a datapath is marked.
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();

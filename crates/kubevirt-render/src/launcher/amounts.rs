@@ -19,7 +19,7 @@ pub(super) struct AmountError {
     pub(super) problem: AmountProblem,
 }
 
-/// What is wrong with a quantity.
+/// Reason why a quantity is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AmountProblem {
     #[error("`{0}` is negative or too large")]

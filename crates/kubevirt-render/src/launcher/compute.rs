@@ -18,7 +18,7 @@ pub(super) struct Compute {
 }
 
 /// Two pairs of requests and limits: those that the machine sets, which some steps change, and those that KubeVirt
-/// calculates. The former take precedence over the latter.
+/// calculates. Amounts that the machine sets take precedence.
 #[derive(Default)]
 struct ResourceLists {
     requests: Amounts,
@@ -30,7 +30,7 @@ struct ResourceLists {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// Renders the requests and limits of `compute`. `add_overhead` is the memory overhead of the pod.
+/// Renders the requests and limits of `compute`. `overhead` is the memory overhead of the pod.
 ///
 /// # Errors
 ///
@@ -140,8 +140,8 @@ impl ResourceLists {
         }
         if cpu.isolate_emulator_thread {
             let limit = amount(&self.limits, CPU);
-            // If the policy is `supplementalPool`, KubeVirt counts the threads of the pool a second time for the
-            // parity.
+            // If the policy is `supplementalPool`, KubeVirt counts the threads of the pool twice when it checks whether
+            // the number of CPUs is even.
             let is_supplemental_pool =
                 spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
             let parity_threads = if is_supplemental_pool { pool } else { 0 };

@@ -11,7 +11,7 @@ use super::invalid::{self, Invalid};
 use super::spec::{Amounts, Requirements};
 use super::version::Version;
 
-/// `KubeVirt`'s release and configuration. [`Default`] is `KubeVirt`'s default configuration in the newest known release.
+/// `KubeVirt`'s release and configuration. [`Default`] is the default configuration in the newest known release.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     /// The KubeVirt release that runs in the cluster.
@@ -53,8 +53,8 @@ pub struct Configuration {
     pub cpu_limit_namespaces: Option<LabelSelector>,
     /// TSC frequency in Hz for guests that need a fixed frequency; `None` for the lowest frequency in the cluster.
     pub tsc_frequency: Option<u64>,
-    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs. This is an annotation of
-    /// the `KubeVirt` object, and also needs the gate `AlignCPUs`.
+    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs. The setting is an
+    /// annotation of the `KubeVirt` object, and also needs the feature gate `AlignCPUs`.
     pub even_parity: bool,
 }
 

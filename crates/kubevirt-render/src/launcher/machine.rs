@@ -133,7 +133,8 @@ impl Machine {
         })
     }
 
-    /// Returns the properties of the guest that result from the spec. The memory is that which the webhook would set.
+    /// Returns the properties of the guest that result from the spec. The memory is the amount that the webhook would
+    /// set.
     #[must_use]
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();

@@ -68,7 +68,7 @@ fn fixed_overhead(spec: &Spec, version: Version) -> Quantity {
     Quantity::from_units(tables).saturating_add(mib(total_mib)).saturating_add(reserved)
 }
 
-/// Returns the number of vCPUs: from the machine's CPU topology, or without one from the CPU limit or request.
+/// Returns the number of vCPUs: from the machine's CPU topology or, if it has none, from its CPU limit or request.
 fn vcpus(spec: &Spec) -> u64 {
     let resources = &spec.domain.resources;
     let requested_cpus = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -87,8 +87,8 @@ pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
     let request_and_limit =
         |name| (amount(&resources.requests, name), amount(&resources.limits, name));
     let are_equal = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
-    // Since the release in which the webhook no longer sets the memory request, a memory limit without a request
-    // counts as both.
+    // Since 1.6.4, the webhook no longer sets the memory request. Therefore a memory limit without a request counts as
+    // both.
     let (request, limit) = request_and_limit("memory");
     let limit_alone = version.is_at_least(6, 4) && request.is_zero() && !limit.is_zero();
     spec.is_dedicated()

@@ -28,8 +28,8 @@ pub(super) fn labels(
     all.extend(configuration.node_selectors.clone());
     all.extend(spec.node_selector.clone());
     if crosses_architectures(machine, configuration) {
-        // In this case KubeVirt selects the architecture by another label, and removes this label even if the machine
-        // sets it.
+        // With the feature gate CrossArchitectureVirtualization, KubeVirt selects the architecture by another label,
+        // and removes the label `kubernetes.io/arch` even if the machine sets it.
         all.remove(ARCHITECTURE);
     }
 

@@ -11,7 +11,7 @@ pub struct Version {
     patch: u16,
 }
 
-/// Error for a text that is not a supported KubeVirt release.
+/// Error for a string that is not a supported KubeVirt release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a release of KubeVirt such as v1.9.0, from {oldest} on", oldest = Version::OLDEST)]
 pub struct ParseVersionError(String);

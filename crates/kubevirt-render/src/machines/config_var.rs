@@ -13,7 +13,7 @@ pub(super) struct ConfigVar {
     is_secret: bool,
 }
 
-/// Text that replaces a value from a Secret in messages.
+/// Placeholder for a value from a Secret in messages.
 const REDACTED: &str = "(from a Secret)";
 
 /// Error for a value that is not a quantity.
@@ -75,10 +75,10 @@ impl Deref for ConfigVar {
     }
 }
 
-/// A value for messages. It is redacted if it comes from a Secret.
+/// A value that a message quotes. A value from a Secret is redacted.
 ///
-/// Functions that take such a value are generic. A parameter of type `&str` would accept a [`ConfigVar`] by
-/// dereferencing it to the string that must be redacted.
+/// Functions that quote a value take `impl Redacted` instead of `&str`. A parameter of type `&str` would accept a
+/// [`ConfigVar`] by dereferencing it, and the message would contain the string that must be redacted.
 pub(super) trait Redacted {
     fn redacted(&self) -> &str;
 }

@@ -38,7 +38,7 @@ impl Reader<'_> {
         self.problems.borrow_mut().push(problem.into_fatal("no machine is created"));
     }
 
-    /// Reports a problem of a field that does not prevent rendering.
+    /// Reports a problem that does not prevent rendering.
     pub(super) fn warn(
         &self,
         path: &str,

@@ -43,8 +43,8 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
 
 /// Returns the missing prerequisite if machines of a tenant cannot be created yet. The TenantCluster must have been
 /// reconciled, because until then the controller has no right to read user data. The tenant's
-/// NetworkAttachmentDefinition must exist, because it determines the binding: without it, a machine with virtual
-/// functions would be rendered for a bridge, and would never be changed.
+/// NetworkAttachmentDefinition must exist, because it determines the binding: without it, a machine that needs a
+/// virtual function would be rendered with a bridge binding, and the binding would never change.
 #[must_use]
 pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
@@ -66,9 +66,9 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{reason}"))
 }
 
-/// Returns the tenant and the binding to its network; `None` if the tenant has no network. The binding is that in the
-/// tenant's spec, or else that of its NetworkAttachmentDefinition, which depends on the scenario of the host network,
-/// or else a bridge.
+/// Returns the tenant and the binding to its network; `None` if the tenant has no network. If the tenant's spec sets no
+/// binding, the binding is that of the tenant's NetworkAttachmentDefinition, which depends on the scenario of the host
+/// network. If this does not exist either, the binding is a bridge.
 fn tenant_binding<'a>(
     machine: &MachineRenderer<'a>,
 ) -> Option<(&'a TenantCluster, NetworkBinding)> {

@@ -24,9 +24,9 @@ pub(super) struct Provider {
     pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
-    /// Number of the guest's CPUs, of which the launcher pod requests only a part; 0 if unset.
+    /// Number of the guest's CPUs; the launcher pod requests only a fraction of a CPU for each of them. 0 if unset.
     pub(super) vcpus: u32,
-    /// Number of the guest's CPUs, all of which the launcher pod requests. The value is not parsed.
+    /// Number of the guest's CPUs; the launcher pod requests a whole CPU for each of them. The value is not parsed.
     pub(super) cpus: ConfigVar,
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,

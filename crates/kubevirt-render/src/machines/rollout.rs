@@ -114,9 +114,9 @@ pub fn decide(
     let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Only machines_to_delete machines are deleted, and machines are created only if all existing machines have the current
-        // template: machines of the previous template cannot be created any more, and a paused rollout must not
-        // create the first machines of the new template.
+        // Only surplus machines are deleted, and machines are created only if all existing machines have the current
+        // template: machines of the previous template cannot be created any more, and a paused rollout must not create
+        // the first machines of the new template.
         delete.extend(machines_to_delete(
             &alive,
             count(&alive).saturating_sub(desired),

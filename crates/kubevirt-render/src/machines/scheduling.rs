@@ -32,8 +32,8 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     affinity.into()
 }
 
-/// Renders the presets for node affinity (`affinity_preset`) and node anti-affinity (`anti_affinity_preset`). A node must satisfy all hard
-/// presets, so they become expressions of a single term.
+/// Renders the presets `affinity_preset` (node affinity) and `anti_affinity_preset` (node anti-affinity). A node must
+/// satisfy all hard presets, so the hard presets become expressions of a single term.
 fn node_affinity(
     affinity_preset: Option<&NodePreset>,
     anti_affinity_preset: Option<&NodePreset>,

@@ -182,7 +182,7 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     entries.into_iter().map(header).collect()
 }
 
-/// Returns the scheme of a text if Go's `url.ParseRequestURI` accepts the text: a URL with a scheme, or a path that
+/// Returns the scheme of a string if Go's `url.ParseRequestURI` accepts the string: a URL with a scheme, or a path that
 /// begins with `/`, for which the returned scheme is empty.
 fn scheme(text: &str) -> Option<&str> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
@@ -203,8 +203,8 @@ fn scheme(text: &str) -> Option<&str> {
 }
 
 /// Returns the region and zone labels of the machine's storage: those in the topology of the first disk's storage
-/// class, overridden by `location` of the providerSpec. As in machine-controller, the search in the storage class
-/// ends at the first such key that does not have exactly one value.
+/// class, overridden by `location` of the providerSpec. As in machine-controller, labels of the storage class are used
+/// up to the first region or zone key that does not have exactly one value.
 pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);

@@ -23,8 +23,8 @@ struct PodKind<'r> {
 
 impl Engine {
     /// Returns true if the host's kubelet would admit the pod of `request` and all pods of `sent` in every order. The
-    /// pods `sent` and `excluded_uids` are assumed on the host. The pods `excluded_uids` are left out: the kubelet admits them
-    /// after the pods of `sent` and `request`, if at all.
+    /// pods of `sent` and `excluded_uids` are already assumed on the host. The pods of `excluded_uids` are ignored,
+    /// because the kubelet admits them after the others, if at all.
     pub fn fits_in_all_orders(
         &self,
         host: HostId,

@@ -26,8 +26,8 @@ impl Change {
 }
 
 impl Changes {
-    /// Adds a change of a host. The log stores the last `entries` changes, but at least 64. A reader that has seen none
-    /// of them must check all hosts.
+    /// Adds a change of a host. The log contains the last `host_count` changes, but at least 64. If the log no longer
+    /// contains all changes that a reader has not seen, the reader must check all hosts.
     pub(crate) fn add(&mut self, host: usize, is_host_change: bool, host_count: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
         self.entries.push_back(Change { host, is_host_change });

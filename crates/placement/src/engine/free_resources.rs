@@ -51,8 +51,8 @@ pub(crate) struct FreeResources {
     has_static_memory_policy: bool,
     /// The first [`MAX_ZONES`] zones in the kubelet's order; entries from `zone_count` on are unused.
     pub(crate) zones: [Zone; MAX_ZONES],
-    /// Sum of the resources of the zones beyond the first [`MAX_ZONES`] zones. On a host with more than [`MAX_ZONES`] zones,
-    /// the kubelet does not align resources to zones.
+    /// Sum of the resources of the zones beyond the first [`MAX_ZONES`] zones. On a host with more than [`MAX_ZONES`]
+    /// zones, the kubelet does not align resources to zones.
     rest: Zone,
 }
 

@@ -1,4 +1,4 @@
-//! Reasons why a pod cannot go to a host: a short text for the scheduler, and a detailed message.
+//! Reasons why a pod cannot go to a host, each with a short summary for kube-scheduler and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::inventory::MissingInformation;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message; the text of [`Reason::summary`] is
-/// the same on every host, because kube-scheduler counts the hosts with equal texts.
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message. [`Reason::summary`] returns the same
+/// string for every host, because kube-scheduler counts the hosts with equal strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A rule of kube-scheduler excludes the host.
@@ -35,7 +35,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns a short text without numbers and without names of hosts.
+    /// Returns a short summary without numbers and without names of hosts.
     #[must_use]
     pub fn summary(&self) -> Cow<'static, str> {
         match self {
@@ -43,7 +43,7 @@ impl Reason {
             Self::NoKvm(_) => "node(s) cannot run VMs".into(),
             Self::Stale(_) => "node(s) had a stale agent report".into(),
             Self::MergesPages => "node(s) merge memory pages".into(),
-            Self::SharesCpus => "node(s) pin no CPUs".into(),
+            Self::SharesCpus => "node(s) had no static CPU Manager policy".into(),
             Self::Kubelet(refusal) => refusal.summary().into(),
             Self::CpusInUse => "node(s) whose kubelet would allocate CPUs that are in use".into(),
             Self::Unpredictable(MissingInformation::Memory(_)) => {
@@ -52,7 +52,7 @@ impl Reason {
             Self::Unpredictable(MissingInformation::Devices(_)) => {
                 "node(s) had no agent report of the zones of devices".into()
             }
-            Self::Numa(_) => "node(s) had too few huge pages beside the CPUs".into(),
+            Self::Numa(_) => "node(s) had too few huge pages in the zones of the CPUs".into(),
         }
     }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Reason {
                 "its kernel merges equal pages (KSM), which a Performance VM must not share",
             ),
             Self::SharesCpus => {
-                f.write_str("its kubelet gives no CPUs to one pod alone (cpuManagerPolicy none)")
+                f.write_str("its kubelet allocates no exclusive CPUs (cpuManagerPolicy none)")
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(

@@ -32,8 +32,8 @@ impl RequestClassKey {
     }
 }
 
-/// Requests and limits of containers; the names of the containers are not compared. Limits are included because they
-/// determine the QoS class, and thus whether a container gets exclusive CPUs.
+/// Requests and limits of a pod's containers. The names of the containers are not compared. Limits are included because
+/// they determine the QoS class, and thus whether a container gets exclusive CPUs.
 #[derive(Clone, Debug)]
 struct ContainerRequests {
     pod: Arc<Pod>,
@@ -91,7 +91,8 @@ pub(crate) struct RequestClass {
 }
 
 /// Scores of hosts for the resources that containers with certain requests would leave free. All classes with equal
-/// requests share these scores, because hosts change far more often than a class is used again.
+/// requests share these scores, so that a change of a host is evaluated once for all these classes: hosts change far
+/// more often than a class is used again.
 #[derive(Debug)]
 pub(crate) struct FitScores {
     requests: ContainerRequests,
@@ -108,8 +109,8 @@ pub(crate) struct FitScores {
 }
 
 impl FitScores {
-    /// Returns the points of the host at index `host_index` for the resources that would be left free; [`UNSUITABLE`] if its
-    /// free resources are insufficient.
+    /// Returns the points of the host at index `host_index` for the resources that would be left free; [`UNSUITABLE`]
+    /// if its free resources are insufficient.
     pub(crate) fn resource_points(
         &self,
         counts: &Counts,
@@ -141,8 +142,8 @@ pub(crate) struct RequestClasses {
     by_key: HashMap<Arc<RequestClassKey>, usize>,
     fit_scores: Vec<FitScores>,
     by_requests: HashMap<ContainerRequests, usize>,
-    /// Indexes in `fit_scores` of the most recently used fit scores. They are updated at every change, while the changed
-    /// host is in the CPU's cache.
+    /// Indexes in `fit_scores` of the most recently used fit scores. They are updated at every change, while the
+    /// changed host is in the CPU's cache.
     eager: Vec<usize>,
     clock: u64,
 }
@@ -220,7 +221,7 @@ impl RequestClasses {
         at
     }
 
-    /// Returns the class at index `host_index` and its fit scores; `None` if the class at this index has another key.
+    /// Returns the class at `index` and its fit scores; `None` if the class at this index has another key.
     pub(crate) fn get_mut(
         &mut self,
         index: usize,

@@ -1,12 +1,12 @@
-//! Score of a host as one number: points for the resources that would be left free, and for preferences.
+//! Score of a host as one number: penalty points for the resources that would be left free, and for unmet preferences.
 //!
-//! | part | points | why |
+//! | criterion | points | reason |
 //! |---|--:|---|
-//! | left free in the zone that the VM would use | 0 to 600 | zones are filled one after the other, so that free zones remain for large VMs |
-//! | CPUs and memory left out of proportion | 0 to 200 | free CPUs without memory, or free memory without CPUs, are stranded |
-//! | a narrow VM on a host that accepts VMs wider than a zone | 60 | such hosts are few |
+//! | fraction left free in the VM's zone | 0 to 600 | filling zones one by one leaves free zones for large VMs |
+//! | CPUs and memory left out of proportion | 0 to 200 | CPUs without memory and memory without CPUs are useless |
+//! | VM that fits in one zone, on a host that accepts VMs of several zones | 60 | few hosts accept such large VMs |
 //! | host of another class | 300 | a HostProfile defines the purpose of a host |
-//! | preferred node affinity that is not met | 0 to 400 | as a preference of the scheduler |
+//! | preferred node affinity that is not met | 0 to 400 | kube-scheduler has the same preference |
 //! | each taint `PreferNoSchedule` that is not tolerated | 200 | the same |
 //! | Density VM on a host that does not merge pages | 150 | overcommitted memory relies on KSM |
 //!
@@ -59,8 +59,8 @@ fn zone_points(zone: &Zone, request: &ZoneRequest) -> u32 {
     LEFTOVER_WEIGHT * (cpus + memory) / 2 / SCALE + IMBALANCE_WEIGHT * cpus.abs_diff(memory) / SCALE
 }
 
-/// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more points, so that
-/// these pods are also packed onto few hosts.
+/// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more penalty points,
+/// so that these pods are also packed onto few hosts.
 fn shared_cpu_points(free: &FreeResources) -> u32 {
     let all = free.sum();
     LEFTOVER_WEIGHT * remaining_fraction(all.cpus, 0) / SCALE / 4

@@ -16,7 +16,8 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
-/// Maximum number of hosts that wait for comparison if preferences that depend on other pods may change the order.
+/// Maximum number of hosts that are collected before the best of them is tried. Hosts are collected only if preferences
+/// that depend on other pods may change the order of the scores.
 const MAX_COMPARED: usize = 64;
 
 /// Points and index of a compared host.

@@ -94,10 +94,10 @@ impl VmRequirements {
     }
 
     /// Returns the reason why the kubelet's admission of the pod is insufficient for KubeVirt: each zone of the VM's
-    /// CPUs must have its part of the guest's memory free, which the kubelet does not check. `before` is the state of
-    /// the host without the pod.
+    /// CPUs must have enough free memory for its share of the guest's memory, which the kubelet does not check.
+    /// `before` is the state of the host without the pod.
     ///
-    /// If the kubelet does not account for memory by zone, the guest's part is compared with the total memory of the
+    /// If the kubelet does not account for memory by zone, the guest's share is compared with the total memory of the
     /// zone.
     pub(crate) fn insufficient_zone_memory(
         &self,

@@ -48,9 +48,9 @@ fn reported_cores(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     Some((0..cores).map(|core| threads.iter().map(|thread| thread[core]).collect()).collect())
 }
 
-/// Returns the CPUs of each core for that one of the two usual numberings with which the kubelet's reserved and
-/// exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores on
-/// hosts with sibling threads.
+/// Infers the CPUs of each core. Of the two usual numberings, chooses the numbering with which the kubelet's reserved
+/// and exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores
+/// on hosts with sibling threads.
 fn inferred_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let one_core_per_cpu = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);

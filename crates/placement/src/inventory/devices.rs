@@ -17,10 +17,10 @@ pub(super) struct Devices {
     pub(super) unknown_zones: BTreeSet<String>,
 }
 
-/// Reads the devices. A resource of the Node is unplaced if the report does not list the resource, or if the numbers
-/// in the report and in the Node differ: a device plugin has registered or lost devices, and either the report or the
-/// Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device plugin; they are
-/// recognised by their names.
+/// Reads the devices. The zones of a resource of the Node are unknown if the report does not list the resource, or if
+/// the numbers in the report and in the Node differ: a device plugin has registered or lost devices, and either the
+/// report or the Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device plugin;
+/// they are recognised by their names.
 pub(super) fn read_devices(
     object: &str,
     status: &InfraNodeStatus,

@@ -92,7 +92,7 @@ impl ReportedHost {
         let object = format!("InfraNode {name}");
         let unusable = |field: &str, value: &dyn std::fmt::Display, problem: &str| {
             Problem::new(&object, field, value, problem)
-                .into_fatal("nothing is placed on this host")
+                .into_fatal("no pods are placed on this host")
         };
         if name.is_empty() {
             return Err(unusable("metadata.name", &"", "is missing"));
@@ -235,7 +235,7 @@ fn zone_spec(
             )));
         };
         if hugepages.insert(pool.size, bytes).is_some() {
-            return Err(invalid_pool(format!("pages of {} are there twice", pool.size)));
+            return Err(invalid_pool(format!("page size {} is listed twice", pool.size)));
         }
     }
     let mut distances: Vec<u64> = Vec::new();

@@ -9,8 +9,8 @@ use berth_kubelet_admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
 };
 
-/// Reads all settings of the kubelet except a number of reserved CPUs, which must be derived from the Node
-/// ([`reserved_cpus`]).
+/// Reads all settings of the kubelet. If the kubelet reserves only an amount of CPU, the reserved CPUs are left out,
+/// because [`reserved_cpus`] must derive them from the Node.
 ///
 /// Options that do not affect admission and options that are not supported are added to `problems`; the host remains
 /// usable.

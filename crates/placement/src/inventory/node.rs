@@ -18,7 +18,7 @@ pub(super) fn kubelet_version(node: Option<&v1::Node>, problems: &mut Vec<Proble
         return NEWEST_KUBELET;
     }
     info.kubelet_version.parse().unwrap_or_else(|error| {
-        let message = format!("{error}; the rules of {NEWEST_KUBELET} are taken");
+        let message = format!("{error}; assuming the rules of {NEWEST_KUBELET}");
         problems.push(Problem::new(
             display_name(node),
             "status.nodeInfo.kubeletVersion",
@@ -82,7 +82,7 @@ pub(super) fn read_allocatable(
                 if let Some(size) = other.strip_prefix("hugepages-") {
                     match size.parse::<PageSize>() {
                         Ok(size) => drop(all.hugepages.insert(size, whole)),
-                        Err(_) => report_problem("names no size of huge pages; not counted"),
+                        Err(_) => report_problem("is not a valid huge page size; ignored"),
                     }
                 } else if other.contains('/') {
                     all.extended.insert(other.to_owned(), whole);

@@ -1,5 +1,5 @@
-//! Compiles a pod's spec to numbers: what the pod requires, what it prefers, and how it affects the placement of
-//! later pods.
+//! Compiles a pod's spec to numbers: the pod's requirements, its preferences, and its effects on the placement of later
+//! pods.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -208,7 +208,8 @@ impl PodAffinityTerms {
             let incoming_term = term_for_incoming_pod(counts, term);
             preferred.push((counter(counts, &incoming_term, *key, CounterKind::Members), *weight));
         }
-        // A pod counts for a term only if the pod matches all terms (interpodaffinity `podMatchesAllAffinityTerms`).
+        // An existing pod counts for a term only if it matches all terms (interpodaffinity
+        // `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
             terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();

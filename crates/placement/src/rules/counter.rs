@@ -56,7 +56,7 @@ pub(super) struct CounterKey {
     pub(super) kind: CounterKind,
 }
 
-/// What a counter counts.
+/// Kind of a counter: the pods or weights that it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
     /// Number of pods in the group.

@@ -37,7 +37,7 @@ impl HostId {
     }
 }
 
-/// Bugs of kube-scheduler that the predicted decisions should include.
+/// Bugs of kube-scheduler that the evaluation of rules reproduces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerBugs {
     /// If true, a term of a new pod whose `namespaceSelector` matches a namespace without labels (`NotIn`,
@@ -387,7 +387,7 @@ impl Counts {
                 counter.add(self.hosts.domain(key.topology, pod.host), 1);
             }
         };
-        // The index avoids a visit of all pods: a tenant's namespace may have thousands of pods, while the new
+        // The index avoids an iteration over all pods: a tenant's namespace may have thousands of pods, while the new
         // MachineDeployment has none.
         match group.index_key(|pair| self.pods_by_label.get(pair).map_or(0, PodSet::len)) {
             // A pod has at most one value for each label key, so each pod is visited at most once.

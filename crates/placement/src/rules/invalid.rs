@@ -11,7 +11,7 @@ pub struct InvalidField {
     pub field: String,
     /// Value of the field.
     pub value: String,
-    /// What is wrong with the value.
+    /// Problem with the value.
     pub problem: String,
 }
 

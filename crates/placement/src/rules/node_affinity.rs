@@ -12,7 +12,7 @@ use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label
 use super::selector::{LabelMatch, Requirement, from_node_requirement};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
-/// The requirements that a pod's `nodeSelector` and required node affinity have for hosts.
+/// Requirements for hosts, from a pod's `nodeSelector` and required node affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NodeRule {
     /// Requirements of `spec.nodeSelector`, sorted.
@@ -192,7 +192,9 @@ fn read_name_requirement(
     };
     let values = requirement.values.as_deref().unwrap_or_default();
     let [name] = values else {
-        return Err(path.field("values").invalid(values.join(","), "must be one name"));
+        return Err(path
+            .field("values")
+            .invalid(values.join(","), "must contain exactly one name"));
     };
     Ok((is_equal, symbols.intern(name)))
 }

@@ -1,4 +1,4 @@
-//! Reasons why a pod cannot go to a host: a short text by which kube-scheduler counts hosts, and a detailed message.
+//! Reasons why a pod cannot go to a host, each with a short summary for kube-scheduler and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,8 +7,8 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message; [`Reason::summary`] returns the text
-/// for `FailedNodes` of a scheduler extender.
+/// A reason why a pod cannot go to a host. `Display` formats the detailed message. [`Reason::summary`] returns the
+/// string for `FailedNodes` of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
@@ -99,7 +99,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the text of kube-scheduler 1.36 for this reason, which is the same on every host.
+    /// Returns the message of kube-scheduler 1.36 for this reason, which is the same on every host.
     #[must_use]
     pub fn summary(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

@@ -160,7 +160,7 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// Returns `part` as a percentage of `range`, rounded down; 0 if `range` is 0.
+/// Returns `part` as a percentage of `whole`, rounded down; 0 if `whole` is 0.
 fn percentage(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }

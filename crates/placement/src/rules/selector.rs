@@ -87,8 +87,8 @@ pub(super) enum Selector {
 }
 
 impl Selector {
-    /// Validates and reads a selector, and adds the requirements `own_label_requirements`, which were built from `matchLabelKeys` and
-    /// similar fields. The requirements are merged as in the API server (`registry/core/pod`,
+    /// Validates and reads a selector, and adds the requirements `own_label_requirements`, which were built from
+    /// `matchLabelKeys` and similar fields. The requirements are merged as in the API server (`registry/core/pod`,
     /// `applyLabelKeysToLabelSelector`), so that an object that the API server has already processed compiles to the
     /// same selector. An absent selector stays absent.
     pub(super) fn read(

@@ -34,7 +34,7 @@ impl Symbols {
         // The memory is exhausted before the table has four billion names.
         let new = Symbol(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = text.into();
-        // Rust's parser accepts the same texts as Go's strconv.ParseInt(s, 10, 64): a sign and digits.
+        // Rust's parser accepts the same strings as Go's strconv.ParseInt(s, 10, 64): a sign and digits.
         self.names.push((Arc::clone(&name), text.parse().ok()));
         self.known.insert(name, new);
         new

@@ -38,7 +38,7 @@ pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCo
     })
 }
 
-/// Prints a text to standard output. A reader that closes the pipe (`| head`) is no error.
+/// Prints a string to standard output. A reader that closes the pipe (`| head`) is no error.
 ///
 /// # Errors
 /// Returns [`EXIT_UNREACHABLE`] if standard output cannot be written, for example because the disk is full.

@@ -41,8 +41,8 @@ pub fn markdown_reference(mut command: Command) -> String {
     page
 }
 
-/// Returns the manual page in troff. Each entry of `extra_sections` (title and text) is appended as a section, with its text
-/// verbatim.
+/// Returns the manual page in troff. Each entry of `extra_sections` (title and text) is appended as a section, with its
+/// text verbatim.
 ///
 /// # Errors
 /// Returns an error if clap cannot render the page, which would be a bug.
@@ -69,7 +69,7 @@ pub fn manual_page(
         let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
         page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
     }
-    // The text is verbatim: a filled paragraph would join the lines of the examples.
+    // The text is verbatim, because troff would join the lines of the examples to a paragraph.
     for (title, text) in extra_sections {
         let text = text.replace('-', "\\-");
         page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());

@@ -1,6 +1,6 @@
 //! Text for terminals of 80 columns.
 
-/// Replaces control characters except line ends by U+FFFD in a text from a host: firmware and link aliases can
+/// Replaces control characters except line ends by U+FFFD in a string from a host: firmware and link aliases can
 /// contain escape sequences, which the reader's terminal must not execute.
 #[must_use]
 pub fn printable(text: &str) -> String {
@@ -14,8 +14,8 @@ pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// Returns the text of an error and its sources, without repetitions. The sources are needed because the text of a
-/// client's error is only "transport error", and its last source has the reason.
+/// Returns the messages of an error and of its sources, without repetitions. The sources are needed, because the
+/// message of a client error is only "transport error", and the last source contains the reason.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -29,14 +29,14 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Appends a line that consists of two parts, without trailing white space.
+/// Appends a line that consists of `first` and `second`, without trailing white space.
 pub fn push_line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// Wraps a text to lines of at most `width` characters, at spaces and after commas. A piece that is longer than a
+/// Wraps a string to lines of at most `width` characters, at spaces and after commas. A piece that is longer than a
 /// line is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {

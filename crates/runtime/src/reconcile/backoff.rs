@@ -18,14 +18,14 @@ const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
 const RETENTION: Duration = Duration::from_secs(3600);
 
-/// Records of the objects of a reconciler that fail.
+/// Failures of a reconciler, recorded for each object.
 #[derive(Debug)]
 pub(super) struct ObjectBackoff<K: Resource<DynamicType: Debug + Hash + Eq>> {
     reconciler: &'static str,
     failures: Mutex<HashMap<ObjectRef<K>, FailureRecord>>,
 }
 
-/// Record of an object that fails.
+/// Record of the consecutive failures of one object.
 #[derive(Debug)]
 struct FailureRecord {
     count: u32,

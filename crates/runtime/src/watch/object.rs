@@ -42,7 +42,7 @@ pub async fn watch_object<K>(
         let error = match list {
             Ok(list) => {
                 if !last_error.is_empty() {
-                    tracing::info!(kind, name, "the watch works again");
+                    tracing::info!(kind, name, "watch recovered");
                     last_error.clear();
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();

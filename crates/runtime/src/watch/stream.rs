@@ -28,10 +28,10 @@ pub async fn watch<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // `Event::Init` does not end the error: it is sent at the start of a list, which the server may still
-                // refuse.
+                // `Event::Init` does not mean that watch recovered: it is sent at the start of a list, which the
+                // server may still refuse.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
-                    tracing::info!(kind, "the watch works again");
+                    tracing::info!(kind, "watch recovered");
                     last_error.clear();
                 }
                 handle(event);
@@ -62,7 +62,7 @@ pub(super) fn is_kind_unknown(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// Returns the text of an error: the server's message and code, if the server answered.
+/// Returns the message of an error: the server's message and code, if the server answered.
 pub(super) fn error_message(error: &Error) -> String {
     use Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {

@@ -71,11 +71,12 @@ pub struct Proxy {
 struct Shared {
     behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
-    /// Numbers below which requests are reset or get no more data.
+    /// Limits for the numbers of requests whose responses are reset or get no more data.
     closed_responses: watch::Sender<ClosedResponses>,
 }
 
-/// Numbers below which requests are reset or get no more data.
+/// Limits for request numbers. The proxy resets the connections of requests below `reset_before`, and discards the
+/// remaining data of the responses to requests below `silent_before`.
 #[derive(Debug, Clone, Copy, Default)]
 struct ClosedResponses {
     reset_before: usize,
@@ -125,8 +126,8 @@ impl Proxy {
         self.shared.closed_responses.send_modify(|ended| ended.reset_before = request_count);
     }
 
-    /// Discards all later data of the responses that are still open, including their end. Later requests are
-    /// answered.
+    /// Discards all later data of the responses that are still open, including their end. Later requests are forwarded
+    /// and answered as before.
     pub fn stop_responses(&self) {
         let request_count = self.mark();
         self.shared.closed_responses.send_modify(|ended| ended.silent_before = request_count);
