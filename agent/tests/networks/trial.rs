@@ -18,7 +18,10 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
     for (noted, now) in [(BOOT, ""), ("", BOOT), ("", "")] {
         let (_tree, root) = tree(noted);
         let error = trial::recover(&root, now).unwrap_err();
-        assert!(error.to_string().contains("eth1 was attached on trial, and it is unknown"), "{error}");
+        assert!(
+            error.to_string().contains("eth1 was attached on trial, and it is unknown"),
+            "{error}"
+        );
         assert!(root.exists(trial::FILE));
 
         let mut facts = host();
