@@ -148,7 +148,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     for (setting, target) in &targets.values {
         let Setting::Hugepages { zone, size } = *setting else { continue };
         let Some(Value::Number(now)) = current(input, *setting) else {
-            let reason = "this zone has no huge pages of this size".to_owned();
+            let reason = "this zone has no pool of huge pages of this size".to_owned();
             changes.push(Change::unsupported_setting(*setting, target, reason));
             continue;
         };

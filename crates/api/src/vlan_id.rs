@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A VLAN id that may carry frames, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
 ///
-/// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants: [`VlanId::is_allowed_for_tenants`].
+/// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants:
+/// [`VlanId::is_allowed_for_tenants`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct VlanId(u16);

@@ -191,7 +191,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns a refusal if `users`, the attached links, would be disconnected, and the spec does not allow that;
-    /// `None` if no link is attached, or if the spec allows it. `operation` describes the operation.
+    /// `None` if no link is attached, or if the spec allows it. `operation` is the clause of the reason that says when.
     pub(super) fn disruption_refusal(
         &self,
         users: &BTreeSet<String>,
