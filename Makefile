@@ -19,7 +19,7 @@ help:  ## print this list
 
 all: lint test  ## run lint and test
 
-report:  ## report what this host can do
+report:  ## report the capabilities of this host
 	$(CARGO) run --locked --release --bin berth-agent -- report
 
 demo: setup  ## run a control plane, three emulated hosts, two tenants and their VMs until Ctrl-C (with ONCE=--once: until the tables)
@@ -53,7 +53,7 @@ deny:  ## check licences, sources and bans of all dependencies (cargo-deny)
 crds:  ## generate deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
 
-samples:  ## update the README's samples, docs/checks.md and the references of the command lines
+samples:  ## update the samples of the README, docs/checks.md and the command-line references
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
 bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler extender with 5,000 hosts
@@ -88,7 +88,7 @@ faults: faults-hosts faults-cluster faults-demo  ## run these three targets
 faults-hosts: setup  ## test kills, power cuts, full disks and reboots on an emulated host; slow, writes a result to docs/results
 	$(CARGO) test --locked --release --workspace --no-run
 	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test shape --test networks faults_ -- --ignored --nocapture --test-threads 1 && \
-	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat the same time, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, changes on trial that lose the gateway or the API server, 4,000 links in one plan, an uplink\ndown and up with 1,000 tenants, restarts of NetworkManager and systemd-networkd.\n' \
+	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a corrupted ledger, a refused write, two agents\nat the same time, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, changes on trial that lose the gateway or the API server, 4,000 links in one plan, an uplink\ndown and up with 1,000 tenants, restarts of NetworkManager and systemd-networkd.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 faults-cluster: setup  ## kill controllers 50 times while tenants and machines are created, changed and deleted, and while 10,000 VMs are placed; writes a result to docs/results
@@ -108,7 +108,7 @@ soak:  ## record for ten minutes, from the audit log, the writes of an idle agen
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked --release -p berth-tests --test cluster -- --nocapture
 
-dist:  ## build the agent as it is shipped
+dist:  ## build the agent with the release profile (dist-agent)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
 
 image:  ## build the container images as archives: target/berth-agent-image.tar, target/berth-controller-image.tar
@@ -119,6 +119,6 @@ image:  ## build the container images as archives: target/berth-agent-image.tar,
 	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
 	done
 
-deb: dist  ## build the Debian package from the shipped agent
+deb: dist  ## build the Debian package from the agent of `make dist`
 	./tests/setup.sh cargo-deb=cargo:cargo-deb
 	CARGO="$(CARGO)" ./systemd/package.sh dist-agent

@@ -21,7 +21,7 @@ openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$wo
     exit 1
 }
 kubectl delete csr "$request" --ignore-not-found >/dev/null
-# A server before 1.22 does not know expirationSeconds and signs for a year; its kubectl would reject the field.
+# A server before 1.22 does not support expirationSeconds and signs for a year; its kubectl would reject the field.
 kubectl create --validate=false -f - >/dev/null <<END
 apiVersion: certificates.k8s.io/v1
 kind: CertificateSigningRequest
@@ -38,7 +38,7 @@ tries=0
 until certificate=$(kubectl get csr "$request" -o 'jsonpath={.status.certificate}') && [ "$certificate" ]; do
     tries=$((tries + 1))
     [ $tries -lt 60 ] || {
-        echo "agent-kubeconfig.sh: CertificateSigningRequest $request is approved, but was not signed within a minute" >&2
+        echo "agent-kubeconfig.sh: CertificateSigningRequest $request was approved, but not signed within a minute" >&2
         exit 1
     }
     sleep 1

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes a container image as an archive, without a container engine. The image contains only one static program, as the
 # image of Containerfile does. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
-# accept it. With BERTH_LIBRARIES=1 a program that needs libraries gets those of this machine: for tests.
+# accept it. For tests, BERTH_LIBRARIES=1 copies the shared libraries that the program needs from this machine.
 # usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER] (FOLDER: path of the program in the image; default /)
 set -eu
 [ $# -eq 3 ] || [ $# -eq 4 ] || {
@@ -12,7 +12,7 @@ program=$1 tag=$2 file=$3 folder=${4:-/}
 folder=${folder%/}
 libraries=$(ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true)
 if [ -n "$libraries" ] && [ -z "${BERTH_LIBRARIES-}" ]; then
-    echo "image.sh: $program needs libraries, and the image has none: build it with -C target-feature=+crt-static" >&2
+    echo "image.sh: $program needs shared libraries, but the image contains none: build it with -C target-feature=+crt-static" >&2
     exit 2
 fi
 case $(uname -m) in

@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 
 command -v cargo-fuzz >/dev/null 2>&1 || cargo install cargo-fuzz --locked
-# The sanitizers require unstable compiler flags: use a nightly compiler, or permit the flags in the stable one.
+# The sanitizers require unstable compiler flags: use a nightly compiler, or enable the flags in the stable compiler.
 if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
     fuzz() { cargo +nightly fuzz "$@"; }
 else
@@ -27,7 +27,7 @@ out="$results/$date-fuzz.md"
 failed=0
 for target in $(fuzz list); do
     log=$(mktemp)
-    # New inputs are written beside the corpus; merge useful ones into it by hand (CONTRIBUTING.md).
+    # New inputs are written to a separate folder; a developer adds useful inputs to the corpus (CONTRIBUTING.md).
     grown="fuzz/target/grown/$target"
     mkdir -p "$grown"
     if fuzz run "$target" "$grown" "fuzz/corpus/$target" -- \
@@ -40,5 +40,5 @@ for target in $(fuzz list); do
     echo "$target: $result, ${runs:-?} runs"
     rm -f "$log"
 done
-echo "written: $out"
+echo "the result is in $out"
 exit $failed

@@ -1,19 +1,20 @@
 #!/bin/bash
-# Captures the files of this host that `berth-agent --root` reads into an archive. usage: tests/capture.sh FILE.tgz
-# Run it as root for a more complete capture. Files of /proc and /sys have no true size, so the script copies their content.
+# Writes the files of this host that `berth-agent --root` reads to an archive. usage: tests/capture.sh FILE.tgz
+# As root, the capture is more complete. The kernel reports no correct size for files of /proc and /sys, so the script
+# copies their content.
 set -eu
 out=${1:?usage: tests/capture.sh FILE.tgz}
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 export LC_ALL=C
 
-copy() { # one file
+copy() { # copies one file
     mkdir -p "$tree${1%/*}"
     timeout 2 cat "$1" >"$tree$1" 2>/dev/null || rm -f "$tree$1"
-    # The modification times of its files show which configuration a kubelet was started with.
+    # The modification times of the files show with which configuration a kubelet was started.
     touch -cr "$1" "$tree$1" 2>/dev/null || true
 }
-link() { # one symbolic link, unchanged
+link() { # copies one symbolic link without resolving it
     mkdir -p "$tree${1%/*}"
     cp -dn "$1" "$tree$1" 2>/dev/null || true
 }
@@ -87,4 +88,4 @@ for device in kvm sev vhost-net vhost-vsock net/tun; do
     [ -e "/dev/$device" ] && mkdir -p "$tree/dev/net" && : >"$tree/dev/$device"
 done
 tar -czf "$out" -C "$tree" .
-echo "written: $out; try it: mkdir tree && tar -xzf $out -C tree && berth-agent report --root tree"
+echo "the capture is in $out; to test it: mkdir tree && tar -xzf $out -C tree && berth-agent report --root tree"

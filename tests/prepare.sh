@@ -10,6 +10,6 @@ trap 'kill "$image" 2>/dev/null; exit 1' HUP INT TERM
 code=0
 [ -n "${KUBEBUILDER_ASSETS:-}" ] || ./cluster/assets.sh >/dev/null || code=1
 wait "$image" || code=1
-took=$(($(date +%s) - begin))
-[ "$took" -lt 5 ] || echo "prepare.sh: control plane and host image took $took s" >&2
+duration=$(($(date +%s) - begin))
+[ "$duration" -lt 5 ] || echo "prepare.sh: control plane and host image were ready after $duration s" >&2
 exit "$code"

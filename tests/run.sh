@@ -20,13 +20,13 @@ begin=$(date +%s)
 $cargo test "$@" --no-fail-fast --test shape --test networks >"$hosts_log" 2>&1 &
 hosts=$!
 trap 'kill "$hosts" 2>/dev/null; exit 1' HUP INT TERM
-echo "shape and networks run in parallel with the others; they write to $hosts_log"
+echo "the tests shape and networks run in parallel with the other tests; their log is $hosts_log"
 {
     $cargo test "$@" --no-fail-fast -- --skip a_host_is_shaped_as_asked_and_put_back --skip tenants_have_networks_of_their_own
     echo $? >target/tests.code
 } 2>&1 | tee "$log"
 others=$(cat target/tests.code)
-echo "the others have ended with $others; shape and networks follow:"
+echo "the other tests ended with exit code $others; the log of shape and networks follows:"
 wait "$hosts"
 code=$?
 cat "$hosts_log"
@@ -38,13 +38,13 @@ listed() { # prints a heading and the lines of standard input
     lines=$(sort -u)
     [ -z "$lines" ] || printf '\n%s\n%s\n' "$1" "$(echo "$lines" | sed 's/^/  /')"
 }
-grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests that this Kubernetes cannot run:"
-grep -v '^part: ' "$BERTH_SKIPS" | listed "Skipped, because this machine cannot run them:"
-sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Skipped, because another command runs them:"
+grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests, skipped because this Kubernetes version does not support them:"
+grep -v '^part: ' "$BERTH_SKIPS" | listed "Tests, skipped because this machine does not meet their requirements:"
+sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Tests, skipped because another make target runs them:"
 skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
 [ "$others" = 0 ] && [ "$code" = 0 ] || {
     printf '\n' >&2
-    echo "tests have failed: exit code $code of shape and networks, $others of the others" >&2
+    echo "tests failed: exit code $code for shape and networks, $others for the other tests" >&2
     grep -hE '^test .* FAILED|^error: test failed' "$log" "$hosts_log" | sort -u >&2
 }
 echo

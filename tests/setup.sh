@@ -5,7 +5,7 @@ set -eu
 
 missing=
 crates=
-want() { # program package
+want() { # adds the package to the missing packages if the program is missing; usage: want PROGRAM PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
 want cc gcc

@@ -149,7 +149,7 @@ fn virtualization_ready(kvm: &Kvm) -> ConditionState {
         ),
         None => ConditionState::status_unknown(
             Reason::Unknown,
-            "see unknown[] for capabilities.kvm.state",
+            "the state of KVM is unknown; status.unknown has the reason for capabilities.kvm.state",
         ),
     }
 }
@@ -281,7 +281,7 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
     }
     if let RunningConfig::Unknown(cause) = &kubelet.running_config {
         let message = format!(
-            "the configuration that the kubelet was started with is unknown: {cause}; a restart makes it known (systemctl restart {})",
+            "the configuration that the kubelet was started with is unknown: {cause}; restart the kubelet (systemctl restart {})",
             kubelet.unit
         );
         return Some(ConditionState::status_unknown(

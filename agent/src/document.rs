@@ -1,4 +1,4 @@
-//! A manifest together with its text. The text is parsed only once, because parsing thousands of tenants takes long,
+//! A manifest together with its text. The text is parsed only once, because parsing thousands of tenants is slow,
 //! and most cycles change no tenant.
 
 use std::sync::Arc;

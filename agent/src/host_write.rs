@@ -32,7 +32,9 @@ pub enum LockError {
     #[error("another berth-agent{} is running on this host; wait until it ends, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
     /// The lock file cannot be created.
-    #[error("{0}; Berth keeps its rollback ledger there, and makes no change without it")]
+    #[error(
+        "{0}; Berth saves its rollback ledger in this folder, and applies no change without it"
+    )]
     Unavailable(WriteError),
 }
 

@@ -135,7 +135,7 @@ impl Manifest {
     /// If the document is not a single InfraNode; see [`Self::parse`].
     pub fn from_tree(tree: &Value) -> Result<Self, Fault> {
         let Value::Object(fields) = tree else {
-            let message = "an InfraNode was expected, with apiVersion, kind, metadata and spec";
+            let message = "must be an InfraNode with apiVersion, kind, metadata and spec";
             return Err(Fault::new("manifest", tree, message));
         };
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", "InfraNode")] {
@@ -183,7 +183,7 @@ impl Manifest {
         let (name, node) = (self.name.as_deref()?, node?);
         (name != node).then(|| {
             let message = format!(
-                "this node is {node}; correct the manifest, or say --node-name {name} if it is the same"
+                "this node is {node}; correct the manifest, or set --node-name {name} if it is the same node"
             );
             Fault::new("metadata.name", name, message)
         })
@@ -238,7 +238,7 @@ impl Manifest {
             Value::Object(fields) => fields,
             Value::Null => return,
             other => {
-                self.faults.push(Fault::new("spec", format_value(other), "a map was expected"));
+                self.faults.push(Fault::new("spec", format_value(other), "must be a map"));
                 self.unparsed.parts = Part::ALL.into();
                 return;
             }
@@ -295,7 +295,7 @@ impl Manifest {
             Value::Null => &[],
             other => {
                 let fault =
-                    Fault::new(format!("spec.{field}"), format_value(other), "a list was expected");
+                    Fault::new(format!("spec.{field}"), format_value(other), "must be a list");
                 self.faults.push(fault);
                 self.unparsed.parts.insert(part);
                 &[]
@@ -358,7 +358,7 @@ fn unknown_field(field: &str, value: &Value) -> Fault {
     Fault::new(
         field,
         format_value(value),
-        "there is no such field; see `berth-agent plan --help` for a sample",
+        "unknown field; see `berth-agent plan --help` for a sample",
     )
 }
 
@@ -412,8 +412,8 @@ mod tests {
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
             "spec.ksm.mode: `Onn`: unknown variant `Onn`, expected one of",
-            "spec.cpu.reserved.cores: `4`: there is no such field",
-            "spec.colour: `red`: there is no such field",
+            "spec.cpu.reserved.cores: `4`: unknown field",
+            "spec.colour: `red`: unknown field",
         ] {
             assert!(shown.iter().any(|fault| fault.starts_with(start)), "{start}\n{shown:#?}");
         }
@@ -425,7 +425,7 @@ mod tests {
             faults("  hugepages: [{size: 2Mi, count: -1}]")[0]
                 .starts_with("spec.hugepages[0].count: `-1`")
         );
-        assert!(faults("  hugepages: {size: 2Mi}")[0].contains("a list was expected"));
+        assert!(faults("  hugepages: {size: 2Mi}")[0].contains("must be a list"));
         assert!(faults("  cpu: {reserved: {cpus: 3-1}}")[0].contains("ends before it starts"));
         assert!(faults("  enforce: perhaps")[0].starts_with("spec.enforce: `perhaps`"));
         assert!(faults("  [1]")[0].starts_with("spec: `[1]`"));

@@ -37,7 +37,7 @@ impl std::fmt::Debug for Netlink {
 
 /// Error of the kernel for a change that it refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}", .errno.desc(), .extended_ack.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
+#[error("{}{}", .errno.desc(), .extended_ack.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
 pub struct Refused {
     /// Error number of the kernel.
     pub errno: Errno,

@@ -56,7 +56,9 @@ impl Systemd {
         let bus = Connection::system();
         let direct = || connection::Builder::address(PRIVATE_ADDRESS)?.p2p().build();
         bus.or_else(|on_bus| {
-            direct().map_err(|error| SystemdError(format!("{on_bus}; and directly: {error}")))
+            direct().map_err(|error| {
+                SystemdError(format!("{on_bus}; a direct connection failed too: {error}"))
+            })
         })
         .map(Self)
     }
@@ -106,7 +108,7 @@ impl Systemd {
     ) -> Result<(), SystemdError> {
         let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
         let properties = vec![
-            ("Description", Value::from("Undoes a change of Berth's that is on trial")),
+            ("Description", Value::from("Rolls back a change of Berth that is on trial")),
             // With type `exec` the unit becomes active only after the program was executed, so that a missing program
             // is detected here.
             ("Type", Value::from("exec")),

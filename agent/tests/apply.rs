@@ -137,7 +137,10 @@ fn invalid_ledger_prevents_all_changes() {
     tree.file("var/lib/berth/found.json", "[]");
     let before = files(tree.path());
     let error = apply_spec(&tree, SPEC).unwrap_err().to_string();
-    assert!(error.contains("/var/lib/berth/found.json: not a rollback ledger"), "{error}");
+    assert!(
+        error.contains("/var/lib/berth/found.json: the file is not a rollback ledger"),
+        "{error}"
+    );
     assert_eq!(before, files(tree.path()));
 }
 
@@ -177,7 +180,7 @@ fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
     common::kubelet::stop(&tree);
     let done = apply_spec(&tree, spec).unwrap();
     assert_eq!(done.outcomes[0].result, ChangeResult::Done);
-    assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts them");
+    assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts the pages");
     assert!(!tree.path().join(state).exists());
 }
 
@@ -212,7 +215,7 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     );
     assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
 
-    // A pod holds CPUs: the active drop-in stays until the next drain, also if the spec no longer contains the setting.
+    // A pod has exclusive CPUs: the active drop-in stays until the next drain, even if it is removed from the spec.
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
     let kept = apply_spec(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);
@@ -247,7 +250,7 @@ fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
     let exists = |name: &str| tree.path().join(folder).join(name).exists();
     assert!(exists("99-berth.conf"));
     let ours = format!("/{folder}/99-berth.conf");
-    assert_eq!(ledger(&tree).files, [ours].into(), "staged and made active in one go");
+    assert_eq!(ledger(&tree).files, [ours].into(), "one apply staged and activated the drop-in");
     // The kubelet was not restarted: it has run all the time.
     common::kubelet::start(&tree, 4200);
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)

@@ -63,7 +63,7 @@ fn missing_root_causes_one_message_and_exit_code_2() {
         assert_eq!(output.status.code(), Some(2));
         assert_eq!(
             stderr(&output),
-            "berth-agent: --root /no/such/folder: there is no such folder; give the folder that holds \
+            "berth-agent: --root /no/such/folder: no such folder; specify the folder that contains \
              proc/ and sys/\n"
         );
         assert!(output.stdout.is_empty());
@@ -90,9 +90,9 @@ fn invalid_content_is_reported_with_file_and_value() {
     let warnings = warnings(&tree);
     for words in [
         "/sys/devices/system/cpu/isolated: `1-banana` is not a CPU or a range",
-        "/proc/meminfo: no line MemTotal with a number",
+        "/proc/meminfo: the file has no valid MemTotal line",
         "/sys/kernel/mm/ksm/run: `maybe` is not a valid value",
-        "/sys/devices/system/node/node0/distance: `10 ten` is not one number for each of 1 zones",
+        "/sys/devices/system/node/node0/distance: `10 ten` does not have one number for each of 1 zones",
         "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages: `-5` is not a valid value",
         "/var/lib/kubelet/cpu_manager_state: not a kubelet checkpoint: EOF",
         "/sys/bus/pci/devices/nonsense: not a PCI address",

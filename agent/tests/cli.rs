@@ -35,7 +35,7 @@ fn bash_completes_commands_options_and_checks() {
         (vec!["berth-agent", "report", "-o", ""], "yaml"),
     ] {
         let all = completions(&words);
-        assert!(all.contains(offered), "{words:?} gave {all:?}");
+        assert!(all.contains(offered), "completions of {words:?}: {all:?}");
     }
 }
 
@@ -60,7 +60,7 @@ fn a_full_disk_is_not_reported_as_invalid_usage() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(3));
-    assert!(stderr(&output).starts_with("berth-agent: standard output: No space left on device"));
+    assert!(stderr(&output).starts_with("berth-agent: failed to write to standard output: No space left on device"));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_missing_direct_io_path_causes_a_warning() {
     assert_eq!(output.status.code(), Some(2));
     let output = agent(&["report", "--direct-io-path", "/no/such"]);
     assert!(
-        stderr(&output).contains("warning: /no/such: there is no such folder to test for O_DIRECT")
+        stderr(&output).contains("warning: /no/such: the folder does not exist, so O_DIRECT cannot be tested")
     );
 }
 

@@ -31,7 +31,10 @@ fn every_parser_has_its_fuzz_target() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
     let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
     for (name, _) in PARSERS {
-        assert!(fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(), "{name} has no target");
+        assert!(
+            fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(),
+            "{name} has no fuzz target"
+        );
         assert!(
             manifest.contains(&format!("name = \"{name}\"")),
             "{name} is not in fuzz/Cargo.toml"

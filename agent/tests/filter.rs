@@ -18,7 +18,7 @@ mkdir -p /var/lib/berth
 mount -t tmpfs none /var/lib/berth
 cd "$1"
 frames() { perl "$frames" "$@"; }
-# A pair of links: one end is a port or has the host's address, the other is the cable's or the guest's end.
+# A pair of links: one end is a port or has the host's address, and the other end belongs to the cable or the guest.
 pair() { ip link add "$1" type veth peer name "$2"; ip link set "$1" up; ip link set "$2" up; }
 listen() {
     perl "$frames" listen "$1" "$1.heard" >/dev/null 2>&1 &
@@ -34,7 +34,7 @@ ip neigh add 172.16.0.2 lladdr 02:00:00:00:00:02 dev up0
 "$agent" plan --node-name a -f tunnel.yaml | grep -q 'nothing to do'
 pair port0 guest0
 ip link set port0 master tn5001
-# Another's bridge, which has a way out too.
+# A bridge of another program, which has an uplink too.
 ip link add br-other type bridge
 ip link set br-other up
 pair up1 peer1
@@ -52,7 +52,7 @@ settle
 ip link delete port0
 "$agent" revert
 "$agent" plan --node-name a -f nothing.yaml | grep -q 'nothing to do'
-# Where the rules would still be, they would hold for a link of that group.
+# If the rules still existed, they would apply to a link of this group.
 pair up2 peer2
 pair port2 guest2
 ip link set up2 master br-other group 48679
@@ -62,8 +62,8 @@ listen peer2
 frames send guest2 after
 settle
 
-# An uplink that is a port is known by its name. Where the kernel has no VLAN filtering the bridge is not made, and the
-# rules that came before it stay.
+# An uplink that is a port is matched by its name. On a kernel without VLAN filtering the bridge is not created, but the
+# rules that were created before it stay.
 pair up3 peer3
 pair port3 guest3
 "$agent" apply --node-name a -f shared.yaml || true
@@ -153,13 +153,21 @@ fn switch_frames_of_guests_are_dropped() {
     };
     let all = all_of(&reserved.union(anyones).copied().collect());
     for (link, by) in [("peer0", "the tunnel"), ("peer3", "an uplink that is a port")] {
-        assert_eq!(received(link, "guest"), all_of(anyones), "a guest's, by {by}\n{log}");
-        assert_eq!(received(link, "host"), all, "the host's own, by {by}\n{log}");
+        assert_eq!(
+            received(link, "guest"),
+            all_of(anyones),
+            "frames of a guest through {by}\n{log}"
+        );
+        assert_eq!(received(link, "host"), all, "frames of the host through {by}\n{log}");
     }
     // Frames that a Linux bridge itself does not forward (`is_link_local_ether_addr`), except BPDUs.
     let not_forwarded = ["pause", "lacp", "eapol", "provider", "lldp"];
     let passed =
         reserved.union(anyones).copied().filter(|name| !not_forwarded.contains(name)).collect();
-    assert_eq!(received("peer1", "other"), all_of(&passed), "by another's bridge\n{log}");
-    assert_eq!(received("peer2", "after"), all_of(&passed), "after revert\n{log}");
+    assert_eq!(
+        received("peer1", "other"),
+        all_of(&passed),
+        "frames through a bridge of another program\n{log}"
+    );
+    assert_eq!(received("peer2", "after"), all_of(&passed), "frames after revert\n{log}");
 }

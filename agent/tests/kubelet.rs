@@ -300,7 +300,11 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
         let tree = impostor(groups, status);
         assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}");
         std::fs::remove_dir_all(tree.path().join("proc/1412")).unwrap();
-        assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}, alone");
+        assert_eq!(
+            config_of(&tree)["cpuManagerPolicy"],
+            "static",
+            "{what}, without the kubelet of the host"
+        );
     }
     // Both processes could be the host's kubelet: neither is used.
     let tree = impostor("0::/\n", ours);

@@ -53,7 +53,7 @@ fn reason(node: &Value, path: &str) -> Option<String> {
 #[test]
 fn two_reports_are_the_same_bytes() {
     // Some hypervisors add memory to a guest gradually, so the MemTotal of a zone grows. Two reports are compared only
-    // if MemTotal did not change meanwhile.
+    // if MemTotal did not change between them.
     let kernel = || {
         let zone =
             std::fs::read_to_string("/sys/devices/system/node/node0/meminfo").unwrap_or_default();
@@ -69,7 +69,7 @@ fn two_reports_are_the_same_bytes() {
     assert_eq!(first, second);
     let table = stdout(&agent(&["report"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    assert!(!table.contains('\u{1b}'), "colour in a pipe");
+    assert!(!table.contains('\u{1b}'), "colours in the output to a pipe");
 }
 
 #[test]
@@ -150,13 +150,13 @@ fn virt_host_validate_agrees() {
         let fine = line.contains("PASS");
         assert_eq!(ours(id) == "PASS", fine, "{id} is {}, virt-host-validate: {line}", ours(id));
     }
-    assert!(compared > 0, "virt-host-validate said nothing known:\n{theirs}");
+    assert!(compared > 0, "no known line in the output of virt-host-validate:\n{theirs}");
 }
 
 #[test]
 fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
     if !is_root() {
-        return skip("an_ordinary_user_sees_the_host_but_for_what_is_roots", "needs root");
+        return skip("an_ordinary_user_gets_all_facts_that_do_not_need_root", "needs root");
     }
     let folder = tempfile::tempdir().unwrap();
     let program = program_for_all(&folder);
@@ -184,11 +184,11 @@ fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
 #[test]
 fn without_the_device_node_kvm_of_the_host_is_unknown() {
     if !is_root() {
-        return skip("without_the_device_node_nothing_is_claimed_of_the_host", "needs root");
+        return skip("without_the_device_node_kvm_of_the_host_is_unknown", "needs root");
     }
     if !Path::new("/sys/devices/virtual/misc/kvm").exists() {
         return skip(
-            "without_the_device_node_nothing_is_claimed_of_the_host",
+            "without_the_device_node_kvm_of_the_host_is_unknown",
             "this kernel has no KVM",
         );
     }

@@ -155,7 +155,7 @@ fn plan_is_readable_for_operators() {
         sentences(&first),
         [
             filtered("eth1").as_str(),
-            "make bridge br-tenant for network trunk",
+            "create bridge br-tenant for network trunk",
             "make eth1 a port of br-tenant",
             "add VLAN 120 to eth1 on br-tenant for cluster-abc"
         ]
@@ -257,7 +257,7 @@ fn faults_hold_up_their_own_network_alone() {
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tx, mtu: 9001}",
             "vlan: 5",
-            "spec.networks[bad].mtu: `9001`: eth1 takes 9000 bytes at most",
+            "spec.networks[bad].mtu: `9001`: eth1 allows 9000 bytes at most",
         ),
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: br-of-tenants}",
@@ -267,12 +267,12 @@ fn faults_hold_up_their_own_network_alone() {
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tx}",
             "vni: 5",
-            "spec.tenantNetworks[x].vlan: ``: network bad needs a vlan",
+            "spec.tenantNetworks[x].vlan: ``: network bad requires vlan",
         ),
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tx}",
             "vlan: 1",
-            "`1`: is every switch's",
+            "`1`: is the default VLAN",
         ),
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tx}",
@@ -282,7 +282,7 @@ fn faults_hold_up_their_own_network_alone() {
         (
             "{name: bad, scenario: BridgePerTenant, uplink: {name: eth1}}",
             "vlan: 50",
-            "`tn50`: network good needs link tn50 too",
+            "`tn50`: network good also needs link tn50",
         ),
         (
             "{name: bad, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: a-name-that-is-too-long}",
@@ -381,15 +381,15 @@ fn another_uplink_takes_the_place_of_the_first() {
     assert_eq!(
         sentences(&next)[..2],
         [filtered("eth1, eth2").as_str(), "make eth2 a port of br-tenant"],
-        "by the first one frames leave until the second one has its place"
+        "frames leave through eth1 until eth2 is a port"
     );
     apply_plan(&mut facts, &next);
     let next = planned(&facts, &other);
-    assert_eq!(sentences(&next), [filtered("eth2")], "eth1 may become anybody's port");
+    assert_eq!(sentences(&next), [filtered("eth2")], "eth1 is no longer an uplink");
     apply_plan(&mut facts, &next);
     let bridge = name("br-tenant");
     let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
-    assert_eq!(ports, ["eth2"], "two ways out of one bridge are a loop");
+    assert_eq!(ports, ["eth2"], "two uplinks of one bridge form a loop");
     assert!(planned(&facts, &other).is_empty());
     // The uplink was down originally. The plan sets it down only after the last link of Berth is removed from it.
     let removal = planned(&facts, "  {}");

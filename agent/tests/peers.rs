@@ -4,7 +4,7 @@
 //! tested too. `tests/data/README.md` lists the captures, their origin and licences.
 #![expect(
     clippy::disallowed_methods,
-    reason = "the test unpacks trees, starts the agent, and reads on its own what the agent reads"
+    reason = "the test unpacks trees, starts the agent, and reads the trees without the agent's code"
 )]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -156,7 +156,7 @@ fn the_host_keeps_memory_for_itself() {
         "Node 1 MemTotal: 264241152 kB\nNode 1 MemFree: 1000 kB\n",
     );
     assert!(
-        grow(200).only_line().contains("insufficient memory: zone 1 has 1000 KiB to give"),
+        grow(200).only_line().contains("insufficient memory: zone 1 has 1000 KiB available"),
         "{}",
         grow(200).only_line()
     );
@@ -185,7 +185,8 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     tree.file(pool, "4300\n");
     let blocked = plan_count(4200).only_line();
     assert!(blocked.contains("has recorded 4300 pages of this zone"), "{blocked}");
-    let waits = "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods run";
+    let waits =
+        "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods are running";
     assert!(blocked.contains(waits), "{blocked}");
     tree.file(pool, "4096\n");
     assert_eq!(plan_count(4200).only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
@@ -263,7 +264,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
         ),
         (
             "{cpus: '0'}",
-            "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0,48",
+            "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings the CPUs are 0,48",
         ),
         ("{cpus: '0-95'}", "spec.cpu.reserved.cpus: `0-95`: all CPUs are reserved"),
         ("{cpus: '0,200'}", "spec.cpu.reserved.cpus: `0,200`: CPUs 200 are not online"),
@@ -291,7 +292,7 @@ fn reserved_cpus_of_the_kubelet_are_kept() {
             .to_owned()
     };
     assert_eq!(config("0,30,48,78"), "0,30,48,78");
-    assert_eq!(config("1,30,49,78"), "0,24,48,72", "not the core of CPU 0");
+    assert_eq!(config("1,30,49,78"), "0,24,48,72", "without the core of CPU 0");
     assert_eq!(config("0,30,78"), "0,24,48,72", "a split core");
 }
 
@@ -355,12 +356,12 @@ fn housekeeping_skips_units_with_pods_or_vms() {
     assert_eq!(blocked(&[("4711", "nginx", &in_runtime)]).len(), 1);
     let lines = blocked(&[("812", "qemu-system-x86", "/user.slice/user-0.slice/session-1.scope")]);
     assert!(lines.len() == 1 && lines[0].contains("below user.slice"), "{lines:?}");
-    // The paths as a container with a separate cgroup namespace sees them.
+    // The same paths, as read in a container with a separate cgroup namespace.
     let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
     // If the start of a path is unknown, the path may be below any of the units.
     assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD}"))]).len(), 3);
-    // Pods in their usual place, and services that are not pods.
+    // Pods below kubepods.slice, and services that are not pods.
     assert!(
         blocked(&[
             ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD}")),
@@ -380,7 +381,7 @@ fn unmovable_interrupts_are_skipped_and_counted() {
     tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{learned}"}}}}"#));
     let plan = plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
     assert!(plan.lines().last().unwrap().starts_with("3 interrupts"), "{:?}", plan.lines());
-    assert!(plan.json["notes"][0].as_str().unwrap().starts_with("1 interrupts stay"));
+    assert!(plan.json["notes"][0].as_str().unwrap().starts_with("1 interrupts are not moved"));
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn ksm_has_one_owner() {
     assert_eq!(
         plan(&tree, spec).only_line(),
         "ksm run: 0 -> 1",
-        "virt-handler that was not asked to"
+        "virt-handler runs, but does not control KSM"
     );
     tree.file("sys/kernel/mm/ksm/run", "1\n");
     assert!(
@@ -465,12 +466,12 @@ fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
         );
         auto(&tree, "").lines()
     };
-    assert!(available(50).is_empty() && available(22).is_empty(), "stays off");
-    assert_eq!(available(17), ["ksm run: 0 -> 1"], "100 pages as they are");
+    assert!(available(50).is_empty() && available(22).is_empty(), "ksmd stays off");
+    assert_eq!(available(17), ["ksm run: 0 -> 1"], "pages_to_scan stays 100");
     assert_eq!(available(3), ["ksm pages_to_scan: 100 -> 1250", "ksm run: 0 -> 1"]);
     tree.file("sys/kernel/mm/ksm/run", "1\n").file("sys/kernel/mm/ksm/pages_to_scan", "400\n");
-    assert!(available(16).is_empty() && available(9).is_empty(), "near enough");
-    assert_eq!(available(22), ["ksm pages_to_scan: 400 -> 100"], "goes on until 25 %");
+    assert!(available(16).is_empty() && available(9).is_empty(), "within the hysteresis");
+    assert_eq!(available(22), ["ksm pages_to_scan: 400 -> 100"], "ksmd runs until 25 %");
     assert_eq!(available(26), ["ksm run: 1 -> 0"]);
 }
 
@@ -542,12 +543,12 @@ fn faults_name_field_and_value_and_the_rest_is_planned() {
     );
     assert_eq!(plan.code, 2);
     for fault in [
-        "spec.hugepages[0].zone: `7`: there is no such zone; this host has 0, 1",
+        "spec.hugepages[0].zone: `7`: this host has no such zone; it has 0, 1",
         "spec.hugepages[1].size: `4Mi`: the kernel of this host has no pages of this size; it has 2Mi, 1Gi",
         "spec.hugepages[2].size: `64Ki`",
-        "spec.hugepages[3].count: `999`: zone 1 has 252 GiB of memory, and the pages requested there would take 999 GiB",
+        "spec.hugepages[3].count: `999`: zone 1 has 252 GiB of memory, but the requested pages need 999 GiB",
         "spec.hugepages[5].size: `2Mi`: pages of this size are requested twice in zone 0",
-        "spec.unknown: `1`: there is no such field",
+        "spec.unknown: `1`: unknown field",
     ] {
         assert!(plan.stderr.contains(fault), "{fault}\n{}", plan.stderr);
     }
@@ -581,7 +582,7 @@ fn invalid_ledger_is_reported() {
     assert!(
         plan(&tree, "  profile: x")
             .stderr
-            .contains("/var/lib/berth/found.json: not a rollback ledger")
+            .contains("/var/lib/berth/found.json: the file is not a rollback ledger")
     );
 }
 
@@ -608,7 +609,7 @@ fn the_kubelet_is_advised_with_fields_that_it_takes() {
         text.trim_matches('"').parse::<berth_api::Bytes>().unwrap().0
     };
     let sum: u64 = limits.iter().map(bytes).sum();
-    assert_eq!(sum, (1 << 30) + 1_000_000_000 + (100 << 20), "kubelet adds up to the byte: {yaml}");
+    assert_eq!(sum, (1 << 30) + 1_000_000_000 + (100 << 20), "the sum must be exact: {yaml}");
     let steps: Vec<&str> =
         advice["steps"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
     assert!(steps[0].starts_with("kubectl drain rack1-a"), "{steps:?}");
@@ -645,7 +646,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
     assert!(
         waiting[1].contains(
-            "BLOCKED waits until the node is drained and its kubelet stopped: 1 Guaranteed pods run"
+            "BLOCKED waits until the node is drained and its kubelet stopped: 1 Guaranteed pods are running"
         ),
         "{waiting:?}"
     );
@@ -672,7 +673,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     assert_eq!(stopped.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
     common::kubelet::start(&tree, 4200);
     tree.file("proc/88/comm", "virt-launcher-m\n");
-    assert!(plan(&tree, spec).lines()[1].contains("virtual machines run"));
+    assert!(plan(&tree, spec).lines()[1].contains("virtual machines are running"));
     tree.file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");
     assert!(plan(&tree, spec).lines()[0].contains("command line sets reservedSystemCPUs"));
 }

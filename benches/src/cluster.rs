@@ -109,7 +109,7 @@ impl Cluster {
                 created
                     .metadata
                     .uid
-                    .with_context(|| format!("an object without uid in {}", new.path))
+                    .with_context(|| format!("the API server returned an object without uid in {}", new.path))
             });
             stream::iter(each).buffered(self.concurrency).try_collect().await
         })
@@ -203,7 +203,7 @@ impl Cluster {
             };
             ensure!(
                 begin.elapsed() < timeout,
-                "not after {} s: {description}: {progress}",
+                "timeout after {} s: {description}: {progress}",
                 timeout.as_secs()
             );
             std::thread::sleep(POLL_INTERVAL);
@@ -222,7 +222,7 @@ impl CountingClient {
         self.record_request("POST", &new.path);
         let request = Request::new(&new.path).create(&PostParams::default(), new.body.clone())?;
         let response = self.client.request_text(request).await;
-        response.with_context(|| format!("create in {}", new.path))
+        response.with_context(|| format!("create an object in {}", new.path))
     }
 
     async fn delete_all(&self, path: &str) -> Result<()> {
@@ -230,7 +230,7 @@ impl CountingClient {
         let now = DeleteParams::default().grace_period(0);
         let request = Request::new(path).delete_collection(&now, &ListParams::default())?;
         let response = self.client.request_text(request).await;
-        response.map(drop).with_context(|| format!("delete all in {path}"))
+        response.map(drop).with_context(|| format!("delete all objects in {path}"))
     }
 
     async fn list(&self, path: &str, params: &ListParams) -> Result<Value> {
@@ -262,7 +262,7 @@ impl CountingClient {
             Request::new(path).patch_subresource(subresource, name, &params, &patch)?
         };
         let response = self.client.request_text(request).await;
-        response.map(drop).with_context(|| format!("merge into {path}/{name} {subresource}"))
+        response.map(drop).with_context(|| format!("patch {path}/{name} {subresource}"))
     }
 }
 

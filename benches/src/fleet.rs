@@ -75,7 +75,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
 
 /// Returns a host as the controller reads the host from an InfraNode, with the same function as in a cluster.
 pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
-    let infra = serde_json::from_value(infra_node(name, page, &[])).context("InfraNode")?;
+    let infra = serde_json::from_value(infra_node(name, page, &[])).context("parse the InfraNode")?;
     let mut problems = Vec::new();
     let facts =
         ReportedHost::read(&infra, None, &mut problems).map_err(|problem| anyhow!("{problem}"))?;

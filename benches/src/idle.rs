@@ -28,16 +28,16 @@ const PEERS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"]
 /// Measures the idle daemon on an emulated host.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent to measure: the dist build, since that is what is shipped
+    /// berth-agent binary to measure, built with the profile of a release (dist-agent)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// A captured tree: the time of a plan on this machine and on the host shows how much slower the emulated host is
+    /// Captured file tree; its plan is timed on this machine and on the emulated host, to compare their speed
     #[arg(long, value_name = "TREE")]
     tree: PathBuf,
-    /// Minutes of idling
+    /// Length of the idle phase in minutes
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
-    /// Changes of the manifest
+    /// Number of changes of the manifest
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let slowdown = measure_slowdown(&mut host, args)?;
 
     let minutes = f64::from(args.minutes);
-    let ours = *after.get(AGENT).context("the agent does not run")?;
+    let ours = *after.get(AGENT).context("the agent is not running")?;
     let start = before.get(AGENT).copied().unwrap_or_default();
     let percent = (ours.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0;
     let local_percent = percent / slowdown;
@@ -173,7 +173,7 @@ fn read_usage(host: &mut Host) -> Result<BTreeMap<String, Usage>> {
         let numbers: Vec<f64> =
             output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [resident, user, system, switches] = numbers.as_slice() else {
-            anyhow::bail!("{name}: {output}");
+            anyhow::bail!("{name}: unexpected output: {output}");
         };
         let cpu_seconds = (user + system) / 100.0;
         let usage = Usage { resident_mib: resident / 1024.0, cpu_seconds, wake_ups: *switches };
@@ -196,7 +196,7 @@ fn measure_changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
             2 * count
         ))?;
         let micros: f64 = output.trim().parse().with_context(|| output.clone())?;
-        ensure!(micros > 0.0, "the clock stood still");
+        ensure!(micros > 0.0, "the clock of the host did not advance");
         millis.push(micros / 1000.0);
     }
     Ok(millis)
@@ -229,7 +229,7 @@ fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
 fn plan_script(agent: &str, tree: &str, manifest: &str) -> String {
     format!(
         "exec 2>&1; TIMEFORMAT='%U %S'; plan() {{ '{agent}' plan -f '{manifest}' --root '{tree}' --node-name rack1-a >/dev/null 2>&1; \
-         [ $? -le 1 ]; }}; plan || {{ echo no plan; exit 1; }}; time (for i in $(seq {PLAN_RUNS}); do plan; done)"
+         [ $? -le 1 ]; }}; plan || {{ echo plan failed; exit 1; }}; time (for i in $(seq {PLAN_RUNS}); do plan; done)"
     )
 }
 
@@ -237,7 +237,7 @@ fn seconds(output: &str) -> Result<f64> {
     let numbers: Vec<f64> =
         output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [user, system] = numbers.as_slice() else {
-        anyhow::bail!("no user and system seconds: {output}");
+        anyhow::bail!("the output has no user and system seconds: {output}");
     };
     Ok(user + system)
 }

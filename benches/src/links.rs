@@ -27,10 +27,10 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 /// Compares tenant networks with `bridge` and `ip -batch` on an emulated host.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent to measure: the dist build, since that is what is shipped
+    /// berth-agent binary to measure, built with the profile of a release (dist-agent)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// Rounds of each
+    /// Number of rounds of each comparison
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
@@ -40,9 +40,9 @@ pub(crate) struct Args {
 /// Runs on the emulated host: adds VLANs to a port with one netlink message.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VlanArgs {
-    /// The bridge's port
+    /// Port of the bridge
     port: LinkName,
-    /// VLAN ids
+    /// IDs of the VLANs to add
     vlans: VlanSet,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 
     let (agent, repair) = (args.agent.display(), percentile(&repairs, 90));
     let text = format!(
-        "After the deletion of one of {TENANTS} tenant bridges, the agent restores the bridge by the event of the kernel: median of {} \
+        "After one of {TENANTS} tenant bridges is deleted, an event of the kernel makes the agent restore the bridge: median of {} \
          repairs {:.0} ms, 90th percentile {repair:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.",
         repairs.len(),
         median(&repairs),
@@ -117,7 +117,7 @@ fn ratio((ours, theirs): &(Vec<f64>, Vec<f64>)) -> f64 {
 
 fn table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table {
     let columns = ["berth-agent ms", "peer ms", "ratio", "goal"];
-    let mut table = Table::new(&["what", "peer"], &columns);
+    let mut table = Table::new(&["operation", "peer"], &columns);
     let mut row = |what: String, peer: &str, pair: &(Vec<f64>, Vec<f64>), goal: f64| {
         table.push([
             what,
@@ -249,7 +249,7 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
         )?);
         host.run_for(&format!("({state}) >/run/by-peer"), TIMEOUT)?;
         let differ = host.run_for("test -s /run/by-us && diff /run/by-us /run/by-peer", TIMEOUT)?;
-        ensure!(differ.code == 0, "the script does not end in the same state: {differ:?}");
+        ensure!(differ.code == 0, "the script creates a different state: {differ:?}");
         host.run_for(remove, TIMEOUT)?;
     }
     Ok((ours, peers))

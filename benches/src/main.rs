@@ -1,4 +1,4 @@
-//! `berth-benches`: measures Berth side by side with the tools people use today.
+//! `berth-benches`: measures Berth and the existing tools for the same tasks.
 
 mod agents;
 mod cluster;
@@ -27,9 +27,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Measures Berth side by side with the tools people use today.
+/// Measures Berth and the existing tools for the same tasks.
 ///
-/// Exits with 0 when every goal is met, with 1 when one is missed, with 2 when nothing was measured.
+/// Exits with 0 if all goals are met, with 1 if a goal is missed, and with 2 if the measurement failed.
 #[derive(Debug, Parser)]
 #[command(version)]
 enum Benchmark {

@@ -1,6 +1,6 @@
 //! Memory and CPU time of a process, read from `/proc`.
 
-#![expect(clippy::disallowed_methods, reason = "processes of this machine are measured")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark reads the processes of this machine")]
 
 use std::fs;
 
@@ -34,9 +34,9 @@ impl Usage {
             Ok(kib / 1024.0)
         };
         // The process name in parentheses can contain any character.
-        let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+        let (_, fields) = stat.rsplit_once(')').context("stat has no process name")?;
         let mut times = fields.split_whitespace().skip(11);
-        let mut ticks = || -> Result<f64> { Ok(times.next().context("stat is short")?.parse()?) };
+        let mut ticks = || -> Result<f64> { Ok(times.next().context("stat has too few fields")?.parse()?) };
         let cpu_seconds = (ticks()? + ticks()?) / 100.0;
         let (resident, anonymous, most) = (mib("VmRSS")?, mib("RssAnon")?, mib("VmHWM")?);
         Ok(Self { resident, anonymous, peak_resident: most, cpu_seconds })

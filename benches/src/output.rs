@@ -11,13 +11,13 @@ use jiff::{Timestamp, tz::TimeZone};
 use crate::render;
 use crate::result::BenchResult;
 
-/// Arguments of every benchmark that say where its result goes.
+/// Arguments of all benchmarks for the folder and the date of the result.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Output {
-    /// The directory to write the report to
+    /// Folder for the result
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     results: PathBuf,
-    /// The date of the report, instead of today in UTC
+    /// Date of the result; default: today in UTC
     #[arg(long)]
     date: Option<Date>,
 }

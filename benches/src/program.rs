@@ -56,7 +56,7 @@ impl Program {
         let mut helper = command(env::current_exe()?.as_os_str(), &self.env);
         helper.args(["peak", "--"]).arg(&self.path).args(&self.args);
         let kib = self.stdout_of(&mut helper)?;
-        let kib: u32 = kib.trim().parse().with_context(|| format!("peak memory {kib:?}"))?;
+        let kib: u32 = kib.trim().parse().with_context(|| format!("parse the peak memory {kib:?}"))?;
         Ok(f64::from(kib) / 1024.0)
     }
 
@@ -95,11 +95,11 @@ pub(crate) fn ensure_controller_exists(program: &Path) -> Result<()> {
 /// Returns the smallest peak that [`Program::peak_mib`] can measure, in MiB. This is the peak of this binary.
 pub(crate) fn floor_mib() -> Result<f64> {
     let program = Program {
-        label: "the helper".to_owned(),
+        label: "helper process".to_owned(),
         path: env::current_exe()?.into(),
         args: vec!["--version".into()],
         env: vec![],
-        missing_hint: "was it rebuilt during the run?",
+        missing_hint: "was the benchmark binary rebuilt during the run?",
     };
     program.peak_mib()
 }

@@ -24,16 +24,16 @@ const MEMORY_ROUNDS: u32 = 5;
 /// Compares `berth-agent report` with `lstopo`, both describing the same tree.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent to measure: the dist build, since that is what is shipped
+    /// berth-agent binary to measure, built with the profile of a release (dist-agent)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// The captured tree that both describe; / is this host
+    /// Captured file tree that both programs describe; / for this host
     #[arg(long, value_name = "TREE")]
     root: PathBuf,
-    /// The program to compare with
+    /// Program to compare with
     #[arg(long, value_name = "PROGRAM", default_value = "lstopo-no-graphics")]
     peer: PathBuf,
-    /// Rounds of measuring the wall time
+    /// Number of rounds that measure the wall time
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
@@ -140,7 +140,7 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
         let units = xml.matches("<object type=\"PU\"").count();
         ensure!(
             u64::try_from(units)? == threads,
-            "{} sees {threads} threads, {} sees {units}: not the same machine",
+            "{} reports {threads} threads, but {} reports {units}",
             agent.label,
             peer.label,
         );
@@ -153,7 +153,7 @@ fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
         if let (Some(ours), Some(theirs)) = (model.map(collapse_whitespace), theirs) {
             ensure!(
                 ours == theirs,
-                "{} sees {ours:?}, {} sees {theirs:?}: not the same machine",
+                "{} reports the CPU {ours:?}, but {} reports {theirs:?}",
                 agent.label,
                 peer.label,
             );

@@ -1,7 +1,7 @@
 //! Writes a page with all benchmarks: the conditions, the first table and the goals of the newest result of each
 //! benchmark.
 
-#![expect(clippy::disallowed_methods, reason = "the repository's own results")]
+#![expect(clippy::disallowed_methods, reason = "the benchmark reads the repository's results")]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::render;
 const ALL: [&str; 9] =
     ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "extender"];
 
-/// Puts the newest results of all benchmarks on one page.
+/// Writes the newest results of all benchmarks to one page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory with the results
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         } else {
             (shorten(&text), newest.clone())
         };
-        ensure!(!short.is_empty(), "{}: no title", path.display());
+        ensure!(!short.is_empty(), "{}: the file has no title", path.display());
         write!(page, "\n{short}\nComplete result: [{document}](results/{document})\n")?;
     }
     fs::write(&args.output, page).with_context(|| args.output.display().to_string())?;

@@ -237,7 +237,7 @@ impl Removal<'_> {
                         continue;
                     }
                     self.remove(tree, value, live, &field_path);
-                    // An object that has lost all its fields is removed too.
+                    // An object whose fields were all removed is removed too.
                     if self.removed.len() > count_before
                         && value.as_object().is_some_and(Map::is_empty)
                     {

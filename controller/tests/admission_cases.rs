@@ -15,7 +15,7 @@ use TopologyPolicy::{BestEffort, None as NoPolicy, Restricted, SingleNumaNode};
 use TopologyScope::{Container as ByContainer, Pod as ByPod};
 
 fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
-    state.admission(uid).expect("admitted").cpus(state.host()).to_string()
+    state.admission(uid).expect("the pod is admitted").cpus(state.host()).to_string()
 }
 
 /// cpu_assignment.go `takeUncoreCache`: the kubelet takes a whole cache if enough CPUs are requested, and takes the
@@ -27,19 +27,19 @@ fn whole_caches_are_allocated_first_if_configured() {
         core.cache = Some(place / 4);
     }
     let mut settings = kubelet(NoPolicy, ByContainer);
-    settings.reserved_cpus = "0,8".parse().expect("CPUs");
+    settings.reserved_cpus = "0,8".parse().expect("a valid CPU list");
     let mut packed = state(&host, &settings);
-    packed.admit(&launcher("a", 8, 1)).expect("fits");
+    packed.admit(&launcher("a", 8, 1)).expect("the pod fits");
     assert_eq!(cpus(&packed, "a"), "1-4,9-12");
     settings.cpu_options.prefer_uncore_cache = true;
     let mut by_cache = state(&host, &settings);
-    by_cache.admit(&launcher("a", 8, 1)).expect("fits");
+    by_cache.admit(&launcher("a", 8, 1)).expect("the pod fits");
     assert_eq!(cpus(&by_cache, "a"), "4-7,12-15");
-    by_cache.admit(&launcher("b", 4, 1)).expect("fits");
+    by_cache.admit(&launcher("b", 4, 1)).expect("the pod fits");
     assert_eq!(cpus(&by_cache, "b"), "1-2,9-10");
     // For an odd number of CPUs, the highest CPU of the selected cores stays free: CPUs 3 and 11 are one core, and
     // CPU 11 stays free.
-    by_cache.admit(&launcher("c", 1, 1)).expect("fits");
+    by_cache.admit(&launcher("c", 1, 1)).expect("the pod fits");
     assert_eq!(cpus(&by_cache, "c"), "3");
 }
 
@@ -50,17 +50,18 @@ fn zones_of_a_socket_count_as_one_if_configured() {
     let host = spec(4, 2, 4, 1);
     let mut settings = kubelet(Restricted, ByContainer);
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("CPUs");
-    let refusal = state(&host, &settings).check(&launcher("a", 3, 1)).expect_err("never preferred");
+    settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("a valid CPU list");
+    let refusal =
+        state(&host, &settings).check(&launcher("a", 3, 1)).expect_err("no hint is preferred");
     assert_eq!(refusal.reason, "TopologyAffinityError");
     settings.cpu_options.align_by_socket = true;
     let mut aligned = state(&host, &settings);
-    aligned.admit(&launcher("a", 3, 1)).expect("one socket");
+    aligned.admit(&launcher("a", 3, 1)).expect("the pod fits on one socket");
     assert_eq!(cpus(&aligned, "a"), "2-3,6");
-    let admission = aligned.admission("a").expect("admitted");
+    let admission = aligned.admission("a").expect("the pod is admitted");
     assert_eq!(admission.placements(aligned.host())[0].affinity, Some(vec![0, 1]));
     settings.topology_policy = SingleNumaNode;
-    let fault = KubeletHost::new(&host, &settings).expect_err("the kubelet refuses both");
+    let fault = KubeletHost::new(&host, &settings).expect_err("the two options conflict");
     assert!(matches!(fault, HostError::Setting { setting: "align-by-socket", .. }), "{fault}");
 }
 
@@ -76,7 +77,7 @@ fn zones_without_cpus_or_memory() {
     });
     host.allocatable.memory = 1 << 50;
     let mut state = state(&host, &kubelet(Restricted, ByPod));
-    state.admit(&launcher("a", 4, 1)).expect("zone 1");
+    state.admit(&launcher("a", 4, 1)).expect("the pod fits in zone 1");
     assert_eq!(cpus(&state, "a"), "4-7");
     // The pod requests more memory than any zone with CPUs has. Zone 2 has enough memory, but no CPUs.
     let wide = Pod {
@@ -84,14 +85,17 @@ fn zones_without_cpus_or_memory() {
         containers: vec![container("compute", 1000, 100 * GIB, 0)],
         ..Pod::default()
     };
-    assert_eq!(state.check(&wide).expect_err("apart").reason, "TopologyAffinityError");
+    assert_eq!(
+        state.check(&wide).expect_err("no zone has CPUs and memory").reason,
+        "TopologyAffinityError"
+    );
     // A single CPU of zone 3 would be sufficient, but the zone has no memory.
     let burstable = Pod {
         uid: "c".to_owned(),
         containers: vec![container("compute", 0, GIB, 0)],
         ..Pod::default()
     };
-    let admission = state.check(&burstable).expect("takes nothing");
+    let admission = state.check(&burstable).expect("the pod allocates no exclusive resource");
     assert_eq!(admission.placements(state.host())[0].affinity, Some(vec![0, 1, 2, 3]));
 }
 
@@ -100,16 +104,16 @@ fn zones_without_cpus_or_memory() {
 fn more_zones_than_hints_support_are_refused() {
     let nine = spec(9, 1, 2, 1);
     let mut settings = kubelet(Restricted, ByPod);
-    let fault = KubeletHost::new(&nine, &settings).expect_err("too many");
+    let fault = KubeletHost::new(&nine, &settings).expect_err("the host has too many zones");
     assert_eq!(fault, HostError::TooManyZones { zones: 9, limit: 8 });
     settings.topology_policy = NoPolicy;
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     let mut state = state(&nine, &settings);
-    state.admit(&launcher("a", 3, 1)).expect("without hints");
+    state.admit(&launcher("a", 3, 1)).expect("the pod fits without hints");
     assert_eq!(cpus(&state, "a"), "1-3");
     let eight = spec(8, 2, 2, 1);
     let mut wide = support::state(&eight, &kubelet(Restricted, ByPod));
-    wide.admit(&launcher("a", 5, 70)).expect("three zones");
+    wide.admit(&launcher("a", 5, 70)).expect("the pod fits on three zones");
     assert_eq!(cpus(&wide, "a"), "1-5");
 }
 
@@ -120,20 +124,20 @@ fn siblings_of_reserved_cpus_are_not_whole_cores() {
     let mut settings = kubelet(NoPolicy, ByContainer);
     settings.cpu_options.full_pcpus_only = true;
     let mut host = state(&spec(1, 1, 4, 2), &settings);
-    let refusal = host.check(&launcher("a", 8, 1)).expect_err("too many");
+    let refusal = host.check(&launcher("a", 8, 1)).expect_err("the pod requests too many CPUs");
     assert_eq!(
         refusal.message,
         "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 6, \
          requested CPUs = 8, CPUs per core = 2"
     );
-    host.admit(&launcher("b", 6, 1)).expect("three cores");
+    host.admit(&launcher("b", 6, 1)).expect("the pod fits on three cores");
     assert_eq!(cpus(&host, "b"), "1-3,5-7");
     // Each of the two zones has a partial core with one free CPU. Only the two CPUs together have the size of a core:
     // the kubelet loops forever.
     settings.cpu_options.distribute_across_numa = true;
-    settings.reserved_cpus = "0,2".parse().expect("CPUs");
+    settings.reserved_cpus = "0,2".parse().expect("a valid CPU list");
     let split = state(&spec(2, 1, 2, 2), &settings);
-    let refusal = split.check(&launcher("a", 6, 1)).expect_err("not enough");
+    let refusal = split.check(&launcher("a", 6, 1)).expect_err("too few whole cores are free");
     assert_eq!(refusal.reason, "SMTAlignmentError");
 }
 
@@ -147,7 +151,7 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     settings.topology_options =
         TopologyOptions { prefer_closest: true, ..TopologyOptions::default() };
     let state = state(&host, &settings);
-    let refusal = state.check(&launcher("a", 2, 1)).expect_err("crashes");
+    let refusal = state.check(&launcher("a", 2, 1)).expect_err("the kubelet crashes");
     assert_eq!(refusal.refused_by, RefusedBy::Crash);
     assert!(refusal.explanation.contains("index out of range"), "{refusal}");
     // With a single possible mask, the kubelet compares no distances. Zone 0 has 3 free CPUs.
@@ -162,7 +166,7 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
         zone.distances = row.to_vec();
     }
     let near = support::state(&close, &settings);
-    let admission = near.check(&launcher("a", 3, 40)).expect("fits");
+    let admission = near.check(&launcher("a", 3, 40)).expect("the pod fits");
     let memory = admission.placements(near.host())[0].affinity.clone();
     assert_eq!(memory, Some(vec![0, 3]));
 }
@@ -176,10 +180,11 @@ fn missing_huge_page_size_crashes_the_memory_manager() {
         resources.hugepages.insert(PageSize::MIB_2, GIB);
     }
     let managed = state(&spec(1, 1, 4, 1), &kubelet(BestEffort, ByPod));
-    assert_eq!(managed.check(&pod).expect_err("crashes").refused_by, RefusedBy::Crash);
+    assert_eq!(managed.check(&pod).expect_err("the kubelet crashes").refused_by, RefusedBy::Crash);
     let mut settings = kubelet(BestEffort, ByPod);
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    let refusal = state(&spec(1, 1, 4, 1), &settings).check(&pod).expect_err("none there");
+    let refusal =
+        state(&spec(1, 1, 4, 1), &settings).check(&pod).expect_err("the host has no such pages");
     assert_eq!(refusal.refused_by, RefusedBy::NodeResourcesFit);
     assert_eq!(refusal.reason, "OutOfhugepages-2Mi");
 }
@@ -190,7 +195,7 @@ fn invalid_hosts_are_refused() {
     let fault = |change: &dyn Fn(&mut berth_kubelet_admission::HostSpec)| {
         let mut host = spec(2, 2, 2, 1);
         change(&mut host);
-        KubeletHost::new(&host, &settings).expect_err("cannot be")
+        KubeletHost::new(&host, &settings).expect_err("the host is invalid")
     };
     assert_eq!(fault(&|host| host.zones[1].id = 0), HostError::DuplicateZone(0));
     assert_eq!(fault(&|host| host.zones[1].id = 64), HostError::ZoneNumber(64));
@@ -204,8 +209,9 @@ fn invalid_hosts_are_refused() {
     let zone = HostError::DeviceZone { name: "a/b".to_owned(), zone: 7 };
     assert_eq!(fault(&|host| host.devices.push(pool_of_unknown_zone.clone())), zone);
     let mut old = kubelet(Restricted, ByPod);
-    old.version = "v1.20.2".parse().expect("a version");
-    let setting = KubeletHost::new(&spec(1, 1, 2, 1), &old).expect_err("no Memory Manager yet");
+    old.version = "v1.20.2".parse().expect("a valid version");
+    let setting =
+        KubeletHost::new(&spec(1, 1, 2, 1), &old).expect_err("version 1.20 has no Memory Manager");
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
 }
 
@@ -215,10 +221,12 @@ fn invalid_hosts_are_refused() {
 fn sidecar_in_container_scope_prevents_a_wide_vm() {
     let host = spec(2, 2, 4, 1);
     let wide = launcher_with_log("a", 6, 40);
-    let refusal = state(&host, &kubelet(Restricted, ByContainer)).check(&wide).expect_err("apart");
+    let refusal = state(&host, &kubelet(Restricted, ByContainer))
+        .check(&wide)
+        .expect_err("the sidecar blocks a zone");
     assert_eq!(refusal.reason, "UnexpectedAdmissionError");
     let mut by_pod = state(&host, &kubelet(Restricted, ByPod));
-    let admission = by_pod.admit(&wide).expect("one group").clone();
+    let admission = by_pod.admit(&wide).expect("the pod fits on a group of zones").clone();
     let on = by_pod.host();
     // The guest has an odd number of pages on two zones.
     let needs = admission.guest_memory(on, 1, 41 * GIB, Some(PageSize::GIB_1));
@@ -234,7 +242,7 @@ fn memory_of_init_containers_is_released_when_containers_start() {
     pod.init_containers.push(container("prepare", 1000, 8 * GIB, 0));
     let mut state = state(&spec(1, 1, 4, 1), &kubelet(SingleNumaNode, ByPod));
     let before = state.memory();
-    state.admit(&pod).expect("fits");
+    state.admit(&pod).expect("the pod fits");
     let with_init = state.memory()[0].free[0].1;
     state.start_containers("a", ["prepare"]);
     assert_eq!(state.memory()[0].free[0].1, with_init);
@@ -253,7 +261,7 @@ fn restored_pods_occupy_resources_until_removed() {
     let mut state = state(&host, &kubelet(SingleNumaNode, ByPod));
     let (cpus_before, memory_before) = (state.free_cpus(), state.memory());
     let container = RestoredContainer {
-        cpus: "1-3,99".parse().expect("CPUs"),
+        cpus: "1-3,99".parse().expect("a valid CPU list"),
         memory: vec![(MemoryKind::HugePages(PageSize::GIB_1), vec![0], 32 * GIB)],
         devices: Vec::new(),
     };
@@ -264,8 +272,8 @@ fn restored_pods_occupy_resources_until_removed() {
     assert_eq!(state.pods(), 1);
     assert_eq!(state.free_cpus().to_string(), "4-7");
     assert_eq!(state.memory()[0].free[1].1, 0);
-    state.admit(&launcher("a", 3, 1)).expect("zone 1");
-    let refusal = state.check(&launcher("b", 3, 1)).expect_err("zone 0 is taken");
+    state.admit(&launcher("a", 3, 1)).expect("the pod fits in zone 1");
+    let refusal = state.check(&launcher("b", 3, 1)).expect_err("the CPUs of zone 0 are allocated");
     assert_eq!(
         refusal.explanation,
         "no zones have all requested resources and satisfy the topology policy"
@@ -287,12 +295,15 @@ fn device_zone_determines_the_placement() {
         resources.extended.insert(name.clone(), 1);
     }
     let mut state = state(&host, &kubelet(Restricted, ByContainer));
-    let admission = state.admit(&pod).expect("zone 1").clone();
+    let admission = state.admit(&pod).expect("the pod fits in zone 1").clone();
     let placement = &admission.placements(state.host())[0];
     assert_eq!(placement.devices, [(name, Some(1), 1)]);
     assert_eq!(placement.cpus.to_string(), "4-5");
     pod.uid = "b".to_owned();
-    assert_eq!(state.check(&pod).expect_err("taken").reason, "TopologyAffinityError");
+    assert_eq!(
+        state.check(&pod).expect_err("the device is allocated").reason,
+        "TopologyAffinityError"
+    );
     // A pod that was admitted before keeps its resources.
     pod.uid = "a".to_owned();
     assert_eq!(state.check(&pod), Ok(admission));
@@ -304,11 +315,11 @@ fn device_zone_determines_the_placement() {
 #[test]
 fn unequal_sockets_are_allocated_although_in_use() {
     let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
-    let admission = host.admit(&launcher("a", 4, 1)).expect("that is what it does").clone();
+    let admission = host.admit(&launcher("a", 4, 1)).expect("the kubelet admits the pod").clone();
     assert!(admission.takes_cpus_in_use());
     assert_eq!(cpus(&host, "a"), "0-3");
     let mut equal = state(&spec(4, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
-    assert!(!equal.admit(&launcher("a", 4, 1)).expect("fits").takes_cpus_in_use());
+    assert!(!equal.admit(&launcher("a", 4, 1)).expect("the pod fits").takes_cpus_in_use());
     assert_eq!(cpus(&equal, "a"), "4-7");
 }
 
@@ -326,10 +337,11 @@ fn kubelet_options_are_parsed() {
     assert!(topology("7").is_err());
     assert_eq!("best-effort".parse(), Ok(BestEffort));
     assert_eq!(
-        "Best".parse::<TopologyPolicy>().expect_err("no such").to_string(),
+        "Best".parse::<TopologyPolicy>().expect_err("no such policy exists").to_string(),
         "topologyManagerPolicy: `Best` is not none, best-effort, restricted or single-numa-node"
     );
-    let version: berth_kubelet_admission::Version = "v1.30.4+k3s1".parse().expect("a version");
+    let version: berth_kubelet_admission::Version =
+        "v1.30.4+k3s1".parse().expect("a valid version");
     assert_eq!(version.to_string(), "1.30");
     assert!("1".parse::<berth_kubelet_admission::Version>().is_err());
 }

@@ -82,7 +82,9 @@ fn kubelet() -> impl Strategy<Value = Kubelet> {
         .prop_map(|(topology_policy, [by_pod, cpu, memory, new], options, reserved, kept)| {
             let [full, distribute, socket, strict, cache, closest] = options.map(|on| on && new);
             Kubelet {
-                version: (if new { "v1.36.2" } else { "v1.20.2" }).parse().expect("a version"),
+                version: (if new { "v1.36.2" } else { "v1.20.2" })
+                    .parse()
+                    .expect("a valid version"),
                 cpu_policy: if cpu { CpuPolicy::Static } else { CpuPolicy::None },
                 cpu_options: CpuOptions {
                     full_pcpus_only: full,
@@ -118,7 +120,7 @@ fn valid_host() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
     (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {
         let zones = zones * sockets;
-        settings.reserved_cpus = "0".parse().expect("a CPU");
+        settings.reserved_cpus = "0".parse().expect("a valid CPU list");
         (spec(zones, sockets, cores, threads), settings)
     })
 }
@@ -196,7 +198,7 @@ proptest! {
             prop_assert!(shares.values().all(|&count| count == 1), "{:?}", shares);
             let taken: CpuSet = shares.keys().copied().collect();
             prop_assert!(!taken.intersects(&state.shared_cpus()));
-            prop_assert!(!taken.contains(0), "a reserved CPU");
+            prop_assert!(!taken.contains(0), "a reserved CPU is allocated");
         }
     }
 

@@ -7,7 +7,7 @@
     clippy::panic,
     clippy::string_slice,
     clippy::unwrap_used,
-    reason = "tests run the program, look at files, and fail by panicking"
+    reason = "tests run the program, read files, and fail by panicking"
 )]
 
 #[path = "../../tests/src/manual.rs"]
@@ -63,7 +63,7 @@ fn compare(path: &str, wanted: &str) {
     }
     assert!(
         std::env::var_os("BERTH_UPDATE").is_some(),
-        "{} is stale: run `make samples` and read the difference",
+        "{} is stale: run `make samples` and review the difference",
         path.display()
     );
     std::fs::write(&path, wanted).unwrap();
@@ -136,7 +136,7 @@ fn example_fleet_is_planned_as_commented() {
     let count = cpus.len();
     cpus.sort();
     cpus.dedup();
-    assert_eq!(cpus.len(), count, "a CPU was given twice");
+    assert_eq!(cpus.len(), count, "a CPU is allocated twice");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn missing_hosts_are_counted() {
     assert_eq!((code, answer["unplaced"].as_array().unwrap().len()), (0, 0), "{answer}");
     if enough > 1 {
         let (code, _) = plan_with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
-        assert_eq!(code, 1, "one less is not enough");
+        assert_eq!(code, 1, "one host fewer is not sufficient");
     }
     let (_, answer) = plan_with(&["--add", "unknown"]);
     assert!(answer["added"].get("like").is_none());
@@ -216,7 +216,7 @@ fn tenants_and_their_machines_are_planned() {
         let remedy = vm["remedy"].as_str().unwrap();
         assert!(!remedy.contains("topologyManagerScope"), "{remedy}");
     }
-    assert_eq!(unplaced.len(), 3, "analytics and two databases");
+    assert_eq!(unplaced.len(), 3, "analytics and two databases are unplaced");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn broken_objects_are_reported_and_others_are_planned() {
         ---\napiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: empty}\nspec: {}\n";
     let (code, plan) = plan(&["-f", "examples/fleet/", "-f", "-"], broken);
     assert_eq!(code, 1);
-    assert_eq!(plan["placed"].as_array().unwrap().len(), 4, "the others are placed");
+    assert_eq!(plan["placed"].as_array().unwrap().len(), 4, "the other VMs are placed");
     assert_eq!(plan["ignored"]["Service"], 1);
     let problems: Vec<String> = plan["problems"]
         .as_array()
@@ -267,10 +267,10 @@ fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
     };
     let by_container = host.replace("topologyManagerScope: pod", "topologyManagerScope: container");
     assert_ne!(by_container, host);
-    assert_eq!(remedy(&host, wide), None, "it is placed");
+    assert_eq!(remedy(&host, wide), None, "the VM is placed");
     let text = remedy(&by_container, wide).unwrap();
     assert!(text.contains("rack2-a") && text.contains("topologyManagerScope: pod"), "{text}");
-    assert!(text.contains("guest-console-log") && !text.contains("were it empty"), "{text}");
+    assert!(text.contains("guest-console-log") && !text.contains("were empty"), "{text}");
     // The plan does not recommend `topologyManagerScope: pod` if it would not help: with another policy, for a VM that
     // is too wide, and for a VM without additional containers.
     let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
@@ -280,7 +280,7 @@ fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
         assert!(!text.contains("topologyManagerScope"), "{text}");
     }
     let alone = wide.replace("devices: {}", "devices: {logSerialConsole: false}");
-    assert_eq!(remedy(&by_container, &alone), None, "nothing runs beside it");
+    assert_eq!(remedy(&by_container, &alone), None, "the VM has no additional container");
 }
 
 #[test]

@@ -25,11 +25,11 @@ use serde_json::Value;
 use mutation::mutation;
 
 pub(crate) fn infra_node() -> Value {
-    serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("YAML")
+    serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("valid YAML")
 }
 
 pub(crate) fn node() -> Value {
-    serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("YAML")
+    serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("valid YAML")
 }
 
 /// Reads a host in the same way as the controller.
@@ -79,7 +79,7 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
     let zones = facts.zones.clone();
     let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let sum: usize = facts.allocations.iter().map(|one| one.cpus.len()).sum();
-    prop_assert_eq!(sum, reported.len(), "a CPU counts once");
+    prop_assert_eq!(sum, reported.len(), "a CPU is in several allocations");
     let empty = State::new(&facts.admission);
     let mut engine = Engine::new();
     let Ok(host) = engine.set_host(facts, Class::Standard) else { return Ok(()) };
@@ -97,22 +97,22 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
             containers: &pod,
         };
         let needs = VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
-        let request = engine.compile_request(&parts, needs).expect("plain rules");
+        let request = engine.compile_request(&parts, needs).expect("the rules are valid");
         let reasons = engine.rejection_reasons(&request, host);
         let placed = engine.place(&request, None);
         prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);
         if placed.is_none() {
             break;
         }
-        let state = engine.state(host).expect("a host that came");
-        let admission = state.admission(&pod.uid).expect("a pod that was placed");
+        let state = engine.state(host).expect("the host exists");
+        let admission = state.admission(&pod.uid).expect("the pod was placed");
         let cpus = admission.cpus(state.host());
         prop_assert_eq!(cpus.len(), 2);
-        prop_assert!(!cpus.intersects(&taken), "{} of {}", cpus, taken);
+        prop_assert!(!cpus.intersects(&taken), "CPUs {} are also in {}", cpus, taken);
         prop_assert!(cpus.is_subset(&empty.free_cpus()));
         taken = taken.union(&cpus);
     }
-    let state = engine.state(host).expect("a host that came");
+    let state = engine.state(host).expect("the host exists");
     for (zone, size) in state.memory().iter().zip(&zones) {
         let free: u64 = zone.free.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
         prop_assert!(free <= size.memory, "{:?}", zone.free);
@@ -123,12 +123,12 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
 
 #[test]
 fn valid_report_has_no_problems() {
-    let (facts, problems) = read(infra_node(), Some(node())).expect("a good report");
+    let (facts, problems) = read(infra_node(), Some(node())).expect("a valid report");
     assert_eq!(problems, []);
     let empty = State::new(&facts.admission);
     assert_eq!(empty.free_cpus().len(), 28);
     assert_eq!(facts.allocations.len(), 2);
-    fill_with_vms(facts).expect("a host that can be filled");
+    fill_with_vms(facts).expect("no resource is allocated twice");
 }
 
 proptest! {

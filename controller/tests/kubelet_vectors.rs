@@ -22,9 +22,9 @@ use serde_json::json;
 fn kubelet_vectors() {
     let mut tally = replay::Tally::default();
     for file in files() {
-        let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file opens"));
+        let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file can be opened"));
         for line in BufReader::new(unpacked).lines() {
-            let line = line.expect("the file unpacks");
+            let line = line.expect("the file can be decompressed");
             let case: format::Case = serde_json::from_str(&line)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             replay::replay(&case, &mut tally);
@@ -38,13 +38,19 @@ fn kubelet_vectors() {
         shown.join("\n\n"),
         tally.mismatches.len()
     );
-    assert!(tally.admissions() > 0, "no pod in any file");
+    assert!(tally.admissions() > 0, "the files contain no pod");
 }
 
 fn print(file: &Path, tally: &replay::Tally) {
     let mut out = std::io::stderr().lock();
-    let mut write_line = |text: String| writeln!(out, "{text}").expect("stderr");
-    write_line(format!("up to {}: {} cases, {} events", file.display(), tally.cases, tally.events));
+    let mut write_line =
+        |text: String| writeln!(out, "{text}").expect("standard error can be written");
+    write_line(format!(
+        "{} and earlier files: {} cases, {} events",
+        file.display(),
+        tally.cases,
+        tally.events
+    ));
     let mut by_policy: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
     for ((policy, scope, outcome), count) in &tally.outcomes {
         let (all, refused) = by_policy.entry((policy, scope)).or_default();
@@ -64,14 +70,14 @@ fn print(file: &Path, tally: &replay::Tally) {
         write_line(format!("  {outcome}: {count}"));
     }
     write_line(format!(
-        "  restarts: {}, {} refused, {} random",
+        "  restarts: {}, of which {} refused, {} nondeterministic",
         tally.restarts, tally.restarts_refused, tally.nondeterministic_restarts
     ));
     write_line(format!(
-        "  pods whose CPUs or devices are random: {}, with other results: {}",
+        "  nondeterministic admissions: {}, of which {} with another result",
         tally.nondeterministic_admissions, tally.nondeterministic_mismatches
     ));
-    write_line(format!("  other devices named: {}", tally.other_devices_named));
+    write_line(format!("  refusals that name another device: {}", tally.other_devices_named));
 }
 
 /// A kubelet iterates over the resources of a container in the order of a Go map, which is random.
@@ -109,12 +115,12 @@ fn either_of_two_insufficient_resources_may_be_reported() {
                     "reason": "UnexpectedAdmissionError", "message": message(named)}}],
         });
         let mut tally = replay::Tally::default();
-        replay::replay(&serde_json::from_value(case).expect("a case"), &mut tally);
+        replay::replay(&serde_json::from_value(case).expect("a valid case"), &mut tally);
         (tally.other_devices_named, tally.mismatches.len())
     };
     assert_eq!(replayed("x/a"), (0, 0));
     assert_eq!(replayed("x/b"), (1, 0));
-    assert_eq!(replayed("x/c"), (0, 1), "of this one there is enough");
+    assert_eq!(replayed("x/c"), (0, 1), "the host has enough devices x/c");
 }
 
 /// Returns the files with recorded answers; `BERTH_KUBELET_VECTORS` names another file or folder.
@@ -122,7 +128,7 @@ fn files() -> Vec<PathBuf> {
     let Some(path) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
         return data::files("kubelet", ".jsonl.gz");
     };
-    assert!(path.exists(), "BERTH_KUBELET_VECTORS: {} is not there", path.display());
+    assert!(path.exists(), "BERTH_KUBELET_VECTORS: {} does not exist", path.display());
     if path.is_file() {
         return vec![path];
     }
@@ -132,6 +138,6 @@ fn files() -> Vec<PathBuf> {
         .filter(|path| path.to_string_lossy().ends_with(".jsonl.gz"))
         .collect();
     files.sort();
-    assert!(!files.is_empty(), "no *.jsonl.gz in {}", path.display());
+    assert!(!files.is_empty(), "{} contains no *.jsonl.gz file", path.display());
     files
 }

@@ -1,5 +1,5 @@
 //! Predicts launcher pods from manifests, and reads pods of the cluster.
-#![expect(clippy::disallowed_methods, reason = "the test reads other projects' manifests")]
+#![expect(clippy::disallowed_methods, reason = "the test reads manifests of other projects")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../tests/src/data.rs"]
@@ -87,7 +87,7 @@ fn launchers_of_machine_controllers_machines_are_predicted() {
         assert_eq!(launcher.namespace, "test-namespace");
         seen += 1;
     }
-    assert_ne!(seen, 0, "no manifests in tests/data/machine-controller");
+    assert_ne!(seen, 0, "tests/data/machine-controller contains no manifest");
 }
 
 /// The expected values were calculated by hand from the rules for common-instancetypes of the series u1, o1 and
@@ -205,7 +205,7 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     old["status"]["observedKubeVirtVersion"] = json!("v0.59.0");
     let error = Configuration::from_kubevirt(&old).unwrap_err().to_string();
     assert!(
-        error.contains("status.observedKubeVirtVersion: `v0.59.0` is not a release"),
+        error.contains("status.observedKubeVirtVersion: `v0.59.0` is not a supported KubeVirt release"),
         "{error}"
     );
 }
@@ -302,8 +302,8 @@ fn a_container_keeps_its_allocated_resources_during_a_resize() {
         (read.requests().cpu_millis, read.has_exclusive_cpus())
     };
     assert_eq!(read("2", "2"), (2000, true));
-    assert_eq!(read("2", "3"), (3000, true), "it is to be smaller");
-    assert_eq!(read("3", "2"), (3000, true), "it is to be larger");
+    assert_eq!(read("2", "3"), (3000, true), "the requested value is smaller");
+    assert_eq!(read("3", "2"), (3000, true), "the requested value is larger");
 }
 
 #[test]

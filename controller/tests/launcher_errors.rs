@@ -77,11 +77,11 @@ fn object_field_and_value_are_reported() {
         ),
         (
             json!({"cpu": {"isolateEmulatorThread": true}}),
-            "domain.cpu.isolateEmulatorThread: needs",
+            "domain.cpu.isolateEmulatorThread: requires",
         ),
         (
             json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}),
-            "domain.cpu.numa.guestMappingPassthrough: needs",
+            "domain.cpu.numa.guestMappingPassthrough: requires",
         ),
         (
             json!({"cpu": {"dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": "1500m"}}}),
@@ -93,7 +93,7 @@ fn object_field_and_value_are_reported() {
         ),
         (
             json!({"devices": {"interfaces": [{"name": "a", "binding": {"name": "b"}}]}}),
-            "domain.devices.interfaces[0].binding.name: there is no network binding plugin `b`",
+            "domain.devices.interfaces[0].binding.name: network binding plugin `b` not found",
         ),
     ] {
         let mut object = machine(json!({"domain": domain}));
@@ -111,7 +111,7 @@ fn fields_outside_of_the_domain_are_reported() {
         (
             "networks",
             json!([{"name": "a", "multus": {"networkName": "net"}}]),
-            "networks[0].multus.networkName: there is no NetworkAttachmentDefinition tenant-a/net",
+            "networks[0].multus.networkName: NetworkAttachmentDefinition tenant-a/net not found",
         ),
         ("tolerations", json!([{"key": 5}]), "tolerations[0]"),
         (
@@ -170,16 +170,16 @@ fn missing_and_conflicting_instance_types_are_reported() {
     let (mut object, around) = machine_with_instancetype(three.clone(), json!({}), json!({}));
     let error = rejected(&object, &ClusterObjects::default());
     let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
-    assert_eq!(error, format!("{at}name: there is no VirtualMachineClusterInstancetype `own`"));
+    assert_eq!(error, format!("{at}name: VirtualMachineClusterInstancetype `own` not found"));
     object["spec"]["instancetype"]["kind"] = json!("VirtualMachineInstancetype");
-    let missing = "there is no VirtualMachineInstancetype `own` in namespace tenant-a";
+    let missing = "VirtualMachineInstancetype `own` not found in namespace tenant-a";
     assert_eq!(rejected(&object, &around), format!("{at}name: {missing}"));
     object["spec"]["instancetype"]["kind"] = json!("Node");
     assert!(rejected(&object, &around).starts_with(&format!("{at}kind: `Node` must be")));
     object["spec"]["instancetype"] = json!({"inferFromVolume": "disk"});
     let error = rejected(&object, &around);
     assert!(
-        error.contains("name: is missing, and it cannot be inferred from the volume `disk`"),
+        error.contains("name: is missing, and Berth cannot infer it from the volume `disk`"),
         "{error}"
     );
 

@@ -127,10 +127,13 @@ fn verdict(scene: &TwoTenants, from: &str, to: &str, port: Port<'_>) -> bool {
             all.push((blocks_apply_to_pods, is_v6, cluster.allows(&from, &to, port, is_v6)));
         }
     }
-    let first = all.first().unwrap_or_else(|| panic!("{from} -> {to}: no address")).2;
+    let first = all
+        .first()
+        .unwrap_or_else(|| panic!("{from} -> {to}: the two endpoints share no address family"))
+        .2;
     assert!(
         all.iter().all(|(.., is_allowed)| *is_allowed == first),
-        "{from} -> {to} {}: (ipBlock is of pods, IPv6, allowed): {all:?}",
+        "{from} -> {to} {}: verdicts differ (ipBlock applies to pods, IPv6, allowed): {all:?}",
         port.number
     );
     first
@@ -146,7 +149,9 @@ fn connections_match_the_table() {
         let port = Port { protocol, number };
         let found = [&scenes[0], &scenes[1]].map(|scene| verdict(scene, from, to, port));
         if found != expected {
-            wrong.push(format!("{from} -> {to} {protocol} {number}: {found:?}, not {expected:?}"));
+            wrong.push(format!(
+                "{from} -> {to} {protocol} {number}: allowed {found:?}, expected {expected:?}"
+            ));
         }
         let [inside, egress] = found.map(|is_allowed| if is_allowed { "yes" } else { "no" });
         writeln!(table, "| {from} | {to} | {protocol} {number} | {inside} | {egress} |").unwrap();
@@ -160,7 +165,7 @@ fn connections_match_the_table() {
     if std::env::var_os("BERTH_UPDATE").is_some() {
         std::fs::write(path, format!("{head}{begin}{table}{end}{tail}")).unwrap();
     } else {
-        assert!(current == table, "docs/isolation.md is old: run this test with BERTH_UPDATE=1");
+        assert!(current == table, "docs/isolation.md is stale: run this test with BERTH_UPDATE=1");
     }
 }
 

@@ -6,6 +6,6 @@ pub fn run(name: &str, bytes: &[u8]) {
     let (_, parse) = ours
         .copied()
         .find(|(parser, _)| *parser == name)
-        .expect("a fuzz target is named as its parser");
+        .expect("a fuzz target should have the name of a parser");
     parse(bytes);
 }

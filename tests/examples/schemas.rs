@@ -2,7 +2,7 @@
 //! without descriptions. Run `cargo run --release -p berth-tests --example schemas -- FILE...`, with one YAML
 //! definition in each file.
 
-#![expect(clippy::disallowed_methods, reason = "the files are no host's")]
+#![expect(clippy::disallowed_methods, reason = "the files do not belong to a host")]
 
 use std::io::Write as _;
 
@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     for file in std::env::args().skip(1) {
         let text = std::fs::read_to_string(&file).with_context(|| file.clone())?;
         let definition: Value = serde_saphyr::from_str(&text).with_context(|| file.clone())?;
-        let name = definition["metadata"]["name"].as_str().context("a definition has a name")?;
+        let name = definition["metadata"]["name"].as_str().context("the definition has no name")?;
         let packed = json!({
             "apiVersion": definition["apiVersion"], "kind": definition["kind"],
             "metadata": {"name": name}, "spec": strip_descriptions(&definition["spec"], false),

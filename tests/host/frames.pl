@@ -1,9 +1,9 @@
 #!/usr/bin/perl
-# Frames that only switches may send, and some that anyone may, with a mark by which they are known again.
+# Sends and receives frames that only switches may send, and frames that any station may send. A mark identifies each frame.
 #
-#   frames.pl send LINK WHO [TAGS...]   sends each of them once by this link; TAGS is VLAN ids, outermost first: 100,200
-#   frames.pl listen LINK FILE          writes WHO:NAME:TAGS of each that comes by this link, until it is killed
-#   frames.pl names                     prints the names: first those that only switches may send
+#   frames.pl send LINK SENDER [TAGS...]   sends each frame once by this link; TAGS are VLAN ids, outermost first: 100,200
+#   frames.pl listen LINK FILE             writes SENDER:NAME:TAGS of each received frame, until it is killed
+#   frames.pl names                        prints the names; the first line has the frames that only switches may send
 use strict;
 use warnings;
 use IO::Handle;
@@ -11,7 +11,7 @@ use Socket qw(SOCK_RAW);
 
 use constant { AF_PACKET => 17, ETH_P_ALL => 3, SOL_PACKET => 263, PACKET_ADD_MEMBERSHIP => 1, PACKET_MR_PROMISC => 1 };
 
-# Destination, and what follows the source: an EtherType, or a length and LLC.
+# Name, destination address, and the bytes after the source address: an EtherType, or a length and LLC.
 my @reserved = (
     ['stp',      '0180c2000000', '0026424203000000000080000001020304050000000080000001020304058001000014000200' . '0f00'],
     ['pause',    '0180c2000001', '88080001ffff'],
@@ -31,7 +31,7 @@ my @reserved = (
     ['fdp',      '01e052cccccc', '0026aaaa0300e0522000'],
     ['erps',     '0119a7000001', '89020001'],
 );
-my @anyones = (
+my @ordinary = (
     ['broadcast', 'ffffffffffff', '88b50000'],
     ['multicast', '01005e000012', '88b50000'],
     ['ipv6',      '333300000001', '88b50000'],
@@ -43,31 +43,31 @@ sub file { open my $file, '<', $_[0] or die "$_[0]: $!\n"; local $/; my $text = 
 
 sub address { my $index = file("/sys/class/net/$_[0]/ifindex"); (pack('S n i S C C a8', AF_PACKET, ETH_P_ALL, $index, 0, 0, 6, ''), $index) }
 
-sub opened { socket(my $socket, AF_PACKET, SOCK_RAW, unpack('S', pack('n', $_[0]))) or die "socket: $!\n"; $socket }
+sub open_socket { socket(my $socket, AF_PACKET, SOCK_RAW, unpack('S', pack('n', $_[0]))) or die "socket: $!\n"; $socket }
 
 my ($command, $link, $what, @tags) = @ARGV;
 if (($command // '') eq 'names') {
-    print join(' ', map { $_->[0] } @$_), "\n" for \@reserved, \@anyones;
+    print join(' ', map { $_->[0] } @$_), "\n" for \@reserved, \@ordinary;
 } elsif ($command eq 'send') {
     my ($to) = address($link);
-    my $socket = opened(0);
+    my $socket = open_socket(0);
     my $source = file("/sys/class/net/$link/address") =~ tr/://dr;
     for my $tags ('', @tags) {
         my @ids = split /,/, $tags;
         my $inserted = join '', map { sprintf '8100%04x', $_ } @ids;
-        for (@reserved, @anyones) {
+        for (@reserved, @ordinary) {
             my ($name, $destination, $rest) = @$_;
             my $mark = "berth-frame:$what:$name:" . ($tags || 'untagged') . ';';
             my $frame = pack('H*', "$destination$source$inserted$rest") . $mark;
             $frame .= "\0" x (60 - length $frame) if length $frame < 60;
             send($socket, $frame, 0, $to) or die "$link: $name: $!\n";
-            # A queue that is full drops without a word.
+            # A full queue drops frames without an error.
             select undef, undef, undef, 0.002;
         }
     }
 } elsif ($command eq 'listen') {
     my ($at, $index) = address($link);
-    my $socket = opened(ETH_P_ALL);
+    my $socket = open_socket(ETH_P_ALL);
     bind $socket, $at or die "$link: $!\n";
     setsockopt $socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, pack('i S S a8', $index, PACKET_MR_PROMISC, 6, '') or die "$link: $!\n";
     open my $file, '>', $what or die "$what: $!\n";
@@ -78,5 +78,5 @@ if (($command // '') eq 'names') {
         while ($frame =~ /berth-frame:([^;]+);/g) { print $file "$1\n" unless $heard{$1}++ }
     }
 } else {
-    die "frames.pl send|listen|names\n";
+    die "usage: frames.pl send|listen|names\n";
 }

@@ -1,6 +1,6 @@
 //! Process of a controller that uses the credential of its ServiceAccount.
 
-#![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
+#![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -138,7 +138,7 @@ impl Controller {
     /// Fails if the process ends in another way than a regular exit.
     pub fn terminate(&mut self) -> Result<()> {
         self.running.signal("TERM")?;
-        ensure!(self.running.process.wait()?.success(), "it failed at its end");
+        ensure!(self.running.process.wait()?.success(), "the controller exited with an error after SIGTERM");
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 #![allow(
     unreachable_pub,
-    reason = "tests of other crates include this file as a module of their own"
+    reason = "tests of other crates include this file as a module"
 )]
 #![expect(clippy::disallowed_methods, reason = "tests list their own files")]
 

@@ -2,7 +2,7 @@
 
 #![allow(
     unreachable_pub,
-    reason = "tests of other crates include this file as a module of their own"
+    reason = "tests of other crates include this file as a module"
 )]
 
 use std::io::Write as _;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 #[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
 pub fn newest() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian");
-    let missing = || format!("no package in {}: `make test` builds it first", folder.display());
+    let missing = || format!("no package in {}: run `make test` to build it", folder.display());
     let found = std::fs::read_dir(&folder).with_context(missing)?;
     let packages = found.filter_map(|entry| Some(entry.ok()?.path()));
     let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));

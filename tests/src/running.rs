@@ -62,7 +62,7 @@ impl Running {
     pub fn signal(&self, name: &str) -> Result<()> {
         let id = self.process.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status()?;
-        ensure!(sent.success(), "kill -s {name} {id}");
+        ensure!(sent.success(), "`kill -s {name} {id}` failed");
         Ok(())
     }
 

@@ -20,22 +20,22 @@ pub struct File {
 /// Returns the files below a folder whose names end in `ending`, sorted by path. Build output and test data are left out.
 ///
 /// # Panics
-/// If a file cannot be read.
+/// Panics if a file cannot be read.
 #[must_use]
 pub fn files(folder: &str, ending: &str) -> Vec<File> {
     let mut found = Vec::new();
     let mut pending = vec![repository().join(folder)];
     while let Some(folder) = pending.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder of the repository") {
-            let path = entry.expect("an entry of a folder").path();
+        for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
+            let path = entry.expect("the folder entry can be read").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 if !matches!(name.as_str(), "target" | "data" | ".git") {
                     pending.push(path);
                 }
             } else if name.ends_with(ending) {
-                let text = std::fs::read_to_string(&path).expect("a text of the repository");
-                let path = path.strip_prefix(repository()).expect("a path below the repository");
+                let text = std::fs::read_to_string(&path).expect("the file can be read");
+                let path = path.strip_prefix(repository()).expect("the path is below the repository");
                 found.push(File { path: path.to_string_lossy().into_owned(), text });
             }
         }

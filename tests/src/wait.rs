@@ -41,7 +41,7 @@ pub fn until<T>(
         if waited >= limit * SLOWDOWN_FACTOR {
             let from = observed.char_indices().rev().nth(MAX_SHOWN_OUTPUT).map_or(0, |(at, _)| at);
             let tail = observed.get(from..).unwrap_or_default().trim();
-            bail!("not after {} s: {condition}; the last try saw: {tail}", waited.as_secs());
+            bail!("timeout after {} s: {condition}; last observation: {tail}", waited.as_secs());
         }
         // Each attempt needs CPU time, so the interval between attempts grows with the waiting time.
         std::thread::sleep((waited / 20).clamp(Duration::from_millis(100), Duration::from_secs(2)));
@@ -60,7 +60,7 @@ mod tests {
             Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }).into())
         });
         let message = error.map_err(|error| error.to_string());
-        assert_eq!(message, Err("not after 0 s: three; the last try saw: 2 of 3".to_owned()));
+        assert_eq!(message, Err("timeout after 0 s: three; last observation: 2 of 3".to_owned()));
         assert!(tries > 2);
         assert_eq!(until("now", Duration::ZERO, || Ok(7)).ok(), Some(7));
     }

@@ -9,7 +9,7 @@
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "tests fail by panicking, run programs, look at files and say how long things took"
+    reason = "tests fail by panicking, run programs, read files and print durations"
 )]
 
 #[path = "../../controller/tests/engine/allocation.rs"]
@@ -25,7 +25,7 @@ mod migrations;
 #[path = "assign/replicas.rs"]
 mod replicas;
 #[path = "rules/server.rs"]
-#[expect(dead_code, reason = "of what it can ask not all is used here")]
+#[expect(dead_code, reason = "this test uses only some of the methods")]
 mod server;
 #[path = "assign/slow.rs"]
 mod slow;

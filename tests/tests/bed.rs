@@ -51,7 +51,7 @@ fn commands(host: &mut Host) {
     host.run_checked("for i in $(seq 50); do sleep 0.1; echo noise; done &").unwrap();
     assert_eq!(host.run_checked("sleep 1; echo mine").unwrap(), "mine\n");
     let late = host.run_for("echo begun; sleep 100", Duration::from_secs(2)).unwrap_err();
-    assert!(format!("{late:#}").contains("not done after 2 s; it said: begun"), "{late:#}");
+    assert!(format!("{late:#}").contains("timeout after 2 s; output: begun"), "{late:#}");
     assert_eq!(host.run("pgrep -x sleep").unwrap().code, 1);
 
     let file = host.start_command("echo 'from afar'; sleep 1; echo \"done\"").unwrap();
@@ -93,7 +93,7 @@ fn reboots(host: &mut Host) {
     host.wait_for_reboot().unwrap();
     host.start_command("sleep 2; echo c >/proc/sysrq-trigger").unwrap();
     let error = host.wait_for_reboot().unwrap_err();
-    assert!(format!("{error:#}").contains("its kernel panicked"), "{error:#}");
+    assert!(format!("{error:#}").contains("the kernel of the host panicked"), "{error:#}");
 }
 
 fn power_cuts(host: &mut Host) {

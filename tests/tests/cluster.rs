@@ -1,11 +1,11 @@
-//! Tests of the agent in a cluster: a real control plane, and an agent on the files of a made-up host.
+//! Tests of the agent in a cluster: a real control plane, and an agent on the files of a simulated host.
 //!
 //! The agent has the permissions that `deploy/` grants, and no others.
 
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "tests fail by panicking, run programs and look at files"
+    reason = "tests fail by panicking, run programs and read files"
 )]
 
 #[path = "../../agent/tests/common/host.rs"]

@@ -6,7 +6,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests run programs, look at files, and fail by panicking"
+    reason = "tests run programs, read files, and fail by panicking"
 )]
 
 #[path = "controller/hosts.rs"]
@@ -56,7 +56,7 @@ fn spec(plane: &ControlPlane, host: &str) -> Value {
     plane.infra_node(host)["spec"].clone()
 }
 
-/// Waits until the field at a JSON pointer of an object has the wanted value.
+/// Waits until the field at a JSON pointer of an object has the expected value.
 fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, wanted: &Value) {
     let mut last = Value::Null;
     let description = format!("{} {pointer} is {wanted}", resource.join(" "));
@@ -71,7 +71,7 @@ fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, want
 /// type.
 fn wait_until_condition(plane: &ControlPlane, resource: &[&str], type_: &str, words: Option<&str>) {
     let mut last = Value::Null;
-    let description = format!("{} says {type_}: {words:?}", resource.join(" "));
+    let description = format!("{} has condition {type_}: {words:?}", resource.join(" "));
     let found = plane.wait_until(&description, SOON, |plane| {
         last = plane.get(resource).ok()?;
         let condition = condition(&last, type_);

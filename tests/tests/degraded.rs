@@ -6,7 +6,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "tests fail by panicking, run programs and look at files"
+    reason = "tests fail by panicking, run programs and read files"
 )]
 
 #[path = "../../agent/tests/common/host.rs"]

@@ -64,7 +64,7 @@ fn demo_manifests_are_accepted_by_the_server() {
     }
     let pod = |name: &str| {
         let label = format!("vm.kubevirt.io/name={name}");
-        let found = plane.wait_until(&format!("a pod of {name}"), SOON, |plane| {
+        let found = plane.wait_until(&format!("a pod of {name} exists"), SOON, |plane| {
             plane.get(&["pods", "-l", &label]).ok()?["items"].get(0).cloned()
         });
         found.unwrap()
@@ -74,7 +74,7 @@ fn demo_manifests_are_accepted_by_the_server() {
     let scheduling = |plane: &ControlPlane| {
         (plane.get(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
     };
-    plane.wait_until("the instance of web says so", SOON, scheduling).unwrap();
+    plane.wait_until("the instance of web is in phase Scheduling", SOON, scheduling).unwrap();
     for (name, pod) in [("db", &db), ("web", &web)] {
         let instance = plane.get(&["vmi", name]).unwrap();
         let (meta, spec) = (&pod["metadata"], &pod["spec"]);
@@ -96,7 +96,7 @@ fn demo_manifests_are_accepted_by_the_server() {
     // The deletion of the machine also deletes all objects that were created for the machine.
     plane.kubectl(&["delete", "vm", "db"]).unwrap();
     plane
-        .wait_until("all of db is gone", SOON, |plane| {
+        .wait_until("all objects of db are deleted", SOON, |plane| {
             let pods = plane.get(&["pods", "-l", "vm.kubevirt.io/name=db"]).ok()?;
             let is_deleted = plane.get(&["vmi", "db"]).is_err();
             (is_deleted && pods["items"].as_array()?.is_empty()).then_some(())
@@ -115,7 +115,7 @@ fn the_demo_recovers_from_all_faults() {
     let output = String::from_utf8_lossy(&done.stdout);
     writeln!(std::io::stderr(), "{output}").unwrap_or_default();
     assert!(done.status.success(), "{output}");
-    for table in ["Hosts", "Zones", "Tenants", "VMs", "Who reaches whom", "Faults and outcomes"] {
+    for table in ["Hosts", "Zones", "Tenants", "VMs", "Pings between VMs", "Faults and outcomes"] {
         assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
     }
 }

@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests look at the repository's files, and fail by panicking"
+    reason = "tests read the repository's files, and fail by panicking"
 )]
 
 use std::collections::BTreeSet;
@@ -117,11 +117,11 @@ fn each_check_has_a_remedy() {
     let ids: BTreeSet<&str> = ids.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(ids.len() > 40, "{ids:?}");
     for id in &ids {
-        assert!(checks.contains(&format!("`{id}`")), "docs/troubleshooting.md: nothing of {id}");
+        assert!(checks.contains(&format!("`{id}`")), "docs/troubleshooting.md does not describe {id}");
     }
     let rows = checks.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
     for id in rows.flat_map(|(ids, _)| ids.split(", ").map(|id| id.trim_matches('`'))) {
-        assert!(ids.contains(id), "docs/troubleshooting.md: there is no check {id}");
+        assert!(ids.contains(id), "docs/troubleshooting.md: the check {id} does not exist");
     }
 }
 
@@ -158,7 +158,7 @@ fn alerts_are_described() {
     }
     assert!(alerts > 10, "{alerts} alerts");
     let described = document.matches("| `Berth").count();
-    assert_eq!(described, alerts, "docs/metrics.md describes alerts that are not there");
+    assert_eq!(described, alerts, "docs/metrics.md describes alerts that do not exist");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn dashboard_is_valid() {
         serde_json::from_str(&text("deploy/components/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<i64> = panels.iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
-    assert_eq!(ids.len(), panels.len(), "an id is there twice");
+    assert_eq!(ids.len(), panels.len(), "two panels have the same id");
     for panel in panels {
         for target in panel["targets"].as_array().unwrap() {
             let query = target["expr"].as_str().unwrap();
@@ -262,7 +262,7 @@ fn objects_in_documents_are_valid() {
                 let typed = typed.unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));
                 let mut all = Vec::new();
                 collect_lost_fields(&object["spec"], &typed["spec"], "spec", &mut all);
-                assert!(all.is_empty(), "{file}: there are no such fields: {all:?}\n{block}");
+                assert!(all.is_empty(), "{file}: unknown fields: {all:?}\n{block}");
                 seen += 1;
             }
         }

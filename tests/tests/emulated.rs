@@ -177,7 +177,7 @@ fn links(host: &mut Host) {
     );
     assert_eq!(named("bond0.20").unwrap()["master"], "br-x");
     assert_eq!(named("br-x").unwrap()["vlanFiltering"], true);
-    assert!(named("br-t").is_none(), "what Berth made is not listed link by link");
+    assert!(named("br-t").is_none(), "links of Berth must not be listed one by one");
 
     // A captured copy of the same links must give the same report.
     host.run_checked("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;

@@ -9,7 +9,7 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "tests look at files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, and fail by panicking"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +62,7 @@ fn example_tenants_get_their_machines() {
     machines_use_their_tenants_network(&plane);
     controllers_are_killed_at_random_times(&plane, &mut controllers, &mut requested);
     objects_are_deleted_with_their_tenant(&plane);
-    assert!(!logs(&plane).contains("forbidden"), "a right is missing: {}", logs(&plane));
+    assert!(!logs(&plane).contains("forbidden"), "a permission is missing: {}", logs(&plane));
 }
 
 fn start(plane: &ControlPlane, name: &str) -> Controller {
@@ -88,7 +88,7 @@ fn logs(plane: &ControlPlane) -> String {
 /// Waits until exactly the desired machines exist, all of them run, and all have the current template.
 fn wait_until_all_run(plane: &ControlPlane, requested: &RequestedMachines) {
     let mut last = String::new();
-    let done = plane.wait_until("all machines", SOON, |plane| {
+    let done = plane.wait_until("all machines run", SOON, |plane| {
         let vms = items(plane, &["virtualmachines", "-A"]);
         let total: u64 = requested.values().sum();
         last = format!("{} machines of {total}", vms.len());
@@ -162,7 +162,7 @@ fn assert_vlans_are_unique(plane: &ControlPlane) -> BTreeMap<String, u64> {
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
         assert!(
             found.values().all(|other| *other != vlan),
-            "VLAN {vlan} is there twice: {one:#}, {found:?}"
+            "VLAN {vlan} is assigned twice: {one:#}, {found:?}"
         );
         let claim = plane.get(&["vlanclaim", &format!("tenant-trunk-{vlan}")]).unwrap();
         assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{one:#}");
@@ -301,7 +301,7 @@ fn assert_no_orphans(plane: &ControlPlane) {
         items(plane, resource).iter().filter_map(label).collect()
     };
     plane
-        .wait_until("namespaces of tenants only", SOON, |_| {
+        .wait_until("only namespaces of existing tenants exist", SOON, |_| {
             (tenant_labels(&["namespaces", "-l", "berth.dev/tenant"]) == tenants()).then_some(())
         })
         .unwrap();
@@ -319,7 +319,7 @@ fn assert_no_orphans(plane: &ControlPlane) {
     };
     // The garbage collector deletes the objects of machines that were just deleted.
     plane
-        .wait_until("user data of machines only", SOON, |_| {
+        .wait_until("only user data of existing machines exists", SOON, |_| {
             (machines_with_user_data() == machines).then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", machines_with_user_data()));
@@ -346,7 +346,7 @@ fn objects_are_deleted_with_their_tenant(plane: &ControlPlane) {
         });
         (counts, namespaces, carried.sum::<usize>())
     };
-    let deleted = plane.wait_until("all of it gone", SOON, |plane| {
+    let deleted = plane.wait_until("all objects are deleted", SOON, |plane| {
         let (counts, spaces, carried) = remaining_objects(plane);
         (counts.iter().all(|(_, count)| *count == 0) && spaces == 0 && carried == 0).then_some(())
     });

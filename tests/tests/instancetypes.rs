@@ -4,7 +4,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests look at files and fail by panicking"
+    reason = "tests read files and fail by panicking"
 )]
 
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};

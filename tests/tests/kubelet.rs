@@ -128,7 +128,7 @@ fn host_is_configured(plane: &ControlPlane, host: &mut Host) {
     assert_eq!(host.run_checked("cat /sys/kernel/mm/ksm/sleep_millisecs").unwrap().trim(), "33");
     host.run_checked("bridge vlan show dev trunk0 | grep -q 120 && ip link show br-trunk").unwrap();
     plane
-        .wait_until("the bridge is a resource", SOON, |plane| {
+        .wait_until("the Node has the bridge as a resource", SOON, |plane| {
             let node = plane.get(&["node", NODE]).ok()?;
             (node["status"]["allocatable"]["bridge.network.kubevirt.io/br-trunk"] == "1k")
                 .then_some(())
@@ -140,7 +140,7 @@ fn drift_is_corrected(plane: &ControlPlane, host: &mut Host) {
     host.run_checked("ip link del br-trunk").unwrap();
     host.run_checked("for i in $(seq 100); do bridge vlan show dev trunk0 | grep -q 120 && exit; sleep 0.1; done; exit 1").unwrap();
     plane
-        .wait_until("an Event of the repair", SOON, |plane| {
+        .wait_until("an Event DriftCorrected exists", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             events.contains("DriftCorrected").then_some(())
         })
@@ -173,7 +173,7 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
         all.into_iter().find(|one| one["podUID"] == uid.as_str() && one["pod"] == "pinned")
     };
     let began = std::time::Instant::now();
-    let reported = plane.wait_until("the pod's allocation", SOON, allocation).unwrap();
+    let reported = plane.wait_until("the pod's allocation is reported", SOON, allocation).unwrap();
     writeln!(
         std::io::stderr(),
         "the allocation is reported {:?} after the pod runs",
@@ -189,7 +189,7 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     );
     assert_eq!(reported["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{reported:#}");
     plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
-    let removed = plane.wait_until("the allocation is gone", SOON, |plane| {
+    let removed = plane.wait_until("the allocation is removed", SOON, |plane| {
         allocation(plane).is_none().then_some(())
     });
     if let Err(error) = removed {
@@ -262,7 +262,7 @@ fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
         "ksm": {"mode": "Off"}, "networks": null, "tenantNetworks": null}),
     );
     plane
-        .wait_until("the resource is withdrawn", SOON, |plane| {
+        .wait_until("the resource is removed", SOON, |plane| {
             let node = plane.get(&["node", NODE]).ok()?;
             node["status"]["capacity"]["bridge.network.kubevirt.io/br-trunk"]
                 .is_null()
@@ -328,7 +328,7 @@ fn deployment_elects_a_leader(plane: &ControlPlane) {
         });
         plane.apply(&profile.to_string()).unwrap();
         plane
-            .wait_until("the profile holds", LONG_TIMEOUT, |plane| {
+            .wait_until("the profile is applied", LONG_TIMEOUT, |plane| {
                 let spec = plane.infra_node(NODE)["spec"].clone();
                 (spec["profile"] == "dense" && spec["transparentHugepages"] == pages).then_some(())
             })
@@ -339,7 +339,7 @@ fn deployment_elects_a_leader(plane: &ControlPlane) {
         plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
     };
     plane
-        .wait_until("its class", LONG_TIMEOUT, |plane| (label(plane) == "Density").then_some(()))
+        .wait_until("the Node has the class", LONG_TIMEOUT, |plane| (label(plane) == "Density").then_some(()))
         .unwrap();
     // The leader ends and releases the Lease for the other pod.
     let holder = |plane: &ControlPlane| {
@@ -349,7 +349,7 @@ fn deployment_elects_a_leader(plane: &ControlPlane) {
     let first = holder(plane);
     plane.kubectl(&["delete", "pod", "-n", "berth-system", "--wait=false", &first]).unwrap();
     plane
-        .wait_until("another leads", LONG_TIMEOUT, |plane| {
+        .wait_until("another controller is the leader", LONG_TIMEOUT, |plane| {
             let current = holder(plane);
             (!current.is_empty() && current != first).then_some(())
         })

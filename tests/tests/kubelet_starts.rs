@@ -47,8 +47,8 @@ fn kubelet_restarts_after_all_permitted_changes() {
     if plane.version() < MIN_VERSION {
         let version = plane.version();
         return record(&format!(
-            "a_kubelet_starts_again_after_all_that_is_permitted: needs Kubernetes {MIN_VERSION} for --config-dir and Memory Manager, \
-             this is {version}"
+            "kubelet_restarts_after_all_permitted_changes: requires Kubernetes {MIN_VERSION} for --config-dir and Memory Manager, \
+             the server has {version}"
         ));
     }
     let agent = repository().join("target/release/berth-agent");
@@ -240,7 +240,7 @@ impl Test {
         self.run_checked(&format!("rm {MEMORY_STATE} && echo 20 >{POOL}"));
         // A pod's memory makes the kubelet write the checkpoint again.
         self.run_pinned_pod();
-        assert_eq!(self.counted_pages(), 16, "as it was counted when the kubelet started");
+        assert_eq!(self.counted_pages(), 16, "the kubelet counts pages only at its start");
         self.drain();
         // systemd restarts the failing kubelet repeatedly, so the message may take some time to appear.
         let command = "systemctl restart kubelet; for i in $(seq 280); do journalctl -u kubelet --no-pager | \
@@ -297,6 +297,6 @@ impl Test {
         assert_eq!(ours["reservedSystemCPUs"], "0-3");
         assert_eq!(ours["startedWith"], json!({"current": true}));
         self.restart_kubelet();
-        assert_eq!(self.run_pinned_pod(), "4-5", "zone 0 is the host's alone");
+        assert_eq!(self.run_pinned_pod(), "4-5", "zone 0 is reserved for the host");
     }
 }

@@ -5,7 +5,7 @@
     clippy::disallowed_methods,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests look at files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, and fail by panicking"
 )]
 
 #[path = "machines/namespace_rules.rs"]
@@ -226,7 +226,7 @@ fn set_policies_ready(plane: &ControlPlane, status: &str, reason: &str) {
 
 fn policies_ready(status: &str, reason: &str) -> Value {
     json!({
-        "type": "PoliciesReady", "status": status, "reason": reason, "message": "of a test",
+        "type": "PoliciesReady", "status": status, "reason": reason, "message": "set by a test",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     })
 }
@@ -250,7 +250,7 @@ fn machines_wait_for_network_policies(plane: &ControlPlane) {
         plane,
         "early",
         "Valid",
-        "PoliciesReady of TenantCluster abc is false: of a test",
+        "PoliciesReady of TenantCluster abc is false: set by a test",
     );
     assert!(machines(plane, "early").is_empty());
     set_policies_ready(plane, "True", "Ready");
@@ -305,14 +305,14 @@ fn grant_secret_access(plane: &ControlPlane, namespace: &str) {
 }
 
 fn machines_wait_for_user_data(plane: &ControlPlane) {
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "may=read"]).unwrap();
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "permission=granted"]).unwrap();
     wait_until_condition(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
     assert!(machines(plane, "web").is_empty());
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": NAMESPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
     // Secrets are not watched; a change of the MachineDeployment triggers an immediate reconcile.
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "looked=at"]).unwrap();
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "secret=created"]).unwrap();
 }
 
 fn machines_start(plane: &ControlPlane) {
@@ -330,7 +330,7 @@ fn machines_start(plane: &ControlPlane) {
         assert_eq!(vm["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"], "abc");
     }
     let mut last = Value::Null;
-    let counted = plane.wait_until("the tenant's machines", SOON, |plane| {
+    let counted = plane.wait_until("the tenant's status counts the machines", SOON, |plane| {
         last = plane.get(&["tenantcluster", "abc"]).unwrap_or_default();
         (last["status"]["machines"] == json!({"desired": 2, "current": 2, "ready": 2}))
             .then_some(())
@@ -342,7 +342,7 @@ fn changed_template_replaces_machines_one_by_one(plane: &ControlPlane) {
     let before = machine_names(plane, "web");
     apply(plane, &deployment("web", 2, "3Gi"));
     let mut max_machines = 0;
-    let replaced = plane.wait_until("all are replaced", SOON, |plane| {
+    let replaced = plane.wait_until("all machines are replaced", SOON, |plane| {
         let all = machines(plane, "web");
         max_machines = max_machines.max(all.len());
         let status = deployment_status(plane, "web");
@@ -384,7 +384,7 @@ fn paused_deployment_replaces_no_machines(plane: &ControlPlane) {
             r#"{"spec":{"paused":false}}"#,
         ])
         .unwrap();
-    let replaced = plane.wait_until("it is replaced", SOON, |plane| {
+    let replaced = plane.wait_until("the machine is replaced", SOON, |plane| {
         let current = machine_names(plane, "web");
         (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
@@ -408,7 +408,7 @@ fn ended_machine_is_replaced(plane: &ControlPlane) {
             failed,
         ])
         .unwrap();
-    let replaced = plane.wait_until("it is replaced", SOON, |plane| {
+    let replaced = plane.wait_until("the machine is replaced", SOON, |plane| {
         let current = machine_names(plane, "web");
         (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
@@ -488,7 +488,7 @@ fn deleted_tenant_gets_no_machines(plane: &ControlPlane) {
     in_other_namespace["metadata"]["annotations"]["berth.dev/tenant"] = "leaving".into();
     apply(plane, &in_other_namespace);
     plane
-        .wait_until("it says why", SOON, |plane| {
+        .wait_until("the condition gives the reason", SOON, |plane| {
             let object = plane.get(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
             let message = condition(&object, "Valid")["message"].as_str()?;
             message.contains("tenant leaving is being deleted").then_some(())
@@ -534,10 +534,10 @@ fn no_machines_are_created_beside_machine_controller(plane: &ControlPlane) {
     assert_eq!(
         deployment_status(plane, "theirs").get("status"),
         None,
-        "it is not ours to say anything in"
+        "Berth must not write the status of another controller's object"
     );
     plane
-        .wait_until("an Event that says so", SOON, |plane| {
+        .wait_until("an Event ManagedByMachineController exists", SOON, |plane| {
             let events = plane.get(&["events", "-n", NAMESPACE]).unwrap();
             let mut events = events["items"].as_array().unwrap().iter();
             events

@@ -143,7 +143,7 @@ fn assert_same(before: &str, after: &str) {
         };
         let difference = missing(before, after, "-") + &missing(after, before, "+");
         let difference: String = difference.chars().take(4000).collect();
-        assert!(before == after, "the links are not as they were:\n{difference}");
+        assert!(before == after, "the links differ from their former state:\n{difference}");
     }
 }
 
@@ -215,7 +215,7 @@ fn run_on_hosts(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
         match result {
             Ok(()) => return,
             Err(_) if !last && hosts.iter().any(Host::failed_by_emulation) => {
-                writeln!(std::io::stderr(), "a kernel fell over the emulation; from the start")
+                writeln!(std::io::stderr(), "a kernel failed because of the emulation; the test restarts")
                     .unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),

@@ -5,7 +5,7 @@
     clippy::disallowed_methods,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests run the program, look at its server's files, and fail by panicking"
+    reason = "tests run the program, read its server's files, and fail by panicking"
 )]
 
 use std::process::Command;
@@ -62,7 +62,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
     }
     plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
     plane
-        .wait_until("the namespace's account", Duration::from_secs(30), |plane| {
+        .wait_until("the ServiceAccount of the namespace exists", Duration::from_secs(30), |plane| {
             // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
@@ -102,7 +102,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
         |event: &&Value| !event["userAgent"].as_str().unwrap_or_default().contains("kubectl");
     let ours: Vec<&Value> =
         requests.iter().filter(plan_requests).filter(|event| event["verb"] == "list").collect();
-    assert!(ours.len() >= 6, "{} lists", ours.len());
+    assert!(ours.len() >= 6, "only {} list requests", ours.len());
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
     let is_write = |event: &&Value| writes.iter().any(|verb| event["verb"] == *verb);
     let by_plan = |event: &&Value| event["user"]["username"] == ours[0]["user"]["username"];

@@ -1,7 +1,7 @@
 //! Tests that the generated client of the kubelet's PodResources API matches the protobuf definition. `BERTH_UPDATE=1
 //! cargo test -p berth-tests --test proto` generates the client again.
 
-#![expect(clippy::disallowed_methods, reason = "tests look at files")]
+#![expect(clippy::disallowed_methods, reason = "tests read files")]
 
 use std::path::Path;
 
@@ -33,6 +33,6 @@ fn the_generated_client_is_current() {
             std::fs::write(&file, &generated).unwrap();
         }
         let committed = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(committed == generated, "{} is not what the definition gives", file.display());
+        assert!(committed == generated, "{} differs from the generated code; run the test with BERTH_UPDATE=1", file.display());
     }
 }

@@ -26,19 +26,19 @@ fn engine_matches_recorded_kubelet_decisions() {
     let files = files();
     let mut tally = Tally::default();
     for file in &files {
-        let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file opens"));
+        let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file can be opened"));
         for line in BufReader::new(unpacked).lines() {
-            let line = line.expect("the file unpacks");
+            let line = line.expect("the file can be decompressed");
             let case = serde_json::from_str(&line)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             replay::replay(&case, &mut tally);
         }
     }
-    writeln!(std::io::stderr(), "{tally}").expect("stderr");
+    writeln!(std::io::stderr(), "{tally}").expect("standard error is writable");
     let shown: Vec<&str> = tally.mismatches.iter().take(20).map(String::as_str).collect();
     let count = tally.mismatches.len();
     assert!(tally.mismatches.is_empty(), "{}\n{count} mismatches", shown.join("\n\n"));
-    assert!(tally.is_representative(), "the files have too few cases of what matters: {tally}");
+    assert!(tally.is_representative(), "the files have too few cases of a kind: {tally}");
 }
 
 /// Returns the recorded answers of kubelets with a Memory Manager.

@@ -10,7 +10,7 @@
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::panic,
-    reason = "tests fail by panicking, run programs, look at files and say what they skip"
+    reason = "tests fail by panicking, run programs, read files and print the skipped parts"
 )]
 
 #[path = "rules/scheduler_bug.rs"]
@@ -87,7 +87,7 @@ fn kube_scheduler_agrees() {
     let mut dice = Dice(20_261_122);
     let server = Server::new(&plane);
     let has_bug = current && flaw::has_namespace_selector_bug(&server);
-    eprintln!("Kubernetes {version} takes NotIn in namespaceSelector wrong: {has_bug}");
+    eprintln!("Kubernetes {version} has the bug of NotIn in namespaceSelector: {has_bug}");
     let mut bed = Testbed {
         server,
         version,
@@ -108,10 +108,10 @@ fn kube_scheduler_agrees() {
         }
     }
     eprintln!("Kubernetes {version}: {coverage:#?}");
-    assert!(coverage.bound > 60 && coverage.unschedulable > 30, "little was tried: {coverage:?}");
-    assert!(coverage.reasons.len() >= 9, "few reasons: {coverage:?}");
-    assert!(coverage.retries < 30, "too often it did not agree at first: {coverage:?}");
-    assert!(!current || coverage.scored > 30, "little to choose: {coverage:?}");
+    assert!(coverage.bound > 60 && coverage.unschedulable > 30, "too few pods were bound or unschedulable: {coverage:?}");
+    assert!(coverage.reasons.len() >= 9, "too few reasons occurred: {coverage:?}");
+    assert!(coverage.retries < 30, "too many comparisons agreed only after a retry: {coverage:?}");
+    assert!(!current || coverage.scored > 30, "too few pods with different scores: {coverage:?}");
 }
 
 /// Returns a configuration with only the scores that Berth implements, so the best host depends only on these
@@ -229,7 +229,7 @@ impl Testbed {
                 let ours = self.count_reasons(rules);
                 let condition = server::condition(scheduled);
                 return Err(
-                    format!("we allow {names:?} and say {ours:?}; it says {condition}").into()
+                    format!("Berth allows {names:?} and reports {ours:?}; kube-scheduler reports {condition}").into()
                 );
             }
             self.compare_reasons(made, rules, scheduled, seen)?;
@@ -237,12 +237,12 @@ impl Testbed {
             return Ok(());
         };
         let scores = Scorer::new(&filter, &allowed).scores(&allowed);
-        assert_eq!(scores, self.world.scores(made, &names), "ours and the slow ones");
+        assert_eq!(scores, self.world.scores(made, &names), "Berth's scores and the reference scores differ");
         let host = self.counts.host(node_name).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
             let reasons: Vec<String> =
                 filter.reasons(host).iter().map(ToString::to_string).collect();
-            return Err(format!("it takes {node_name}, we say {reasons:?}").into());
+            return Err(format!("kube-scheduler chose {node_name}, Berth reports {reasons:?}").into());
         };
         if self.version >= MIN_VERSION {
             let weighted = |scores: &Scores| scores.weighted();
@@ -253,7 +253,7 @@ impl Testbed {
             if weighted(&scores[chosen]) != best {
                 let all: Vec<_> = names.iter().zip(&scores).collect();
                 return Err(
-                    format!("it takes {node_name}, which is not the best of {all:#?}").into()
+                    format!("kube-scheduler chose {node_name}, which is not the best of {all:#?}").into()
                 );
             }
             seen.scored += usize::from(best > least);
@@ -285,7 +285,7 @@ impl Testbed {
             let mut slow = self.world.reasons(made, &name);
             reasons.sort();
             slow.sort();
-            assert_eq!(reasons, slow, "ours and the slow ones of {name}");
+            assert_eq!(reasons, slow, "Berth's reasons and the reference reasons differ for {name}");
         }
         let ours = self.count_reasons(rules);
         for reason in ours.keys() {
@@ -302,7 +302,7 @@ impl Testbed {
         if theirs == ours {
             Ok(())
         } else {
-            Err(format!("it says {theirs}\nwe say  {ours}").into())
+            Err(format!("kube-scheduler: {theirs}\nBerth: {ours}").into())
         }
     }
 

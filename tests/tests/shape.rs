@@ -97,7 +97,7 @@ fn run_on_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
             Ok(()) => return,
             Err(_) if !last && host.failed_by_emulation() => {
                 let message =
-                    format!("host {number}: its kernel fell over the emulation; from the start");
+                    format!("host {number}: the kernel failed because of the emulation; the test restarts");
                 writeln!(std::io::stderr(), "{message}").unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),
@@ -122,7 +122,7 @@ fn difference(before: &str, after: &str) -> String {
 
 #[track_caller]
 fn assert_same(before: &str, after: &str) {
-    assert!(before == after, "the host is not as it was:\n{}", difference(before, after));
+    assert!(before == after, "the host differs from its former state:\n{}", difference(before, after));
 }
 
 fn write_manifest(host: &mut Host, spec: &str) {

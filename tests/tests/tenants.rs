@@ -3,7 +3,7 @@
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests look at files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, and fail by panicking"
 )]
 
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     for one in all["items"].as_array().unwrap() {
         let name = one["metadata"]["name"].as_str().unwrap().to_owned();
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
-        assert!(found.values().all(|other| *other != vlan), "VLAN {vlan} is there twice: {all:#}");
+        assert!(found.values().all(|other| *other != vlan), "VLAN {vlan} is assigned twice: {all:#}");
         let network = one["spec"]["network"]["name"].as_str().unwrap();
         let claim = plane.get(&["vlanclaim", &format!("{network}-{vlan}")]).unwrap();
         assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{name}");
@@ -253,7 +253,7 @@ fn removed_policies_are_deleted(plane: &ControlPlane) {
     patch_of(&patch).unwrap();
     let reached = |expected: &[&str]| {
         plane
-            .wait_until("policies", SOON, |plane| {
+            .wait_until("the policies are as expected", SOON, |plane| {
                 (policies(plane, "one") == expected).then_some(())
             })
             .unwrap_or_else(|error| panic!("{error}: {:?}", policies(plane, "one")));
@@ -282,7 +282,7 @@ fn problems_are_reported(plane: &ControlPlane) {
     assert!(
         condition_texts(&lost, "NetworkReady")
             .1
-            .contains("no host has network trnk; there are: trunk")
+            .contains("no host has network trnk; available networks: trunk")
     );
     let secret = json!({"name": "kc"});
     let patch = json!({"spec": {"kubeconfigSecretRef": secret}}).to_string();
@@ -292,7 +292,7 @@ fn problems_are_reported(plane: &ControlPlane) {
         condition_texts(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist")
     );
     plane
-        .wait_until("an event", SOON, |plane| {
+        .wait_until("an Event NetworkIdInUse exists", SOON, |plane| {
             let events = plane.get(&["events", "-A"]).unwrap().to_string();
             events.contains("NetworkIdInUse").then_some(())
         })
@@ -329,7 +329,7 @@ fn idle_controller_writes_nothing(plane: &ControlPlane) {
         }
         before = after;
     }
-    panic!("it never came to rest: {changed}");
+    panic!("the controller still writes: {changed}");
 }
 
 fn killed_controller_assigns_no_vlan_twice(plane: &ControlPlane) {
@@ -361,7 +361,7 @@ fn killed_controller_assigns_no_vlan_twice(plane: &ControlPlane) {
     // Every claim has an owner.
     let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
-        .wait_until("claims of tenants only", SOON, |_| (claims() == tenants).then_some(()))
+        .wait_until("only claims of existing tenants exist", SOON, |_| (claims() == tenants).then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {} claims, seed {seed}", claims()));
 }
 
@@ -384,33 +384,33 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
     let one = wait_until_condition(plane, "one", "Ready", "False DeletingMachines");
     assert!(condition_texts(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
-    assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
+    assert_eq!(one["status"]["vlan"], vlan, "hosts keep the VLAN while machines exist");
     let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
     let none = json!({"metadata": {"finalizers": null}}).to_string();
     plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
     let one = wait_until_condition(plane, "one", "Ready", "False DeletingNetwork");
     assert!(one["status"]["vlan"].is_null());
-    assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");
+    assert!(claim()["status"]["releasedAt"].is_null(), "released before the hosts have removed the VLAN");
     plane.get(&["namespace", "cluster-one"]).unwrap();
     // The interrupted deletion continues.
     fleet.is_responding.store(true, Ordering::SeqCst);
     plane
-        .wait_until("the claim in quarantine", SOON, |_| {
+        .wait_until("the claim is in quarantine", SOON, |_| {
             claim()["status"]["releasedAt"].is_string().then_some(())
         })
         .unwrap();
     plane
-        .wait_until("the tenant gone", SOON, |plane| {
+        .wait_until("the tenant is deleted", SOON, |plane| {
             plane.kubectl(&["get", "tenantcluster", "one"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "one")));
     assert!(
         plane.kubectl(&["get", "namespace", "cluster-one"]).is_err(),
-        "the namespace goes before"
+        "the namespace is deleted before the tenant"
     );
     // A tenant that waits for the VLAN may get the claim before the test sees that the claim is deleted.
     plane
-        .wait_until("the claim gone", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
+        .wait_until("the claim is deleted", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {:#}", claim()));
     let greedy = get_tenant(plane, "greedy");
     assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
@@ -444,7 +444,7 @@ fn policies_follow_cluster_facts(plane: &ControlPlane) {
             .unwrap()
             .to_string()
     };
-    assert!(importer().contains("\"192.0.2.1/32\""), "the API server is closed: {}", importer());
+    assert!(importer().contains("\"192.0.2.1/32\""), "the importer's policy does not exclude the API server: {}", importer());
     let address = "198.51.100.77";
     assert!(!importer().contains(address));
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}});
@@ -456,7 +456,7 @@ fn policies_follow_cluster_facts(plane: &ControlPlane) {
     let replace = ["replace", "--raw", path, "-f", "-"];
     plane.kubectl_with(&plane.kubeconfig(), &replace, &current.to_string()).unwrap();
     plane
-        .wait_until("the Node's address closed", SOON, |_| {
+        .wait_until("the policy excludes the Node's address", SOON, |_| {
             importer().contains(&format!("\"{address}/32\"")).then_some(())
         })
         .unwrap();
@@ -473,7 +473,7 @@ fn policies_follow_cluster_facts(plane: &ControlPlane) {
         message.contains("k8s-app=kube-dns") && message.contains("spec.clusterDNS"),
         "{message}"
     );
-    assert_eq!(spec(), before, "what is in force stays");
+    assert_eq!(spec(), before, "the applied policy must stay unchanged");
     // A tenant that is created now is isolated too, and its condition reports the missing DNS.
     create_tenant(plane, "blind", &json!({}));
     wait_until_condition(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
@@ -512,7 +512,7 @@ fn vlan_of_a_shared_wire_belongs_to_one_tenant(plane: &ControlPlane) {
     });
     for vlan in &requested_vlans {
         let mut last = Vec::new();
-        let settled = plane.wait_until("one of two", SOON, |plane| {
+        let settled = plane.wait_until("exactly one tenant gets the VLAN", SOON, |plane| {
             last = pair(*vlan)
                 .map(|(_, name)| condition_texts(&get_tenant(plane, &name), "NetworkReady").0)
                 .to_vec();
@@ -562,13 +562,13 @@ fn malformed_tenant_is_deleted(plane: &ControlPlane) {
     let write_invalid_spec = |name: &str| {
         let patch =
             ["patch", "tenantcluster", name, "--type=merge", "-p", &invalid_spec.to_string()];
-        plane.wait_until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+        plane.wait_until("the server accepts the object", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
     };
     let vlan = assert_unique_vlans(plane)["two"];
     write_invalid_spec("two");
     plane.kubectl(&["delete", "tenantcluster", "two", "--wait=false"]).unwrap();
     plane
-        .wait_until("the tenant gone", SOON, |plane| {
+        .wait_until("the tenant is deleted", SOON, |plane| {
             plane.kubectl(&["get", "tenantcluster", "two"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "two")));

@@ -74,7 +74,7 @@ fn stolen_credential_grants_access_to_one_node_only() {
     });
     assert!(
         failures.is_empty(),
-        "{} are not as they must be:\n{}",
+        "{} attempts have an unexpected result:\n{}",
         failures.len(),
         failures.join("\n")
     );
@@ -105,7 +105,7 @@ fn run_attempts(
             wrong.push(format!("{group}: {}: {verdict}\n{changed}", attempt.description));
         } else if attempt.expect == Expect::NotOwn && matches!(verdict, Verdict::Done(_)) {
             let message =
-                format!("open without the admission policy: {group}: {}", attempt.description);
+                format!("succeeds without the admission policy: {group}: {}", attempt.description);
             writeln!(std::io::stderr(), "{message}").unwrap_or_default();
         }
         if attempt.expect == Expect::Works {

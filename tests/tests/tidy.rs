@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests look at the repository's files, and fail by panicking"
+    reason = "tests read the repository's files, and fail by panicking"
 )]
 
 use berth_tests::repository;
@@ -10,7 +10,7 @@ use berth_tests::repository;
 /// Returns the files below a folder with this suffix, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
     let found = berth_tests::sources::files(folder, ending);
-    assert!(!found.is_empty(), "no {ending} below {folder:?}");
+    assert!(!found.is_empty(), "no file with suffix {ending} below {folder:?}");
     found.into_iter().map(|file| (file.path, file.text)).collect()
 }
 
@@ -118,7 +118,7 @@ fn host_facts_cannot_change_the_host() {
             "NLM_F_APPEND",
             "NLM_F_REPLACE",
         ] {
-            assert!(name == exception || !code(&text).contains(forbidden), "{name}: {forbidden}");
+            assert!(name == exception || !code(&text).contains(forbidden), "{name} uses {forbidden}");
         }
     }
     let manifest = repository().join("crates/host-facts/Cargo.toml");
@@ -141,7 +141,7 @@ fn only_the_command_line_prints() {
         let is_allowed =
             name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
-            assert!(is_allowed || !code(&text).contains(forbidden), "{name} prints");
+            assert!(is_allowed || !code(&text).contains(forbidden), "{name} uses {forbidden}");
         }
     }
 }
@@ -158,8 +158,8 @@ fn files_are_short_and_documented() {
                 continue;
             }
             let lines = code(&text).lines().count();
-            assert!(lines <= 500, "{name} has {lines} lines: look for the second idea");
-            assert!(text.starts_with("//!"), "{name} does not say what it is");
+            assert!(lines <= 500, "{name} has {lines} lines: split the file into modules");
+            assert!(text.starts_with("//!"), "{name} does not start with a module comment");
         }
     }
 }
@@ -181,11 +181,11 @@ fn links_between_documents_lead_somewhere() {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
             let target =
                 if file.is_empty() { repository().join(&document) } else { folder.join(file) };
-            assert!(target.exists(), "{document} links to {link}");
+            assert!(target.exists(), "{document} links to {link}, which does not exist");
             let is_valid = heading.is_empty()
                 || headings(&std::fs::read_to_string(&target).unwrap())
                     .contains(&heading.to_owned());
-            assert!(is_valid, "{document} links to {link}: there is no such heading");
+            assert!(is_valid, "{document} links to {link}: the heading does not exist");
         }
     }
 }
@@ -223,7 +223,7 @@ fn tests_named_in_documents_exist() {
         assert!(named.len() > 30, "{document} names {} tests", named.len());
         for (file, function) in named {
             let found = code.iter().find(|(name, _)| name == file);
-            let Some((_, text)) = found else { panic!("{document}: there is no file {file}") };
+            let Some((_, text)) = found else { panic!("{document}: the file {file} does not exist") };
             let begin = format!("fn {function}(");
             let Some((before, _)) = text.split_once(&begin) else {
                 panic!("{document}: {file} has no function {function}")
@@ -246,7 +246,7 @@ fn tests_named_in_documents_exist() {
             let count: usize = calls.map(|(_, text)| text.matches(&call).count()).sum();
             assert!(
                 is_test || count > 1,
-                "{document}: {file}::{function} is no test, and none calls it"
+                "{document}: {file}::{function} is not a test, and no test calls it"
             );
         }
     }
@@ -263,7 +263,7 @@ fn every_command_of_the_readme_is_a_target_or_a_program() {
                 || text.contains(&format!("\nmake {target}"));
             assert!(
                 !named || makefile.contains(&format!("\n{target}:")),
-                "{document}: make {target}"
+                "{document}: the Makefile has no target {target}"
             );
         }
     }

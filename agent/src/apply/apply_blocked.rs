@@ -8,16 +8,18 @@ use berth_host_facts::root::ReadError;
 pub enum ApplyBlocked {
     /// The rollback ledger could not be read.
     #[error(
-        "{0}; nothing is changed, as a rollback would be impossible. Repair the file, or move it away to start again from the host as it is now"
+        "{0}; no change is applied, because a rollback would be impossible. Repair the file, or remove it to use the current values as original values"
     )]
     Ledger(ReadError),
     /// The rollback ledger could not be saved before the changes.
-    #[error("{0}; original values must be saved before anything is changed")]
+    #[error("{0}; original values must be saved before the first change")]
     State(WriteError),
     /// An earlier agent process left a change on trial, and the change could not be rolled back.
     #[error("{0}; no change is applied until the change on trial is rolled back")]
     Trial(ReadError),
     /// The ID of the boot that the original values belong to is not known.
-    #[error("/proc/sys/kernel/random/boot_id cannot be read; original values belong to a boot")]
+    #[error(
+        "/proc/sys/kernel/random/boot_id cannot be read; original values are valid for one boot only"
+    )]
     BootId,
 }

@@ -97,8 +97,8 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(kubelet_files::files_created_by(action));
         }
-        // `raised` has the links that were down originally. If the change corrects drift, the link was up before, and
-        // its current state is not the original state.
+        // The ledger records uplinks that were down originally. If the change corrects drift, the link was up before,
+        // and its current state is not the original state.
         if !change.drift {
             ledger.uplinks_set_up.extend(
                 change.link_work().into_iter().flat_map(links::ledger_updates::uplinks_set_up),

@@ -42,7 +42,7 @@ pub(super) fn persistent_pages(root: &Root, zone: u32, size: PageSize) -> Option
 /// Changes the number of huge pages to the planned number, as far as possible.
 pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step) -> Result {
     let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
-        return Err(ApplyResult::Failed("not a number of pages".to_owned()));
+        return Err(ApplyResult::Failed("the desired value is not a number of pages".to_owned()));
     };
     let folder = existing_sysfs_folder(context.root, zone, size);
     let pool = Pool { context, folder: &folder };
@@ -74,12 +74,12 @@ pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step
         ));
     }
     let cause = if current >= *target {
-        "the host needs the rest of its memory"
+        "the host needs the remaining memory"
     } else {
         "memory is fragmented"
     };
     Ok(ApplyResult::Partial(format!(
-        "got {current} of {desired}: {cause}; {}",
+        "{current} of {desired} pages reserved: {cause}; {}",
         boot_parameter_remedy(zone, size, *desired)
     )))
 }
@@ -131,12 +131,12 @@ impl Pool<'_> {
         if surplus() > surplus_before {
             // More pages came into use after the read, and the kernel turned used pages into surplus pages.
             self.context.root.write(&file, &before.to_string())?;
-            return Err(ApplyResult::Blocked("its pages are in use now".to_owned()));
+            return Err(ApplyResult::Blocked("the pages are in use now".to_owned()));
         }
         match self.persistent_pages()? {
             now if now == target => Ok(ApplyResult::Done(None)),
             now => Ok(ApplyResult::Partial(format!(
-                "{now} remain, {target} desired: the kernel keeps reserved pages"
+                "{now} pages remain, {target} desired: the kernel did not release reserved pages"
             ))),
         }
     }

@@ -33,7 +33,9 @@ pub(super) fn execute(
                 moved += 1;
                 ApplyResult::Done(None)
             }
-            Ok(()) => ApplyResult::Failed(format!("/{file}: differs from the written value")),
+            Ok(()) => {
+                ApplyResult::Failed(format!("/{file}: the value differs from the written value"))
+            }
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
                 ledger.unmovable_irqs.insert(number, irqs::driver_names(context.root, number));
                 ledger.entries.remove(&step.setting);
@@ -61,14 +63,14 @@ pub(super) fn execute(
         ));
     }
     if removed > 0 {
-        parts.push(format!("{removed} gone"));
+        parts.push(format!("{removed} removed"));
     }
     let message = parts.join(", ");
     match (failures.first(), moved) {
         (None, _) => ApplyResult::Done(Some(message)),
         (Some(first), 0) => ApplyResult::Failed(first.clone()),
         (Some(first), _) => {
-            ApplyResult::Partial(format!("{message}, {} refused: {first}", failures.len()))
+            ApplyResult::Partial(format!("{message}, {} failed: {first}", failures.len()))
         }
     }
 }

@@ -44,7 +44,7 @@ fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
         if begin.elapsed() > DEADLINE {
             let seconds = DEADLINE.as_secs();
             return Err(ApplyResult::Failed(format!(
-                "{shared} pages are still shared after {seconds} s; try again later"
+                "{shared} pages are still shared after {seconds} s; retry later"
             )));
         }
         std::thread::sleep(POLL_INTERVAL);

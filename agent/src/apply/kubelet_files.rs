@@ -19,7 +19,7 @@ pub(super) fn files_created_by(action: &KubeletAction) -> Vec<String> {
     }
 }
 
-/// Applies the action, and records in the ledger which files of Berth exist now.
+/// Applies the action, and records in the ledger the files of Berth that exist afterwards.
 pub(super) fn execute(
     context: &ApplyContext,
     action: &KubeletAction,

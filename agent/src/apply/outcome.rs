@@ -115,20 +115,20 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
             "; run as root, on the host and not in an unprivileged container"
         }
         Errno::EROFS => {
-            "; mounted read-only here: in a container mount it writable; under systemd restart berth-agent if the \
-             folder came after it"
+            "; the file system is mounted read-only for the agent: mount it writable in a container; under systemd, \
+             restart berth-agent if the folder was created after its start"
         }
         Errno::ENOENT => "; this kernel has no such setting",
         Errno::ELOOP => {
             "; a symbolic link in the path is not owned by root, or is in a folder that other users can write to: it is not followed"
         }
-        Errno::EBUSY => "; something uses it, try again later",
+        Errno::EBUSY => "; it is in use, retry later",
         Errno::EINVAL => "; the kernel rejects this value",
         Errno::ENOSPC if error.path.starts_with("proc/irq/") => {
             "; no interrupt vectors are left on those CPUs: reserve more CPUs"
         }
         Errno::ENOSPC | Errno::EDQUOT => "; free space on that file system",
-        Errno::ENOMEM => "; there is no memory for it now",
+        Errno::ENOMEM => "; the kernel has no free memory, retry later",
         _ => "",
     };
     format!("{error}{hint}")

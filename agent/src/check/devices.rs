@@ -42,16 +42,16 @@ fn firmware(input: &Input) -> Outcome {
     let iommu = &input.facts.iommu;
     match (&iommu.firmware_table, iommu.enabled) {
         (Some(table), _) => {
-            Outcome::pass(format!("table {table}")).with_evidence(format!("/sys/firmware/acpi/tables/{table}"), "there")
+            Outcome::pass(format!("table {table}")).with_evidence(format!("/sys/firmware/acpi/tables/{table}"), "present")
         }
         (None, Some(true)) => Outcome::pass("the kernel uses an IOMMU, although no ACPI table describes it"),
         (None, Some(false)) if input.facts.notes.is_unknown("capabilities.iommu.firmwareTable") => {
             Outcome::skip("ACPI tables are not readable here, and the kernel uses no IOMMU")
         }
         (None, Some(false)) => Outcome::warn("the firmware describes no IOMMU")
-            .with_evidence("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
+            .with_evidence("/sys/firmware/acpi/tables", "no DMAR, IVRS or IORT")
             .remedy("enable VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),
-        (None, None) => Outcome::skip("the captured tree has neither ACPI tables nor IOMMU groups"),
+        (None, None) => Outcome::skip("the captured tree has no ACPI tables and no IOMMU groups"),
     }
 }
 
@@ -106,7 +106,7 @@ fn direct_io(input: &Input) -> Outcome {
     }
     if paths.iter().all(|path| path.supported.is_none()) {
         return evidence(Outcome::skip(
-            "could not be tested: this needs a running host, and root for folders that only root may write",
+            "the test requires a running host, and root for folders that only root can write to",
         ));
     }
     evidence(Outcome::pass("O_DIRECT works"))

@@ -168,7 +168,7 @@ fn storage(input: &Input) -> Outcome {
 fn machine_id(input: &Input) -> Outcome {
     let identity = &input.identity;
     let remedy = "drain the node; then: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup; \
-        reboot once no VM is left. Empty /etc/machine-id in the image, so that each clone makes its own";
+        reboot once no VM is left. Empty /etc/machine-id in the image, so that each clone generates a new id";
     if let Some(neighbour) = identity.neighbours_with_host_mac.first() {
         return Outcome::warn(format!(
             "{} on {} has a MAC address of this host: is it a clone with the same machine id?",

@@ -1,4 +1,4 @@
-//! Checks of the kubelet: if it can start again, and if it places pinned VMs on exclusive CPUs and in one zone. Without
+//! Checks that the kubelet can start again, and that it places pinned VMs on exclusive CPUs and in one zone. Without
 //! these checks, a fault that prevents the kubelet from starting would be noticed only at its next restart.
 
 use berth_api::Bytes;
@@ -100,13 +100,13 @@ fn skip_without_config(input: &Input) -> Outcome {
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
-/// Returns the configuration if it is known and the kubelet knows every value in it; otherwise the outcome of a skipped
-/// check.
+/// Returns the configuration if it is known and the kubelet accepts every value in it; otherwise the outcome of a
+/// skipped check.
 fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
         None => Err(skip_without_config(input)),
         Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
-            "the configuration has values that the kubelet does not know, see kubelet.config",
+            "the configuration has values that the kubelet does not accept, see kubelet.config",
         )),
         Some(config) => Ok(config),
     }
@@ -261,7 +261,7 @@ fn reserved(input: &Input) -> Outcome {
             Outcome::skip("no CPU is reserved by list, and cpuManagerPolicy none does not need it")
         }
         None if config.reserves_cpu_by_amount => Outcome::warn(
-            "CPUs are reserved by amount: the kubelet chooses them and does not publish which",
+            "CPUs are reserved by amount: the kubelet does not report which CPUs it selects",
         )
         .with_evidence("kubeReserved, systemReserved", "cpu by amount")
         .remedy("list them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),

@@ -1,4 +1,4 @@
-//! Checks of KVM: if the host can run virtual machines, and with which features.
+//! Checks that the host can run virtual machines, and the features of its KVM.
 
 use berth_api::infra_node::{Hypervisor, KvmState};
 
@@ -110,7 +110,7 @@ fn hardware(input: &Input) -> Outcome {
     let flag = |outcome: Outcome, value: &str| outcome.with_evidence("/proc/cpuinfo flags", value);
     match (evidence.cpu_flag, input.facts.kvm.state) {
         (_, Some(KvmState::DisabledInFirmware)) => {
-            let outcome = Outcome::fail("the CPU supports it, but it is disabled in the firmware");
+            let outcome = Outcome::fail("the CPU supports hardware virtualisation, but it is disabled in the firmware");
             let outcome = match evidence.cpuid {
                 Some(true) => outcome.with_evidence("CPUID", "VMX or SVM supported"),
                 _ => outcome,
@@ -120,7 +120,7 @@ fn hardware(input: &Input) -> Outcome {
         }
         (Some(true), _) => {
             let name = if input.facts.cpuinfo.has("vmx") { "vmx" } else { "svm" };
-            flag(Outcome::pass("the CPU supports it"), name)
+            flag(Outcome::pass("the CPU supports hardware virtualisation"), name)
         }
         (Some(false), Some(KvmState::Ready)) => flag(
             Outcome::fail("KVM creates VMs, but the CPU has neither VMX nor SVM: this is a paravirtual KVM on which ordinary guests do not boot"),
@@ -177,7 +177,7 @@ fn not_loaded(input: &Input) -> Outcome {
     Outcome::fail(format!("the module {module} is not loaded"))
         .with_evidence(format!("/sys/module/{module}"), "absent")
         .remedy(format!(
-            "modprobe {module} && echo {module} > /etc/modules-load.d/kvm.conf   # if modprobe says \
+            "modprobe {module} && echo {module} > /etc/modules-load.d/kvm.conf   # if modprobe prints \
              \"Operation not supported\", enable virtualisation in the firmware setup"
         ))
 }
@@ -185,19 +185,19 @@ fn not_loaded(input: &Input) -> Outcome {
 fn access(input: &Input) -> Outcome {
     match &input.facts.kvm_evidence.device {
         None => Outcome::skip("a captured tree has no devices to open"),
-        Some(Device::Opened(_)) => Outcome::pass("it can be opened for reading and writing").with_evidence("/dev/kvm", "opened"),
-        Some(Device::NoPermission) if input.root => Outcome::fail("even root cannot open it")
+        Some(Device::Opened(_)) => Outcome::pass("/dev/kvm can be opened for reading and writing").with_evidence("/dev/kvm", "opened"),
+        Some(Device::NoPermission) if input.root => Outcome::fail("even root cannot open /dev/kvm")
             .with_evidence("/dev/kvm", "EACCES")
             .remedy("a security module (SELinux, AppArmor) refuses: ausearch -m avc -c berth-agent; dmesg | grep -i denied"),
         Some(Device::NoPermission) => {
-            Outcome::warn("this user cannot open it; root and KubeVirt can")
+            Outcome::warn("this user cannot open /dev/kvm; root and KubeVirt can")
                 .with_evidence("/dev/kvm", "EACCES")
                 .remedy("sudo berth-agent check kvm   # or, to run VMs as this user: usermod -aG kvm $USER")
         }
         Some(Device::Forbidden) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
             .with_evidence("/dev/kvm", "EPERM")
             .remedy("run berth-agent on the host itself"),
-        Some(Device::OpenFailed(what)) => Outcome::fail(format!("opening it failed: {what}")).with_evidence("/dev/kvm", what),
+        Some(Device::OpenFailed(what)) => Outcome::fail(format!("/dev/kvm cannot be opened: {what}")).with_evidence("/dev/kvm", what),
         Some(Device::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
     }
 }
@@ -292,12 +292,12 @@ fn confidential(input: &Input) -> Outcome {
         _ if input.facts.kvm_evidence.module_loaded != Some(true) => {
             Outcome::skip("no KVM module of this CPU's vendor is loaded")
         }
-        None => {
-            Outcome::skip("the module supports it; the captured tree has no device of the firmware")
-        }
-        Some(kinds) if kinds.is_empty() => {
-            Outcome::skip("this host supports none; only VMs with launchSecurity need it")
-        }
+        None => Outcome::skip(
+            "the module supports confidential VMs; the captured tree has no device of the firmware",
+        ),
+        Some(kinds) if kinds.is_empty() => Outcome::skip(
+            "this host supports no confidential VMs; only VMs with launchSecurity need them",
+        ),
         Some(kinds) => {
             let kinds: Vec<String> = kinds.iter().filter_map(word).collect();
             Outcome::pass(kinds.join(", "))

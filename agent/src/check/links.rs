@@ -108,7 +108,7 @@ fn mtu(input: &Input) -> Outcome {
             .remedy("set the MTU on the bond; its ports follow");
         }
     }
-    let mut outcome = Outcome::pass("1500 or more");
+    let mut outcome = Outcome::pass("the MTU of every uplink is 1500 or more");
     for (link, mtu) in known.iter().take(8) {
         outcome = outcome.with_evidence(path(link), mtu);
     }

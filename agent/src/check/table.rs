@@ -60,17 +60,17 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
         return;
     }
     for evidence in &outcome.evidence {
-        write_indented(out, "saw", &format!("{}: {}", evidence.path, evidence.value), style);
+        write_indented(out, "evidence", &format!("{}: {}", evidence.path, evidence.value), style);
     }
     if let Some(remedy) = &outcome.remedy {
-        write_indented(out, "do", remedy, style);
+        write_indented(out, "remedy", remedy, style);
     }
 }
 
 /// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal
 /// wraps the line for display.
 fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
-    let label = style.heading(&format!("{label:<5}"));
+    let label = style.heading(&format!("{label:<10}"));
     push_line(
         out,
         &format!("{}{label}", " ".repeat(ID_COLUMN)),

@@ -222,7 +222,7 @@ fn manager(input: &Input) -> Outcome {
     let mut managed = managed
         .filter_map(|link| Some((link, links.conflicting_settings.managers.get(&link.name)?)));
     let Some((link, manager)) = managed.next() else {
-        return Outcome::pass("no network manager controls them");
+        return Outcome::pass("no network manager controls the links of tenants");
     };
     use berth_host_facts::links::Manager;
     let index = link.index.unwrap_or_default();

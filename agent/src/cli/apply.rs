@@ -26,7 +26,7 @@ use berth_runtime::cli::{
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Apply the desired state once",
-    long_about = "Gives the host the state that an InfraNode manifest describes, and prints the outcome of each change:\n\n\
+    long_about = "Applies the desired state of an InfraNode manifest to the host, and prints the outcome of each change:\n\n\
         Done     applied and verified\nPartial  applied partially; both numbers are printed\n\
         Blocked  not applied, because a resource is in use\nFailed   the kernel refused the change; its \
         error is printed\n\n\
@@ -139,7 +139,7 @@ pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
     let created = root.create_folder(FOLDER);
     created.map_err(|error| {
         unreachable_failure(&format!(
-            "{error}; Berth saves original values there, and applies no change without it"
+            "{error}; Berth saves original values in this folder, and applies no change without it"
         ))
     })?;
     root.lock(LOCK_FILE).map_err(|error| unreachable_failure(&error.to_string()))
@@ -236,7 +236,7 @@ fn summary(converged: &Converged, success: &str) -> String {
             &mut out,
             "note: ",
             &format!(
-                "{fields} of the kubelet's configuration should differ; `berth-agent plan` shows them and the steps"
+                "the kubelet's configuration differs from the desired one in {fields}; `berth-agent plan` shows the steps"
             ),
         );
     }

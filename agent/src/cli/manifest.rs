@@ -9,13 +9,13 @@ use crate::manifest::{Fault, Manifest, Part};
 use berth_host_facts::root::Root;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print_error};
 
-/// Manifest, and the node it is meant for.
+/// Manifest, and the name of the node that the manifest is for.
 #[derive(Debug, clap::Args)]
 pub(super) struct ManifestArguments {
     /// InfraNode manifest, YAML or JSON; `-` reads standard input
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     filename: PathBuf,
-    /// Name of this node, if it is neither the host's nor the kubelet's
+    /// Name of this node, if it differs from the names of the host and the kubelet
     #[arg(long, value_name = "NAME")]
     pub(super) node_name: Option<String>,
     /// Use only this part of the manifest; may be repeated

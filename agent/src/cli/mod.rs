@@ -20,10 +20,10 @@ use crate::apply::links;
 use berth_host_facts::root::Root;
 
 const EXAMPLES: &str = "  \
-  berth-agent report                     what this host can do, as text
-  berth-agent report -o yaml             the same as an InfraNode manifest
-  berth-agent report --root ./captured   a captured tree instead of this host
-  berth-agent check                      problems that affect VMs, with remedies
+  berth-agent report                     report the capabilities of this host, as text
+  berth-agent report -o yaml             report them as an InfraNode manifest
+  berth-agent report --root ./captured   report a captured tree instead of this host
+  berth-agent check                      find problems that affect VMs, with remedies
   berth-agent check --list               explain each check
   berth-agent plan -f infranode.yaml     show pending changes (dry run)
   berth-agent apply -f infranode.yaml    apply the changes once
@@ -43,8 +43,8 @@ const EXIT_CODES: &str = "  \
 #[command(
     name = "berth-agent",
     version,
-    about = "Reports what this host can do for virtual machines, and applies its desired state",
-    long_about = "Reports what this host can do for virtual machines, and problems that affect them; applies the desired \
+    about = "Reports the capabilities of this host for virtual machines, and applies its desired state",
+    long_about = "Reports the capabilities of this host for virtual machines, and problems that affect them; applies the desired \
         state of an InfraNode manifest, and restores the original values.\n\n\
         `report`, `check` and `plan` need neither root nor a cluster, and are read-only. Without root some facts \
         are unknown; they are listed with the reason.",
@@ -80,7 +80,7 @@ enum Command {
         #[arg(long)]
         markdown: bool,
     },
-    /// Undo a change on trial if the process that tries it does not say how it ended
+    /// Roll back a change on trial if the agent does not end it before the deadline
     #[command(hide = true, name = links::trial::GUARD)]
     TrialGuard {
         /// Root folder of the host's files

@@ -1,4 +1,4 @@
-//! Options of several commands: which host is read, and how.
+//! Options of several commands that select the host to read.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub(super) struct HostArguments {
 
 /// An argument that is not an absolute path.
 #[derive(Debug, thiserror::Error)]
-#[error("give an absolute path")]
+#[error("must be an absolute path")]
 struct NotAbsolute;
 
 /// Parses a folder for the O_DIRECT test.

@@ -41,8 +41,8 @@ pub(super) const SAMPLE: &str = "  \
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Show the changes that would be applied (dry run)",
-    long_about = "Shows the changes that would give the host the state that an InfraNode manifest describes: for each \
-        change the current and the desired value, its cost, and what blocks it. This is a dry run, and needs no root.\n\n\
+    long_about = "Shows the changes that would apply the desired state of an InfraNode manifest: for each \
+        change the current and the desired value, its cost, and the reason if it is blocked. This is a dry run, and needs no root.\n\n\
         ~  a change    <  an original value that is restored    x  blocked\n\n\
         A field that is absent is not managed; when a field is removed, its original value is restored.",
     after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all changes are possible or none is necessary, \

@@ -12,8 +12,8 @@ use berth_runtime::cli::{Failure, print};
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Report what this host can do, as an InfraNode with its status",
-    long_about = "Reports what this host can do for virtual machines: processors, NUMA zones, huge pages, KVM, \
+    about = "Report the capabilities of this host, as an InfraNode with its status",
+    long_about = "Reports the capabilities of this host for virtual machines: processors, NUMA zones, huge pages, KVM, \
         IOMMU, network links, drives and the kubelet's policies.\n\n\
         Needs neither root nor a cluster, and is read-only. A fact that cannot be determined is not guessed: \
         it is left out and listed under `unknown` with the reason. Warnings go to standard error.",

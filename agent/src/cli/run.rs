@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// Kubeconfig, if the agent does not run in a pod
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
-    /// Name of this node, if it is neither the host's nor the kubelet's; required in a cluster
+    /// Name of this node, if it differs from the names of the host and the kubelet; required in a cluster
     #[arg(long, value_name = "NAME", required_unless_present = "standalone")]
     node_name: Option<String>,
     /// Namespace of the agents' Leases

@@ -50,7 +50,7 @@ pub async fn start_tasks(
     is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<ClusterTasks> {
-    let hint = " (or --standalone FILE to do without a cluster)";
+    let hint = " (or --standalone FILE to run without a cluster)";
     let (client, server, credential) = match &settings.kubeconfig {
         Some(path) => {
             let credential = Credential::read(path, hint).await?;

@@ -379,11 +379,9 @@ fn record_refusals<T>(
 fn with_hint(error: &CallError) -> String {
     let hint = match error.code() {
         Some(403) => "; check the RBAC rules in deploy/base, and the Node of the credential",
-        Some(404) => "; are the CustomResourceDefinitions of deploy/crds applied?",
-        Some(422) => "; does the CustomResourceDefinition in the cluster belong to this version?",
-        Some(409) => {
-            "; it was created again meanwhile, or another manager writes it at the same time"
-        }
+        Some(404) => "; apply the CustomResourceDefinitions of deploy/crds",
+        Some(422) => "; apply the CustomResourceDefinitions of the agent's version (deploy/crds)",
+        Some(409) => "; the object was recreated, or another manager writes it at the same time",
         _ => "",
     };
     format!("{error}{hint}")

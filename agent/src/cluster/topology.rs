@@ -215,9 +215,9 @@ fn with_hint(error: &CallError) -> String {
     let hint = match error.code() {
         Some(403) => "; check the RBAC rules in deploy/components/node-resource-topology",
         Some(404) => {
-            "; the cluster has no such kind: its CustomResourceDefinition comes with scheduler-plugins"
+            "; the cluster has no such kind: apply the CustomResourceDefinition of scheduler-plugins"
         }
-        Some(409) => "; it was created again meanwhile",
+        Some(409) => "; the object was recreated, retrying",
         _ => "",
     };
     format!("{error}{hint}")

@@ -17,7 +17,7 @@ fn healthz(state: &State) -> Page {
     if state.is_alive() {
         Page::healthy_page()
     } else {
-        Page::unavailable("the reconcile loop is stuck")
+        Page::unavailable("the reconcile loop makes no progress")
     }
 }
 

@@ -68,7 +68,7 @@ impl ProblemLog {
             problem.warn();
         }
         for problem in self.0.difference(&current) {
-            tracing::info!(%problem, "resolved");
+            tracing::info!(%problem, "problem resolved");
         }
         self.0 = current;
     }

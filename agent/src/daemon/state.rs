@@ -52,7 +52,7 @@ pub(super) struct Inner {
 
 /// Limit of changes in the status: `maxItems` of `status.changes` in the CRD.
 const MAX_CHANGES: usize = 64;
-/// Time without progress after which a cycle counts as stuck. The longest single system call writes a large pool
+/// Time without progress after which a cycle counts as hung. The longest single system call writes a large pool
 /// of huge pages.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(180);
 

@@ -18,7 +18,7 @@ pub struct Change {
     /// Identity: `hugepages 2Mi zone 1`.
     #[serde(rename = "what")]
     pub id: ChangeId,
-    /// Value now.
+    /// Current value.
     pub was: String,
     /// Value after the change.
     pub will_be: String,

@@ -46,7 +46,7 @@ fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     let field = "spec.cpu.reserved.coresPerZone";
     let facts = input.facts;
     if cores == 0 {
-        return Err(Fault::new(field, cores, "at least 1: the host itself needs CPUs"));
+        return Err(Fault::new(field, cores, "must be at least 1: the host itself needs CPUs"));
     }
     if !facts.topology.core_ids_known || facts.zones.is_empty() {
         return Err(Fault::new(field, cores, "the cores or zones of this host are not known"));
@@ -104,7 +104,7 @@ fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fau
     if !has_whole_cores(topology, cpus) {
         let whole =
             topology.cores_of(cpus).into_iter().fold(CpuSet::new(), |all, core| all.union(core));
-        return fault(format!("splits a physical core; with all siblings it is {whole}"));
+        return fault(format!("splits a physical core; with all siblings the CPUs are {whole}"));
     }
     Ok(cpus.clone())
 }

@@ -1,4 +1,4 @@
-//! Housekeeping: keeps systemd's units, interrupts and unbound workqueues on the reserved CPUs.
+//! Housekeeping: restricts systemd's units, interrupts and unbound workqueues to the reserved CPUs.
 
 use berth_api::CpuSet;
 
@@ -40,7 +40,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     }
     if unmovable > 0 {
         targets.notes.push(format!(
-            "{unmovable} interrupts stay where they are: they are bound to their CPUs or managed by their \
+            "{unmovable} interrupts are not moved: they are bound to their CPUs or managed by their \
              drivers (storage queues)"
         ));
     }
@@ -78,9 +78,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut changes: Vec<Change> =
         Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();
     let absent = "this kernel has no such setting, or it cannot be read";
-    let effect = "work that is bound to no CPU moves there";
+    let effect = "unbound kernel work moves to these CPUs";
     changes.extend(plan_single_value(input, targets, Setting::WorkqueueCpus, absent, effect));
-    let effect = "where interrupts go that drivers request from now on";
+    let effect = "interrupts that drivers request later use these CPUs";
     changes.extend(plan_single_value(input, targets, Setting::DefaultIrqAffinity, absent, effect));
     changes.extend(interrupts(input, targets, ChangeReason::Spec));
     changes.extend(interrupts(input, targets, ChangeReason::Restore));
@@ -114,11 +114,11 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
         })
     });
     let effect = match unit {
-        Unit::Init => "systemd itself moves",
+        Unit::Init => "systemd itself moves to these CPUs",
         Unit::System => {
-            "all services move, the kubelet and the container runtime among them; pods do not"
+            "all services move to these CPUs, including the kubelet and the container runtime; pods do not move"
         }
-        Unit::User => "logins move",
+        Unit::User => "login sessions move to these CPUs",
     };
     let change = Change::for_setting(setting, was, target, Disruption::Low, effect.to_owned());
     Some(change.blocked_by(blocked))
@@ -166,7 +166,7 @@ fn interrupts(input: Input, targets: &Targets, reason: ChangeReason) -> Option<C
         why: reason,
         drift: false,
         disruption: Disruption::Low,
-        effect: "devices interrupt other CPUs; those managed by their drivers stay".to_owned(),
+        effect: "the interrupts move to these CPUs, except those that drivers manage".to_owned(),
         blocked: None,
         removes: Vec::new(),
         action: Action::Set(steps),
@@ -177,7 +177,7 @@ fn interrupts(input: Input, targets: &Targets, reason: ChangeReason) -> Option<C
 fn irqbalance(input: Input, reason: ChangeReason) -> Option<String> {
     let runs = input.facts.processes.by_name("irqbalance").is_some();
     (runs && reason == ChangeReason::Spec).then(|| {
-        "irqbalance would move them back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
+        "irqbalance would move the interrupts back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
          /etc/default/irqbalance and restart it, or systemctl disable --now irqbalance"
             .to_owned()
     })

@@ -31,8 +31,9 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
         let fault = if is_duplicate {
             let where_ =
                 spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
-            let message =
-                format!("pages of this size are requested twice in {where_}; name each pool once");
+            let message = format!(
+                "pages of this size are requested twice in {where_}; specify each pool once"
+            );
             Some(path.child("size").fault(spec.size, message))
         } else {
             fault(input.facts, spec, &path)
@@ -68,7 +69,7 @@ fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fa
         && !facts.zones.iter().any(|zone| zone.id == id)
     {
         let ids: Vec<String> = facts.zones.iter().map(|zone| zone.id.to_string()).collect();
-        let message = format!("there is no such zone; this host has {}", ids.join(", "));
+        let message = format!("this host has no such zone; it has {}", ids.join(", "));
         return Some(path.child("zone").fault(id, message));
     }
     let missing =
@@ -123,7 +124,7 @@ fn check_zone_memory(
             sum = sum.saturating_add(size.bytes().saturating_mul(*count));
             if sum > memory.0 {
                 let message = format!(
-                    "zone {} has {} of memory, and the pages requested there would take {}",
+                    "zone {} has {} of memory, but the requested pages need {}",
                     zone.id,
                     memory.human(),
                     Bytes(sum).human()
@@ -256,11 +257,11 @@ fn shrink_pool(
         return Change::unsupported_setting(setting, target, String::new());
     };
     let freed = Bytes((now - desired).saturating_mul(size.bytes()));
-    let effect = format!("gives {} of zone {zone} back to the host", freed.human());
+    let effect = format!("releases {} of memory in zone {zone}", freed.human());
     let used = used_pages(input.facts, zone, size);
     let blocked = (desired < used).then(|| {
         format!(
-            "{used} of the {now} pages are in use or reserved for pods; move those VMs away first"
+            "{used} of the {now} pages are in use or reserved for pods; migrate the VMs that use them first"
         )
     });
     Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect)
@@ -279,7 +280,7 @@ fn grow_pool(
         return Change::unsupported_setting(setting, target, String::new());
     };
     let taken = Bytes((desired - now).saturating_mul(size.bytes()));
-    let effect = format!("takes {} of memory from zone {zone}", taken.human());
+    let effect = format!("allocates {} of memory in zone {zone}", taken.human());
     let mut change =
         Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect);
     let Some(room) = room else { return change };
@@ -291,7 +292,7 @@ fn grow_pool(
         return change;
     }
     let shortage = format!(
-        "zone {zone} has {} to give, and Berth leaves the host {}",
+        "zone {zone} has {} available, of which Berth leaves {} for the host",
         room.human(),
         Bytes(host_reserve).human()
     );

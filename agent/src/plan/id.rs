@@ -91,7 +91,7 @@ impl fmt::Display for DropInState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Absent => "none",
-            Self::Outdated => "an older one",
+            Self::Outdated => "outdated",
             Self::Staged => "staged",
             Self::Active => "active",
             Self::ActiveWithoutCheckpoints => "active, without old checkpoints",

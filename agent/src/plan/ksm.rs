@@ -207,8 +207,8 @@ fn insufficient_memory(input: Input) -> Option<String> {
     let host_reserve = host_memory_reserve(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(host_reserve)).then(|| {
         format!(
-            "merged pages would need {} when they are unmerged, and {} are available; the host keeps \
-             {} of them",
+            "merged pages would need {} when they are unmerged, and {} are available; Berth leaves \
+             {} of them for the host",
             needed.human(),
             available.human(),
             Bytes(host_reserve).human()
@@ -230,8 +230,8 @@ fn conflicting_program(input: Input) -> Option<String> {
     });
     if changed.count() > 0 && input.facts.ksm.candidates.contains(&KsmOwner::KubeVirt) {
         return Some(
-            "KubeVirt's virt-handler runs and KSM was changed after Berth had set it: it seems to control KSM; remove \
-             ksmConfiguration out of the KubeVirt object, or set spec.ksm.mode to Observe"
+            "KubeVirt's virt-handler runs and KSM was changed after Berth had set it, so virt-handler probably controls KSM; remove \
+             ksmConfiguration from the KubeVirt object, or set spec.ksm.mode to Observe"
                 .to_owned(),
         );
     }

@@ -61,7 +61,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
         details.push("another program changed it after Berth had set it".to_owned());
     }
     if change.why == ChangeReason::Restore {
-        details.push("no longer in the spec: back to the original value".to_owned());
+        details.push("no longer in the spec: the original value is restored".to_owned());
     }
     if !change.effect.is_empty() {
         details.push(match change.disruption {
@@ -82,7 +82,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
 }
 
 fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
-    push_line(out, &style.heading("The kubelet's configuration should be"), "");
+    push_line(out, &style.heading("Desired configuration of the kubelet"), "");
     for difference in &advice.differences {
         let current = if difference.is.is_empty() { "unset" } else { &difference.is };
         write_indented(
@@ -90,7 +90,7 @@ fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, styl
             &format!("{}: {current} -> {}", difference.field, difference.should_be),
         );
     }
-    push_line(out, &style.heading("To get there"), "");
+    push_line(out, &style.heading("Steps"), "");
     for (index, step) in advice.steps.iter().enumerate() {
         push_line(out, &format!("  {}. ", index + 1), &printable(step));
     }

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(withdrawn.apply_body("a")["status"]["capacity"], json!({}));
         assert!(
             !withdrawn.needs_apply(&published),
-            "the last condition would take the kubelet's with it"
+            "removing the last condition would remove the kubelet's"
         );
         let mut published = published;
         published.owned.retain(|field| !matches!(field, Field::Condition(_)));

@@ -80,7 +80,7 @@ pub enum TopologyError {
     #[error("no NUMA zone is known")]
     NoZone,
     /// Zone ids have too many gaps.
-    #[error("its NUMA zone ids have too many gaps: {zones} zones, highest id {last}")]
+    #[error("the NUMA zone ids have too many gaps: {zones} zones, highest id {last}")]
     TooManyGaps {
         /// Number of zones.
         zones: usize,

@@ -342,7 +342,7 @@ fn write_unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     reasons.sort_unstable();
     reasons.dedup();
     push_line(out, "", "");
-    push_line(out, &style.heading("Unknown"), " (-o json has the evidence)");
+    push_line(out, &style.heading("Unknown"), " (-o json shows the evidence)");
     for reason in reasons {
         let facts: Vec<&str> = unknown
             .iter()

@@ -218,8 +218,8 @@ mod tests {
         );
         assert_eq!(thread_sets(&["0-1", "2-3"], "0-3"), expected(&["0,2", "1,3"]));
         assert_eq!(thread_sets(&["0", "1"], "0-1"), expected(&["0-1"]));
-        assert_eq!(thread_sets(&["0-1", "2"], "0-2"), None, "one core has lost a thread");
-        assert_eq!(thread_sets(&["0,9", "1,8"], "0-1,8-9"), None, "not in order");
+        assert_eq!(thread_sets(&["0-1", "2"], "0-2"), None, "one core has one thread");
+        assert_eq!(thread_sets(&["0,9", "1,8"], "0-1,8-9"), None, "not in ascending order");
         assert_eq!(thread_sets(&[], "0-3"), None);
     }
 }

@@ -34,7 +34,7 @@ fn changes() -> Vec<(String, &'static str, [&'static str; 2], &'static str)> {
             SHARED.to_owned() + &one,
             "br-tenant",
             ["eth1", "eth2"],
-            "eth2 takes over br-tenant from eth1",
+            "eth2 replaces eth1 as the uplink of br-tenant",
         ),
         (OWN.to_owned() + &one, "tn120", ["eth1", "eth2"], "tn120-v is recreated"),
         (TUNNELS.to_owned(), "tn5000", ["4790", "4791"], "tn5000-x is recreated"),
@@ -217,7 +217,7 @@ fn users_are_checked_again_before_each_step() {
                 && outcome
                     .message
                     .as_deref()
-                    .is_some_and(|why| why.contains("vnet0 came meanwhile"))),
+                    .is_some_and(|why| why.contains("attached after the plan was made: vnet0"))),
             "{other}: {outcomes:#?}"
         );
         assert_eq!(

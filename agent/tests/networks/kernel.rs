@@ -64,7 +64,11 @@ impl Kernel for Model {
                 StepEvent::Refused => {
                     self.refused += 1;
                     apply_refused_join(&mut self.links, op);
-                    answers.push(Err(refused(op.link(), Errno::EINVAL, Some("a test"))));
+                    answers.push(Err(refused(
+                        op.link(),
+                        Errno::EINVAL,
+                        Some("refused by the test"),
+                    )));
                     continue;
                 }
                 StepEvent::Attached | StepEvent::Done | StepEvent::KilledAfter => {}
@@ -93,9 +97,8 @@ impl Kernel for Model {
         };
         let remaining = self.links.all.iter().filter(|link| link.is_created_by_berth()).count();
         if *work == FilterWork::Delete && remaining > 0 {
-            self.violations.push(format!(
-                "{remaining} links of tenants without the rules for what guests send"
-            ));
+            self.violations
+                .push(format!("{remaining} links of tenants exist without the filter rules"));
         }
         Ok(())
     }
@@ -135,7 +138,7 @@ impl Model {
     /// frames again.
     fn check_invariants(&mut self, after: &LinkOp) {
         if !is_filtered(&self.links, after) {
-            self.violations.push(format!("{after:?} without the rules for what guests send"));
+            self.violations.push(format!("{after:?} was applied without the filter rules"));
         }
         for bridge in self
             .links
@@ -151,7 +154,7 @@ impl Model {
                     let common_vlans = vlans(one).intersection(&vlans(other));
                     if bridge.vlan_filtering != Some(true) || !common_vlans.is_empty() {
                         self.violations.push(format!(
-                            "loop: {} and {} are ways out of {} ({common_vlans}) after {after:?}",
+                            "loop: {} and {} are uplinks of {} ({common_vlans}) after {after:?}",
                             one.name, other.name, bridge.name
                         ));
                     }
@@ -243,7 +246,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
                 return Err(refused(
                     &desired.name,
                     Errno::EEXIST,
-                    Some("another link is the same"),
+                    Some("a link with this VLAN or VNI exists"),
                 ));
             }
             let mut created = Link::new(desired.name.clone(), LinkKind::Other);
@@ -283,7 +286,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
         LinkOp::Leave { .. } => (link.master, link.vlans) = (None, None),
         LinkOp::AddVlans { vlans, .. } => {
             if link.master.is_none() {
-                return Err(refused(&link.name, Errno::EOPNOTSUPP, Some("VLANs of no port")));
+                return Err(refused(&link.name, Errno::EOPNOTSUPP, Some("the link is not a port")));
             }
             link.vlans.get_or_insert_default().all.extend(vlans.iter());
         }

@@ -1,4 +1,4 @@
-//! Tests in which the kernel refuses steps, the agent is killed between steps, and VMs are attached meanwhile: no VM
+//! Tests in which the kernel refuses steps, and the agent is killed and VMs are attached between steps: no VM
 //! with a path out of the host loses this path permanently, no loop ever exists, and at the end everything matches
 //! the spec.
 

@@ -38,7 +38,7 @@ impl Object {
     }
 }
 
-/// CPUs of one kind, with the rank of the kind if hwloc knows it.
+/// CPUs of one kind, with the rank of the kind if hwloc reports it.
 struct CpuKind {
     efficiency: Option<i32>,
     cpus: Cpus,
@@ -47,7 +47,7 @@ struct CpuKind {
 pub(crate) struct Topology {
     objects: Vec<Object>,
     kinds: Vec<CpuKind>,
-    /// CPUs that hwloc knows but does not show.
+    /// CPUs that hwloc detects, but does not include in its topology.
     left_out: Cpus,
 }
 

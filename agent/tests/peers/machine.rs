@@ -56,7 +56,7 @@ impl Machine {
     pub(crate) fn run_agent(&mut self) -> bool {
         let (code, report, log) = self.run("report", "json");
         if code != "0" {
-            self.mismatch(format!("exit code of report: wanted 0, got {code}: {log}"));
+            self.mismatch(format!("exit code of report: expected 0, got {code}: {log}"));
         }
         let (_, again, _) = self.run("report", "json");
         if report != again {
@@ -67,7 +67,7 @@ impl Machine {
 
         let (code, table, _) = self.run("report", "table");
         if code != "0" {
-            self.mismatch(format!("exit code of report --output table: wanted 0, got {code}"));
+            self.mismatch(format!("exit code of report --output table: expected 0, got {code}"));
         }
         for line in table.lines().filter(|line| line.chars().count() > TABLE_WIDTH) {
             let width = line.chars().count();
@@ -76,7 +76,7 @@ impl Machine {
 
         let (code, check, _) = self.run("check", "json");
         if !["0", "1"].contains(&code.as_str()) {
-            self.mismatch(format!("exit code of check: wanted 0 or 1, got {code}"));
+            self.mismatch(format!("exit code of check: expected 0 or 1, got {code}"));
         }
         self.parse("check", &check);
         !self.report.is_null()
@@ -123,7 +123,7 @@ impl Machine {
     ) {
         let (tool, berth) = (tool.to_string(), berth.to_string());
         if tool != berth {
-            self.mismatch(format!("{field}: tool said {tool:?}, berth said {berth:?}"));
+            self.mismatch(format!("{field}: the tool reports {tool:?}, berth reports {berth:?}"));
         }
     }
 

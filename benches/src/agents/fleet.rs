@@ -1,11 +1,11 @@
 //! Many agents on one machine. Each agent is a process with the files of a separate simulated host.
 
-#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+#![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
 #[path = "../../../agent/tests/common/host.rs"]
 mod host;
 #[path = "../../../agent/tests/common/tree.rs"]
-#[expect(clippy::unwrap_used, reason = "a made-up host is made as in the tests")]
+#[expect(clippy::unwrap_used, reason = "the simulated host is created as in the tests")]
 mod tree;
 
 use std::fs::{self, File, Permissions};
@@ -94,7 +94,7 @@ impl Fleet {
         let each = self.running.iter().zip(&self.names);
         each.map(|(one, name)| {
             Usage::of_process(one.process.id()).with_context(|| {
-                format!("the agent of {name} is gone; it said: {}", self.log_tail(name))
+                format!("the agent of {name} has exited; the end of its log: {}", self.log_tail(name))
             })
         })
         .collect()

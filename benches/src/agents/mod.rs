@@ -40,16 +40,16 @@ const ALL_ROUNDS: u32 = 3;
 /// Measures hundreds of agents with one API server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent to measure: the dist build, since that is what is shipped
+    /// berth-agent binary to measure, built with the profile of a release (dist-agent)
     #[arg(long, value_name = "PATH")]
     agent: PathBuf,
-    /// Number of agents, each with a made-up host and a Node of its own
+    /// Number of agents, each with a simulated host and a Node
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=2000))]
     agents: u32,
-    /// Minutes in which nothing changes
+    /// Length of the quiet phase in minutes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
-    /// Specs applied to one InfraNode
+    /// Number of specs to apply to one InfraNode
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
@@ -149,7 +149,7 @@ fn measure(args: &Args) -> Result<Measured> {
 fn server_usage(plane: &ControlPlane) -> Result<Vec<Usage>> {
     let (server, etcd) = plane.server_process_ids();
     Ok(vec![
-        Usage::of_process(server.context("kube-apiserver is gone")?)?,
+        Usage::of_process(server.context("kube-apiserver has exited")?)?,
         Usage::of_process(etcd)?,
     ])
 }
@@ -200,7 +200,7 @@ fn ensure_applied(fleet: &Fleet, names: &[String], files: &[(&str, u32)]) -> Res
             let actual = fleet.read_file(name, path)?;
             ensure!(
                 actual == value.to_string(),
-                "{name} says Ready, and {path} is {actual}, not {value}"
+                "{name} is Ready, but {path} has the value {actual}, not {value}"
             );
         }
     }

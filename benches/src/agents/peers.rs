@@ -55,7 +55,7 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
             path: plane.assets().join("kubectl").into_os_string(),
             args,
             env: Vec::new(),
-            missing_hint: "it comes with the control plane",
+            missing_hint: "tests/cluster/assets.sh builds it with the control plane",
         }
     };
     // The labels stay the same, because the hosts of the agents do not change either.

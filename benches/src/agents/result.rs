@@ -19,7 +19,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
     let (count, version, agent) = (args.agents, &measured.version, args.agent.display());
     let agents = f64::from(count);
     let conditions = vec![
-        format!("measured on: {host}; everything runs on this one machine"),
+        format!("measured on: {host}; all processes run on this machine"),
         format!(
             "control plane: kube-apiserver {version} with an audit log of all requests, one etcd without fsync; no controllers"
         ),
@@ -28,9 +28,9 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
              separate Node, with the permissions of `deploy/base` and the default timer of 60 s"
         ),
         format!(
-            "peer: {PEERS} Nodes with a common practice: a loop of `kubectl label` (two labels) and `kubectl annotate` (one \
+            "peer: {PEERS} Nodes with a loop, a common practice, that runs `kubectl label` (two labels) and `kubectl annotate` (one \
              annotation) once per minute with unchanged values, with the credential of the kubelet and a filled discovery cache. The \
-             loop publishes three values of a host, the agent publishes all of its InfraNode and Node. The loop applies nothing"
+             loop publishes three values of a host and changes no host; the agent publishes its InfraNode and its fields of the Node"
         ),
     ];
     BenchResult {
@@ -69,7 +69,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
     let cpu = |seconds: f64, nodes: f64| seconds * 1e3 / nodes / minutes;
     let (ours, theirs) = (&quiet.agents, &quiet.peers);
     let idle = usage_values(&quiet.usage, |taken| taken.resident);
-    let mut sides = Table::new(&["what"], &["berth-agent", "`kubectl` every minute", "ratio"]);
+    let mut sides = Table::new(&["measurement"], &["berth-agent", "`kubectl` every minute", "ratio"]);
     for (what, ours, theirs) in [
         (
             "requests per minute and node",
@@ -87,7 +87,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
             cpu(quiet.peer_usage.cpu_seconds, peers),
         ),
         (
-            "resident MiB: agent, always (median); `kubectl`, while it runs (median of the peaks)",
+            "resident MiB: agent, always (median); `kubectl`, while running (median of the peaks)",
             median(&idle),
             median(&measured.kubectl_peaks_mib),
         ),
@@ -165,7 +165,7 @@ fn sizes(measured: &Measured) -> Table {
     for (what, values) in [
         ("InfraNode", &sizes.infra_node),
         ("InfraNode without `managedFields`", &sizes.infra_node_without_managed_fields),
-        ("the agent's part of its Node: labels, conditions, resources", &sizes.node_agent_part),
+        ("the agent's fields of its Node: labels, conditions, resources", &sizes.node_agent_part),
         ("the agent's entry in the Node's `managedFields`", &sizes.node_managed_fields),
     ] {
         let numbers = [0, 50, 100].map(|at| format!("{:.0}", percentile(values, at)));
@@ -182,7 +182,7 @@ fn single_apply_table(rounds: &[SingleApply]) -> Table {
     };
     for (what, values) in [
         ("from the start of `kubectl` to Ready", values(|one| Some(one.ready))),
-        ("`kubectl` itself", values(|one| Some(one.kubectl))),
+        ("run time of `kubectl`", values(|one| Some(one.kubectl))),
         ("agent: from the changed spec to Ready", values(|one| one.agent)),
     ] {
         table.push([
@@ -199,10 +199,10 @@ fn fleet_apply_table(agents: u32, rounds: &[FleetApply]) -> Table {
         &[&format!("round with a new spec for all {agents} agents at once")],
         &[
             "all requests sent (`curl`, 50 in parallel) after ms",
-            "last Ready after ms",
+            "last InfraNode Ready after ms",
             "one agent, median ms",
             "90th percentile ms",
-            "agents with both times",
+            "agents with measured times",
         ],
     );
     for (round, number) in rounds.iter().zip(1..) {

@@ -1,6 +1,6 @@
 //! The API server of the agents: the objects of `deploy/`, the Nodes, and functions that send hundreds of requests.
 
-#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+#![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
 use std::fs;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn send_requests(
     let succeeded = codes.lines().filter(|code| code.starts_with('2')).count();
     ensure!(
         succeeded == requests.len(),
-        "{method}: the API server took {succeeded} of {} requests; answers: {}; curl: {}",
+        "{method}: the API server accepted {succeeded} of {} requests; other status codes: {}; curl: {}",
         requests.len(),
         codes.lines().filter(|code| !code.starts_with('2')).collect::<Vec<_>>().join(" "),
         String::from_utf8_lossy(&output.stderr).trim()
@@ -110,7 +110,7 @@ pub(super) fn sizes(plane: &ControlPlane, names: &[String]) -> Result<Sizes> {
     }
     ensure!(
         sizes.infra_node.len() == names.len() && sizes.node_agent_part.len() == names.len(),
-        "{} InfraNodes and {} Nodes of {}",
+        "found {} InfraNodes and {} Nodes, not {} of each",
         sizes.infra_node.len(),
         sizes.node_agent_part.len(),
         names.len()

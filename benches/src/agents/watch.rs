@@ -1,7 +1,7 @@
 //! Records the times at which the spec of an InfraNode changes and at which the agent has updated the status for this
 //! spec, from `kubectl get --watch`.
 
-#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+#![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
@@ -128,7 +128,7 @@ impl<'a> Watch<'a> {
                         }
                         Err(error) => error,
                     },
-                    Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", timeout.as_secs()),
+                    Err(RecvTimeoutError::Timeout) => anyhow!("timeout after {} s", timeout.as_secs()),
                     Err(RecvTimeoutError::Disconnected) => match self.restart() {
                         Ok(()) => continue,
                         Err(error) => error,
@@ -161,7 +161,7 @@ impl NotReady {
         let first = self.missing.first().map(String::as_str).unwrap_or_default();
         let count = self.missing.len();
         self.cause.context(format!(
-            "{count} InfraNodes do not become Ready, among them {first}, whose agent says: {}",
+            "{count} InfraNodes did not become Ready, including {first}; the log of its agent: {}",
             log(first)
         ))
     }

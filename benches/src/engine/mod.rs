@@ -38,12 +38,12 @@ const PEER_PAIRS: usize = 2_000;
 /// Measures the decisions and the rebuild of the assignment engine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Decisions that are measured, at each number of hosts
+    /// Number of measured decisions for each number of hosts
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(100..))]
     pairs: u32,
     #[command(flatten)]
     output: Output,
-    /// Rebuild only, once, and print what it cost: seconds, of them for hosts, MiB, pods
+    /// Only rebuild the engine once, and print total seconds, seconds for the hosts, MiB and pods
     #[arg(long, hide = true)]
     rebuild: bool,
 }
@@ -66,16 +66,16 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 /// Runs a rebuild in a separate process, so that the resident memory contains nothing else.
 fn rebuild_in_child_process() -> Result<rebuild::Cost> {
     let program = Program {
-        label: "the rebuild".to_owned(),
+        label: "rebuild of the engine".to_owned(),
         path: env::current_exe()?.into(),
         args: ["engine", "--rebuild"].map(OsString::from).to_vec(),
         env: vec![],
-        missing_hint: "was it rebuilt during the run?",
+        missing_hint: "was the benchmark binary rebuilt during the run?",
     };
     let output = program.stdout()?;
     let numbers: Vec<f64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let [seconds, hosts_seconds, resident, _] = numbers[..] else {
-        anyhow::bail!("the rebuild said `{output}`")
+        anyhow::bail!("unexpected output of the rebuild: `{output}`")
     };
     let pods = output.split_whitespace().next_back().unwrap_or_default().parse()?;
     Ok(rebuild::Cost { pods, seconds, hosts_seconds, resident })
@@ -152,7 +152,7 @@ fn conditions(host: &str) -> Vec<String> {
          a second reservation table, which must be equal to the engine's table at the end"
             .to_owned(),
         "peer: checks every host for every VM with the same rules (`berth_placement::rules`) and preferences, and chooses with the \
-         same admission; runs alone too"
+         same admission; the peer runs alone too"
             .to_owned(),
     ]
 }

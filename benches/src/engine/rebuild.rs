@@ -36,9 +36,9 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         let name = full_fleet::host_name(at);
         let (allocations, pods) = allocations_and_pods(at, &name)?;
         let text = infra_node(&name, PAGE, &allocations).to_string();
-        let node: v1::Node = serde_json::from_value(full_fleet::node(at)).context("a node")?;
+        let node: v1::Node = serde_json::from_value(full_fleet::node(at)).context("parse the Node")?;
         let begin = Instant::now();
-        let infra: InfraNode = serde_json::from_str(&text).context("InfraNode")?;
+        let infra: InfraNode = serde_json::from_str(&text).context("parse the InfraNode")?;
         let facts = ReportedHost::read(&infra, Some(&node), &mut problems)
             .map_err(|problem| anyhow!("{problem}"))?;
         let id = engine.set_host(facts, Class::Performance)?;
@@ -85,7 +85,7 @@ fn allocations_and_pods(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::
         pod["metadata"]["uid"] = uid.as_str().into();
         pod["spec"]["nodeName"] = name.into();
         pod["status"] = json!({"phase": "Running"});
-        serde_json::from_value(pod).context("a pod")
+        serde_json::from_value(pod).context("parse the Pod")
     });
     Ok((allocations(&all), pods.collect::<Result<_>>()?))
 }

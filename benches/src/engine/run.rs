@@ -96,7 +96,7 @@ pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
     for pair in 0..pairs {
         bench.place(&mut speed)?;
         let unplaced = speed.unplaced;
-        ensure!(pair < 100 || unplaced * 4 < pair, "{unplaced} of {pair} VMs find no host");
+        ensure!(pair < 100 || unplaced * 4 < pair, "no host was found for {unplaced} of {pair} VMs");
         // Removes one VM for each new VM on average, because placed and removed VMs have the same mean size.
         while is_full(&bench) {
             bench.remove(&mut speed);
@@ -181,10 +181,10 @@ impl Bench {
         for event in &self.log {
             match *event {
                 Event::Placed { vm, deployment: of, host } => {
-                    let deployment = self.deployments.get(of as usize).context("no such VM")?;
+                    let deployment = self.deployments.get(of as usize).context("unknown MachineDeployment")?;
                     let pod = deployment.pod(uid(vm));
                     scan.add_to_host(deployment, &pod, host as usize)
-                        .context("the engine's choice")?;
+                        .context("check the engine's decision")?;
                 }
                 Event::Refused => {}
                 Event::Removed { vm } => scan.remove(&uid(vm)),

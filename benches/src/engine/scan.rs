@@ -93,10 +93,10 @@ impl Scan {
         at: usize,
     ) -> Result<()> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.parts(pod))?);
-        let id = self.hosts.get(at).context("no such host")?.id;
+        let id = self.hosts.get(at).context("unknown host")?.id;
         let filter = self.counts.filter_for(&rules);
         if let Some(reason) = filter.reasons(id).first() {
-            anyhow::bail!("host {at}, pod {}: against a rule: {reason}", pod.uid);
+            anyhow::bail!("host {at}, pod {}: the placement violates a rule: {reason}", pod.uid);
         }
         self.allocate(rules, pod, at)
     }
@@ -106,7 +106,7 @@ impl Scan {
         let refused = |refusal| anyhow::anyhow!("host {at}, pod {}: {refusal}", pod.uid);
         host.state.admit(pod).map(|_| ()).map_err(refused)?;
         host.update_zones();
-        let pod_id = self.counts.add(rules, host.id).context("no such host")?;
+        let pod_id = self.counts.add(rules, host.id).context("unknown host")?;
         self.pods.insert(pod.uid.clone(), (at, pod_id));
         Ok(())
     }
@@ -123,18 +123,18 @@ impl Scan {
     /// Checks that the engine has allocated the same CPUs and memory to the same pods.
     pub(super) fn check_agreement(&self, engine: &Engine) -> Result<()> {
         for host in &self.hosts {
-            let other = engine.state(host.id).context("no such host")?;
+            let other = engine.state(host.id).context("unknown host")?;
             let same = host.state.free_cpus() == other.free_cpus()
                 && host.state.memory() == other.memory()
                 && host.state.pods() == other.pods();
-            ensure!(same, "host {}: the books differ", host.id.index());
+            ensure!(same, "host {}: the allocations differ", host.id.index());
         }
         for (uid, (at, _)) in &self.pods {
             let host = &self.hosts[*at];
             let placements_of =
                 |state: &State| Some(state.admission(uid)?.placements(state.host()));
             let same = placements_of(&host.state) == engine.state(host.id).and_then(placements_of);
-            ensure!(same && placements_of(&host.state).is_some(), "pod {uid}: the books differ");
+            ensure!(same && placements_of(&host.state).is_some(), "pod {uid}: the placements differ");
         }
         Ok(())
     }

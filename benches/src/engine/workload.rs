@@ -135,7 +135,7 @@ fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {
 }
 
 fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
-    serde_json::from_value(value).context("a rule")
+    serde_json::from_value(value).context("parse a rule")
 }
 
 fn size(rng: &mut Rng) -> (u32, u64) {

@@ -81,7 +81,7 @@ impl Testbed<'_> {
         let rate = self.rate();
         self.plane.stop_scheduler();
         let rate = rate.with_context(|| {
-            format!("kube-scheduler says: {}", self.plane.log("kube-scheduler"))
+            format!("the log of kube-scheduler: {}", self.plane.log("kube-scheduler"))
         })?;
         if let Some(extender) = extender {
             extender.terminate()?;
@@ -92,7 +92,7 @@ impl Testbed<'_> {
             Ok(if remaining == 0 {
                 ControlFlow::Break(())
             } else {
-                ControlFlow::Continue(format!("{remaining} left"))
+                ControlFlow::Continue(format!("{remaining} pods remain"))
             })
         })?;
         Ok(rate)
@@ -113,8 +113,8 @@ async fn bindings(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)>
     let pods = cluster.api::<Pod>(NAMESPACE);
     let list = pods.list(&ListParams::default()).await?;
     let is_bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    ensure!(!list.items.iter().any(is_bound), "a pod was bound before it was looked at");
-    let mut version = list.metadata.resource_version.context("a list without a version")?;
+    ensure!(!list.items.iter().any(is_bound), "a pod was bound before the watch started");
+    let mut version = list.metadata.resource_version.context("the pod list has no resourceVersion")?;
     let mut first = None;
     let mut bound = BTreeSet::new();
     loop {

@@ -78,7 +78,7 @@ impl Connection {
             {
                 return Ok(head);
             }
-            let count = self.stream.read(&mut part).context("no answer of the extender")?;
+            let count = self.stream.read(&mut part).context("read the response of the extender")?;
             if count == 0 {
                 bail!("the extender has closed the connection");
             }
@@ -99,9 +99,9 @@ fn parse_head(response: &[u8]) -> Result<Option<(usize, usize)>> {
     let text = String::from_utf8_lossy(response.get(..end).unwrap_or_default()).to_lowercase();
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
-    ensure!(first.contains(" 200 "), "the extender answers {first}");
+    ensure!(first.contains(" 200 "), "the extender responded with `{first}`");
     let length = lines.find_map(|line| line.strip_prefix("content-length:"));
-    let length = length.with_context(|| format!("no content-length: {text}"))?;
+    let length = length.with_context(|| format!("the response has no Content-Length: {text}"))?;
     Ok(Some((end + END.len(), length.trim().parse()?)))
 }
 

@@ -44,7 +44,7 @@ impl FilterRequest {
         let kind = if is_pinned { "pinned" } else { "plain" };
         let launcher = Launcher {
             name: format!("virt-launcher-{kind}-{number}"),
-            namespace: "asked".to_owned(),
+            namespace: "pending".to_owned(),
             instance: format!("instance-{kind}-{number}"),
             cpus: CPUS,
             gib: if is_pinned { GIB } else { 0 },
@@ -95,8 +95,8 @@ fn timed_call(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<
     let (took, answer) = connection.filter(body)?;
     let Answer { node_names, error } = answer;
     ensure!(error.is_empty(), "filter: {error}");
-    let host_count = node_names.context("filter: no NodeNames")?.len();
-    ensure!(host_count == hosts, "filter: {host_count} hosts are named, not {hosts}");
+    let host_count = node_names.context("filter: the response has no NodeNames")?.len();
+    ensure!(host_count == hosts, "filter: the response has {host_count} hosts, not {hosts}");
     Ok(took.as_secs_f64() * 1e3)
 }
 

@@ -32,22 +32,22 @@ const CONCURRENCY: usize = 32;
 /// Measures the scheduler extender of the controller.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The controller to measure: the dist build, since that is what is shipped
+    /// berth-controller binary to measure, built with the profile of a release (dist)
     #[arg(long, value_name = "PATH")]
     controller: PathBuf,
-    /// Hosts; for the cold start and `filter` there are ten VMs on each
+    /// Number of hosts; for the cold start and `filter`, each host has ten VMs
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=20_000))]
     hosts: u32,
-    /// Calls of `filter` for each kind of VM; fewer than twice the hosts
+    /// Number of `filter` calls for each kind of VM; less than twice the number of hosts
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(100..))]
     requests: u32,
-    /// Cold starts
+    /// Number of cold starts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     starts: u32,
-    /// Pairs of runs in which pods are bound
+    /// Number of pairs of runs that measure the pods bound per second
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
-    /// Pods of each such run
+    /// Number of pods in each of these runs
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
     pods: u32,
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn measure(args: &Args) -> Result<Measured> {
         starts.push(start);
         last = Some(extender);
     }
-    let extender = last.context("no start")?;
+    let extender = last.context("no cold start was measured")?;
     let peer = Peer::start()?;
     let requests = usize::try_from(args.requests)?;
     let times = filter::measure(extender.port, peer.port, &request, requests)?;

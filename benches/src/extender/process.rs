@@ -49,7 +49,7 @@ impl Extender {
         while self.metric(LISTED, "").is_none_or(|at| at <= 0.0) {
             self.ensure_running(plane)?;
             let log = plane.log(&self.name);
-            ensure!(begin.elapsed() < TIMEOUT, "the extender does not list pods; it says: {log}");
+            ensure!(begin.elapsed() < TIMEOUT, "the extender has not listed all pods: {log}");
             std::thread::sleep(POLL_INTERVAL * 5);
         }
         Ok(())
@@ -65,13 +65,13 @@ impl Extender {
 
     /// Returns the Unix time at which the lists were complete.
     pub(super) fn listed_at(&self) -> Result<f64> {
-        self.metric(LISTED, "").with_context(|| format!("the extender has no metric {LISTED}"))
+        self.metric(LISTED, "").with_context(|| format!("the extender does not export {LISTED}"))
     }
 
     /// Returns the seconds that the controller used to count the objects of a kind in the last list.
     pub(super) fn counting_seconds(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
-        self.metric(name, kind).with_context(|| format!("the extender has no {name} of {kind}"))
+        self.metric(name, kind).with_context(|| format!("the extender does not export {name} for {kind}"))
     }
 
     fn metric(&self, name: &str, kind: &str) -> Option<f64> {

@@ -20,7 +20,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
     let (hosts, version) = (args.hosts, &measured.version);
     let controller = args.controller.file_name().unwrap_or_default().display();
     let conditions = vec![
-        format!("measured on: {host}; everything runs on this one machine"),
+        format!("measured on: {host}; all processes run on this machine"),
         format!(
             "control plane: kube-apiserver and kube-scheduler {version}, one etcd without fsync; Nodes without kubelets, \
              InfraNodes as agents write them; no KubeVirt, so no VirtualMachineInstances"
@@ -70,7 +70,7 @@ fn filter(args: &Args, measured: &Measured) -> Section {
     let columns = ["median", "99th percentile", "max", "ratio to the peer's median"];
     let mut table = Table::new(&["calls"], &columns);
     for (name, own) in [
-        ("VMs with exclusive CPUs and pages", &times.pinned),
+        ("VMs with exclusive CPUs and huge pages", &times.pinned),
         ("VMs with shared CPUs", &times.plain),
         ("peer", &times.peer),
     ] {
@@ -122,7 +122,7 @@ fn cold_start(args: &Args, measured: &Measured) -> Section {
 
 fn bound(args: &Args, measured: &Measured) -> Section {
     let text = format!(
-        "{} launcher pods of four sizes with exclusive CPUs and pages and without preferences, on {} empty hosts. All pods exist \
+        "{} launcher pods of four sizes with exclusive CPUs and huge pages, without preferences, on {} empty hosts. All pods exist \
          before the scheduler starts. Pods per second from the first binding to the last binding. Both sides use the configuration \
          of `deploy/`, which considers all nodes; the peer has no `extenders`.",
         args.pods, args.hosts,

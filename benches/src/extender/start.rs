@@ -52,13 +52,13 @@ pub(super) fn measure(
     loop {
         let (_, Answer { node_names, error }) = connection.filter(&body)?;
         if error.is_empty() {
-            let host_count = node_names.context("filter: no NodeNames")?.len();
-            ensure!(host_count == 1, "the first decision names {host_count} hosts");
+            let host_count = node_names.context("filter: the response has no NodeNames")?.len();
+            ensure!(host_count == 1, "the first decision has {host_count} hosts, not 1");
             break;
         }
         // The extender delays an answer for some seconds.
         extender.ensure_running(plane)?;
-        ensure!(begin.elapsed() < TIMEOUT, "no decision: {error}");
+        ensure!(begin.elapsed() < TIMEOUT, "the extender made no decision: {error}");
     }
     let (total, now) = (begin.elapsed().as_secs_f64(), Timestamp::now());
     let usage = extender.usage()?;

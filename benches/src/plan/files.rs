@@ -56,7 +56,7 @@ fn host(at: u32) -> Value {
     let unknown = (0..20).map(|number| {
         json!({
             "path": format!("capabilities.uplinks[{number}].driver"), "reason": "NotFound",
-            "message": format!("/sys/class/net/eth{number}/device/driver: not there"),
+            "message": format!("/sys/class/net/eth{number}/device/driver: does not exist"),
         })
     });
     node["status"]["unknown"] = unknown.collect();

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the program under measurement is run, and files read that were just written"
+    reason = "the benchmark runs the measured program, and reads files that it has written"
 )]
 
 mod files;
@@ -26,16 +26,16 @@ const GOAL: f64 = 2.0;
 /// Measures `berth-controller plan` of a simulated fleet, including the time to read the files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The controller to measure: the dist build, since that is what is shipped
+    /// berth-controller binary to measure, built with the profile of a release (dist)
     #[arg(long, value_name = "PATH")]
     controller: PathBuf,
-    /// Hosts of the fleet
+    /// Number of hosts in the fleet
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
-    /// VMs of the fleet
+    /// Number of VMs in the fleet
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     vms: u32,
-    /// Rounds that are measured, after one that fills the caches
+    /// Number of measured rounds, after one round that fills the caches
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
@@ -59,11 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let plan = plan_as_json(&args.controller, &yaml)?;
     ensure!(
         plan == plan_as_json(&args.controller, &json)?,
-        "YAML and JSON are not planned the same"
+        "the plans from YAML and from JSON differ"
     );
     let placed = plan["placed"].as_array().map_or(0, Vec::len);
     let unplaced = plan["unplaced"].as_array().map_or(0, Vec::len);
-    ensure!(placed + unplaced == usize::try_from(args.vms)?, "not every VM was planned");
+    ensure!(placed + unplaced == usize::try_from(args.vms)?, "the plan does not contain every VM");
 
     let mut times = Times::default();
     for round in 0..=args.rounds {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         format!("measured on: {}", report::host()?),
         format!(
             "fleet: {hosts} InfraNodes and {vms} VirtualMachines in two files, {:.1} MB as YAML documents, {:.1} MB as JSON lists; \
-             {placed} VMs are placed, {unplaced} VMs are larger than any NUMA zone and are explained",
+             {placed} VMs are placed, {unplaced} VMs are larger than any NUMA zone and are unplaced",
             sizes.yaml as f64 / 1e6,
             sizes.json as f64 / 1e6,
         ),
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 fn table(times: &Times) -> Table {
-    let mut table = Table::new(&["what"], &["median", "min", "max", "ratio"]);
+    let mut table = Table::new(&["operation"], &["median", "min", "max", "ratio"]);
     for (what, values, plan) in [
         ("plan, YAML", &times.yaml, &times.yaml),
         ("plan, JSON", &times.json, &times.json),
@@ -149,7 +149,7 @@ fn plan_as_json(controller: &Path, folder: &Path) -> Result<Value> {
     })?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(matches!(output.status.code(), Some(0 | 1)), "plan: {}: {stderr}", output.status);
-    let said: Value = serde_json::from_slice(&output.stdout).context("what plan says")?;
+    let said: Value = serde_json::from_slice(&output.stdout).context("parse the output of plan")?;
     ensure!(said["problems"].as_array().is_some_and(Vec::is_empty), "plan: {}", said["problems"]);
     Ok(said)
 }
@@ -171,7 +171,7 @@ fn time_parse(folder: &Path, read: impl Fn(&str) -> Result<Vec<Value>>) -> Resul
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let text = fs::read_to_string(&path)?;
-        ensure!(!read(&text)?.is_empty(), "{}: nothing in it", path.display());
+        ensure!(!read(&text)?.is_empty(), "{}: the file has no objects", path.display());
     }
     Ok(begin.elapsed().as_secs_f64())
 }

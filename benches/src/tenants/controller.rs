@@ -64,7 +64,7 @@ impl Controller {
             if let Some(status) = controller.0.running.process.try_wait()? {
                 bail!("{} run: {status}: {}", program.display(), plane.log(name));
             }
-            ensure!(begin.elapsed() < TIMEOUT, "the controller does not lead: {}", plane.log(name));
+            ensure!(begin.elapsed() < TIMEOUT, "the controller did not acquire the Lease: {}", plane.log(name));
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(controller)
@@ -72,14 +72,14 @@ impl Controller {
 
     fn metric(&self, name: &str) -> Result<f64> {
         let (_, text) =
-            self.0.http_get("/metrics").context("the controller answers no /metrics")?;
+            self.0.http_get("/metrics").context("the controller does not serve /metrics")?;
         Ok(samples(&text, name).map(|sample| sample.value).sum())
     }
 
     /// Returns the number of requests that the controller has sent.
     pub(super) fn sent_requests(&self) -> Result<SentRequests> {
         let (_, text) =
-            self.0.http_get("/metrics").context("the controller answers no /metrics")?;
+            self.0.http_get("/metrics").context("the controller does not serve /metrics")?;
         Ok(SentRequests::from_metrics(&text))
     }
 

@@ -41,22 +41,22 @@ const NO_RESYNC: Duration = Duration::from_secs(86_400);
 /// Measures the controller with many tenants and machines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The controller to measure: the dist build, since that is what is shipped
+    /// berth-controller binary to measure, built with the profile of a release (dist)
     #[arg(long, value_name = "PATH")]
     controller: PathBuf,
-    /// TenantClusters, each with a VLAN and one MachineDeployment
+    /// Number of TenantClusters, each with a VLAN and one MachineDeployment
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=3_900))]
     tenants: u32,
-    /// Machines of each
+    /// Number of machines of each MachineDeployment
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
-    /// Hosts that carry all of them
+    /// Number of hosts, each with the networks of all tenants
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
-    /// Parallel requests of the client, as many as the controller reconciles objects in parallel
+    /// Number of parallel requests of the client; the controller reconciles eight objects in parallel
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
-    /// Runs of `render` and its peers
+    /// Number of runs of `render` and of its peers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     #[command(flatten)]
@@ -172,7 +172,7 @@ impl Testbed<'_> {
             if next.sent.since(phase.sent).all <= IDLE_THRESHOLD.0 {
                 return Ok(phase);
             }
-            anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not come to rest");
+            anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not become idle");
             phase = next;
         }
     }
@@ -275,7 +275,7 @@ fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
     let before = cluster.count(SECRETS)?;
     let begin = Instant::now();
     cluster.create(&machines::deployments(args.tenants, args.replicas))?;
-    cluster.wait_until("all machines", TIMEOUT, |cluster| {
+    cluster.wait_until("all machines exist", TIMEOUT, |cluster| {
         let vms = cluster.count("/apis/kubevirt.io/v1/virtualmachines")?;
         let secrets = cluster.count(SECRETS)?.saturating_sub(before);
         let is_complete = vms >= wanted && secrets >= wanted;

@@ -55,7 +55,7 @@ impl CreatedObjects {
             tenant_objects: all(&TENANT_KINDS, managed_by_berth)?,
             machine_objects,
         };
-        ensure!(!created.namespaces.is_empty(), "the controller has made no namespace");
+        ensure!(!created.namespaces.is_empty(), "the controller has created no namespace");
         Ok(created)
     }
 

@@ -40,7 +40,7 @@ pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Res
         program("`berth-controller render -f FILE`", controller, &["render", "-f", &file]),
         program("`kubectl kustomize FOLDER`", &kubectl, &["kustomize", &folder]),
         program(
-            "`kubectl create --dry-run=client -o yaml -f FILE`, what the server can do in its cache",
+            "`kubectl create --dry-run=client -o yaml -f FILE`, with a filled discovery cache",
             &kubectl,
             &[
                 "--kubeconfig",
@@ -58,7 +58,7 @@ pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Res
         ),
     ];
     let output = programs[0].stdout()?;
-    ensure!(output.contains("kind: VirtualMachine"), "render says: {output}");
+    ensure!(output.contains("kind: VirtualMachine"), "unexpected output of render: {output}");
     let mut rows: Vec<(String, Vec<f64>)> =
         programs.iter().map(|program| (program.label.clone(), Vec::new())).collect();
     for run in 0..WARM_UP_RUNS.saturating_add(runs) {

@@ -18,7 +18,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
     let controller = args.controller.file_name().unwrap_or_default().display();
     let conditions = vec![
-        format!("measured on: {host}; everything runs on this one machine"),
+        format!("measured on: {host}; all processes run on this machine"),
         format!(
             "control plane: kube-apiserver {}, one etcd without fsync, no controllers; the CustomResourceDefinitions of KubeVirt",
             measured.version
@@ -103,9 +103,9 @@ fn named_phases(measured: &Measured) -> [(&'static str, &Phase); 5] {
     [
         ("tenants", &measured.tenants_phase),
         ("machines", &measured.machines_phase),
-        ("a quiet minute", &measured.quiet),
-        ("a second start", &measured.restart_phase),
-        ("a minute with three resyncs", &measured.resync),
+        ("one minute without changes", &measured.quiet),
+        ("second start of the controller", &measured.restart_phase),
+        ("one minute with three resyncs", &measured.resync),
     ]
 }
 
@@ -173,12 +173,12 @@ fn goals(measured: &Measured) -> Vec<Goal> {
     let render = render_median(measured);
     vec![
         Goal::new(
-            "no writes but Lease renewals in a quiet minute",
+            "no writes except Lease renewals in one minute without changes",
             quiet.changes < 1.0,
             format!("{} writes", quiet.changes),
         ),
         Goal::new(
-            "no writes but Lease renewals in a minute with three resyncs, and at most one request per second",
+            "no writes except Lease renewals in one minute with three resyncs, and at most one request per second",
             resync.changes < 1.0 && resync.all <= 60.0,
             format!("{} writes in {} requests", resync.changes, resync.all),
         ),

@@ -99,7 +99,7 @@ impl Trace {
             vms.push(vm);
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        ensure!(!vms.is_empty(), "{}: no VMs in it", display_path());
+        ensure!(!vms.is_empty(), "{}: the file has no VMs", display_path());
         Ok(Self::new(name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned(), vms))
     }
 
@@ -161,19 +161,19 @@ impl Vm {
 fn parse_row(columns: &[String], fields: &[&str]) -> Result<Vm> {
     let number = |name: &str| -> Result<f64> {
         let at = columns.iter().position(|column| column == name);
-        let field = at.and_then(|at| fields.get(at)).with_context(|| format!("no {name}"))?;
+        let field = at.and_then(|at| fields.get(at)).with_context(|| format!("the column {name} is missing"))?;
         let number: f64 = field.parse().with_context(|| format!("{name}: `{field}`"))?;
         ensure!(!number.is_nan(), "{name}: `{field}`");
         Ok(number)
     };
     let at = columns.iter().position(|column| column == "tenantId");
-    let tenant = at.and_then(|at| fields.get(at)).context("no tenantId")?;
+    let tenant = at.and_then(|at| fields.get(at)).context("the column tenantId is missing")?;
     let tenant = tenant.parse().with_context(|| format!("tenantId: `{tenant}`"))?;
     let (start, end) = (number("starttime")?, number("endtime")?);
-    ensure!(start.is_finite() && start <= end, "endtime: `{end}` comes before `{start}`");
+    ensure!(start.is_finite() && start <= end, "endtime: `{end}` is before starttime `{start}`");
     let (cores, ram) = (number("cores")?, number("ram")?);
     Vm::new(tenant, cores, ram, start, end)
-        .with_context(|| format!("cores: `{cores}`, ram: `{ram}`: no machine has that"))
+        .with_context(|| format!("cores: `{cores}`, ram: `{ram}`: larger than any machine"))
 }
 
 /// Returns a hash of a number (the finalizer of SplitMix64).

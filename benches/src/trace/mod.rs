@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// Generate VMs even if a trace is present
     #[arg(long)]
     synthetic: bool,
-    /// Two-zone hosts
+    /// Number of hosts, each with two NUMA zones
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5000))]
     hosts: u16,
-    /// Average requested CPUs, as a part of all pinnable CPUs
+    /// Average requested CPUs, as a fraction of all pinnable CPUs
     #[arg(long, value_delimiter = ',', default_values_t = [0.90, 0.95, 1.00], value_parser = load)]
     loads: Vec<f64>,
     /// Size of the huge pages
@@ -43,14 +43,14 @@ pub(crate) struct Args {
     page: PageSize,
     #[command(flatten)]
     output: Output,
-    /// The file to write the plot to
+    /// File for the plot
     #[arg(long, value_name = "FILE", default_value = "docs/packing.svg")]
     plot: PathBuf,
 }
 
 fn load(text: &str) -> Result<f64> {
     let load: f64 = text.parse()?;
-    anyhow::ensure!((0.05..=3.0).contains(&load), "from 0.05 to 3");
+    anyhow::ensure!((0.05..=3.0).contains(&load), "must be between 0.05 and 3");
     Ok(load)
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let mut runs = Vec::new();
         for load in &args.loads {
             let vms = trace.scaled(load * empty.pinnable());
-            ensure!(!vms.is_empty(), "{}: requests nothing", trace.name);
+            ensure!(!vms.is_empty(), "{}: no VM is left at this load", trace.name);
             let outcomes = (0..NAMES.len()).map(|at| -> Result<Outcome> {
                 let (mut outcome, cluster) = replay_policy(at, &empty, &vms, trace.days)?;
                 inflate(&mut outcome, cluster, &vms)?;

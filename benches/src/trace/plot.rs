@@ -35,7 +35,7 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
 .small {{ font-size: 11px }}
 @media (prefers-color-scheme: dark) {{ text {{ fill: #d0d7de }} .wanted {{ stroke: #9ea7b3 }} }}
 </style>
-<text x="{left}" y="24">CPUs in use, of all that can be pinned: {trace}, nominal load {:.2}</text>
+<text x="{left}" y="24">Pinned CPUs in percent of all pinnable CPUs: {trace}, nominal load {:.2}</text>
 "##,
         run.load
     );

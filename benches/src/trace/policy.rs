@@ -241,7 +241,7 @@ impl Policy for Berth {
         let class = Class::Performance;
         let needs =
             VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
-        let request = self.engine.compile_request(&parts, needs).context("rules of a pod")?;
+        let request = self.engine.compile_request(&parts, needs).context("compile the rules of a pod")?;
         Ok(self.engine.place(&request, None).map(HostId::index))
     }
 

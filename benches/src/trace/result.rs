@@ -20,7 +20,7 @@ pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., P
 
 /// Explanation of the columns of all tables.
 const COLUMNS: &str = "Packed: pinned CPUs, time-weighted mean. Rejected: VMs that did not run. Refused: rejected VMs that the kubelet \
-     refused. Empty: hosts without VMs, mean. Free at the first miss, and stranded: at the end, VMs of the mix are added where they fit \
+     refused. Empty: hosts without VMs, mean. Free at the first unplaced VM, and stranded: at the end, VMs of the same sizes are added where they fit \
      best; the CPUs that are free when the first VM is unplaced, and when no VM can be placed. Decision: the choice of a host, without \
      the kubelet.";
 
@@ -64,10 +64,10 @@ fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
         ),
         format!("VMs: {source}"),
         "sizes: a core of the trace is a physical core here, which is two CPUs, because smaller parts are not allocated; a unit of \
-         the trace's memory is 0.25 GiB (3.5 GiB beside most cores), in whole pages; fractions are rounded up. The VMs of every \
+         the trace's memory is 0.25 GiB (3.5 GiB for most cores), in whole pages; fractions are rounded up. The VMs of every \
          tenth tenant have a small sidecar without exclusive CPUs"
             .to_owned(),
-        "nominal load: average requested CPUs over the days of the trace, as a part of all pinnable CPUs. To reach the load, tenants \
+        "nominal load: average requested CPUs over the days of the trace, as a fraction of all pinnable CPUs. To reach the load, tenants \
          are left out, or repeated with new ids and at other times. VMs that exist before day 0 arrive first"
             .to_owned(),
         "admission: the kubelet's admission (`berth_kubelet_admission`, which is tested against the kubelet's code) checks every \
@@ -88,7 +88,7 @@ fn summary(replayed: &Replayed) -> Section {
     let lost = 100.0 * MAX_LOST;
     let text = format!(
         "{} VMs of the whole trace are larger than any NUMA zone ({:.1} % of the CPU time) and are left out for every policy. Full: \
-         average pinned CPUs, as a part of all pinnable CPUs, at the highest load at which at most {lost} % of the VMs are lost.",
+         average pinned CPUs, as a fraction of all pinnable CPUs, at the highest load at which at most {lost} % of the VMs are lost.",
         trace.wide,
         100.0 * trace.wide_part,
     );
@@ -147,7 +147,7 @@ fn load_section(trace: &str, run: &Run) -> Section {
             &format!("rejected with up to {classes} CPUs, %"),
             "refused",
             "empty %",
-            "free at the first miss %",
+            "free at the first unplaced VM %",
             "stranded %",
             "decision us, median",
             "99th percentile",

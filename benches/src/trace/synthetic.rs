@@ -1,6 +1,6 @@
 //! Generates VMs with the statistics of the Azure trace, for use without the trace.
 //!
-//! The statistics are from a 1 % sample by VM (CoSpot, `bernoulli-0`): the shares below, and the quantiles in the
+//! The statistics are from a 1 % sample by VM (CoSpot, `bernoulli-0`): the fractions below, and the quantiles in the
 //! test. Requests come in series of one type (a Markov chain), all VMs of a tenant start at the same time, and the
 //! arrival rate depends on the time of day.
 

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "what the user names is read, not the files of a host"
+    reason = "reads paths that the user specifies, not the files of a host"
 )]
 
 use std::io::Read;
@@ -40,7 +40,8 @@ pub(super) fn for_each_input_object<T: Send>(
     if path.is_dir() {
         collect_files(path, &mut files)?;
         if files.is_empty() {
-            let error = anyhow::anyhow!("{}: no .yaml, .yml or .json below it", path.display());
+            let error =
+                anyhow::anyhow!("{}: contains no .yaml, .yml or .json file", path.display());
             return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
         }
     } else {

@@ -86,7 +86,8 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
                 Ok(()) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 && is_optional => {}
                 Err(kube::Error::Api(status)) if is_optional => {
-                    let message = format!("cannot be listed: {}; ignored", status.message);
+                    let message =
+                        format!("cannot be listed: {}; this kind is ignored", status.message);
                     problems.push(Problem::new(plural, "", "", message));
                 }
                 Err(error) => {

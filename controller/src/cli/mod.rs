@@ -15,7 +15,7 @@ use clap_complete::Shell;
 const EXAMPLES: &str = "  \
   berth-controller plan -f examples/fleet/            the placement of all VMs
   berth-controller plan -f fleet/ --drain rack1-a     check that a host can be drained
-  berth-controller plan -f fleet/ --add rack1-a       how many more hosts would be needed
+  berth-controller plan -f fleet/ --add rack1-a       compute how many more hosts are needed
   berth-controller plan --kubeconfig ~/.kube/config   the same for a live cluster; read-only
   berth-agent report -o yaml | berth-controller plan -f - -f machines.yaml
   berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
@@ -26,7 +26,7 @@ const EXAMPLES: &str = "  \
 const EXIT_CODES: &str = "  \
   0  success
   1  a VM does not fit, a host cannot be drained, or an object was left out
-  2  bad usage or input
+  2  invalid usage or input
   3  the cluster could not be reached
 ";
 
@@ -35,8 +35,9 @@ const EXIT_CODES: &str = "  \
 #[command(
     name = "berth-controller",
     version,
-    about = "Predicts the hosts of virtual machines, and explains why one fits on none",
-    long_about = "Predicts the bare-metal hosts of virtual machines, and explains why one fits on none, by the rules of \
+    about = "Predicts the hosts of virtual machines, and explains why a VM fits on no host",
+    long_about = "Predicts the bare-metal hosts of virtual machines, and explains why a VM fits \
+    on no host, by the rules of \
         kube-scheduler and of the hosts' kubelets.",
     after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
@@ -65,7 +66,7 @@ enum Command {
     /// Print the manual page
     #[command(hide = true)]
     Man {
-        /// As Markdown, command by command
+        /// Print Markdown, with a section for each command
         #[arg(long)]
         markdown: bool,
     },

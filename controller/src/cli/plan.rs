@@ -11,32 +11,34 @@ use super::{input, live};
 use crate::fleet::{Fleet, Item};
 use crate::plan::{self, Add, Options};
 
-/// Predict the host of each VM, and explain why a VM fits on none
+/// Predict the host of each VM, and explain why a VM fits on no host
 ///
 /// VMs are placed one at a time, in the order of the files; running VMs stay on their hosts. The command is a dry
 /// run. Its input may be incomplete: InfraNodes alone show the free resources.
 ///
-/// Input are InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them), Nodes,
-/// HostProfiles, VirtualMachines and their instances, instance types and preferences, pods, namespaces,
+/// The input consists of InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them),
+/// Nodes, HostProfiles, VirtualMachines and their instances, instance types and preferences, pods, namespaces,
 /// NetworkAttachmentDefinitions and the KubeVirt object; in files also MachineDeployments, TenantClusters, VlanClaims
 /// and the InfraConfig. Other objects are counted and ignored.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A VM with dedicated CPUs has the class Performance, a VM that requests less memory than its guest sees \
-    Density, others Standard; the annotation berth.dev/class on its template overrides this."
+    has the class Density, and any other VM has the class Standard. The annotation \
+    berth.dev/class on the VM's \
+    template overrides the class."
 )]
 pub(super) struct Arguments {
     /// File or folder with objects, YAML or JSON; `-` reads standard input; may be given several times
     #[arg(long, short, value_name = "DIR|FILE", value_hint = ValueHint::AnyPath)]
     filename: Vec<PathBuf>,
-    /// Also read a live cluster, with this kubeconfig; nothing is written
+    /// Also read the objects of a live cluster, with this kubeconfig; no object is written
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
     /// Check that this host can be drained, and if not, show which rule prevents it
     #[arg(long, value_name = "HOST")]
     drain: Option<String>,
     /// Add hosts to the plan, as in `2xrack1-a`: copies of that host, or of the largest host of a HostProfile.
-    /// Without a number: show how many would be needed
+    /// Without a number: show how many hosts are needed
     #[arg(long, value_name = "[COUNTx]NAME", num_args = 1..=3)]
     add: Vec<String>,
     /// Output format
@@ -49,10 +51,10 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Output {
-    /// For people
+    /// Tables for people
     #[default]
     Table,
-    /// For machines
+    /// JSON for programs
     Json,
 }
 

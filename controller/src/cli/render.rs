@@ -10,12 +10,12 @@ use super::input;
 use crate::fleet::RenderInput;
 use berth_kubevirt_render::machines::{RenderOptions, render};
 
-/// Print the VirtualMachine that a MachineDeployment's machines would be
+/// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///
-/// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their
-/// names. It needs no cluster, and renders as the controller does in one. Names that a cluster would generate are
-/// given by options; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and instance
-/// types are read from the same files.
+/// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their names.
+/// It needs no cluster, and gives the same result as the controller in a cluster. Options set the names that a cluster
+/// would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and instance types
+/// are read from the same files.
 ///
 /// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.

@@ -22,16 +22,18 @@ use crate::run::{self, Settings};
         Events. In a pod it uses the ServiceAccount, otherwise --kubeconfig or KUBECONFIG.\n\n\
         Of several HostProfiles that select a Node, the profile with the highest priority applies: it becomes the spec of \
         the Node's InfraNode, together with the networks of the tenants that the host carries. Fields that another client \
-        owns there are not overwritten, and a condition names them. A Node that no profile selects, or several of the same \
-        priority, is left unchanged.\n\n\
+        owns there are not overwritten, and a condition names them. A Node that no profile \
+        selects, or that several profiles \
+        of the same priority select, is left unchanged.\n\n\
         Several replicas may run: one of them is elected leader by a Lease. On SIGTERM the leader releases the Lease, so \
         that another replica takes over at once.\n\n\
         With --extender-listen each replica is also the extender of a kube-scheduler named berth-scheduler in the same \
         pod: on its HTTP requests it selects a host for a pod, reserves it, and binds the pod there. Only the extender of \
-        the scheduler that holds the scheduler's own Lease decides.",
+        the scheduler that holds the scheduler's own Lease makes decisions.",
     after_help = "HTTP endpoints:\n  \
         /metrics  metrics for Prometheus (OpenMetrics)\n  /healthz  200 while the daemon makes progress\n  \
-        /readyz   200 once all watched kinds, including those of the extender, are listed; otherwise what is missing\n\n\
+        /readyz   200 once all watched kinds, including those of the extender, are listed; \
+        otherwise the missing kinds\n\n\
         Example: curl -s http://127.0.0.1:9478/readyz"
 )]
 pub(super) struct Arguments {
@@ -50,13 +52,13 @@ pub(super) struct Arguments {
     /// Address to listen on: ADDRESS:PORT or unix:/PATH; may be given several times
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9478")]
     listen: Vec<ListenAddress>,
-    /// Address of the extender for the kube-scheduler of this pod: ADDRESS:PORT on loopback or unix:/PATH; `none` for
-    /// no extender. A process that can connect to it can bind pods: use it only where nothing but that scheduler
-    /// shares the loopback, as in a pod
+    /// Address of the extender for the kube-scheduler of this pod: ADDRESS:PORT on loopback or unix:/PATH; `none`
+    /// disables the extender. A process that can connect to it can bind pods: use it only where no program except
+    /// that scheduler shares the loopback, as in a pod
     #[arg(long, value_name = "WHERE", default_value = "none")]
     extender_listen: ExtenderListen,
-    /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender decides while its own host name holds the
-    /// Lease. Empty where only one scheduler runs, without a Lease
+    /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender makes decisions only while the
+    /// holder of the Lease has its own host name. Empty if only one scheduler runs, without a Lease
     #[arg(long, value_name = "LEASE", default_value = "kube-system/berth-scheduler")]
     scheduler_lease: SchedulerLease,
     /// Seconds between reconciles of unchanged objects
@@ -76,7 +78,7 @@ impl FromStr for ExtenderListen {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let listen = (text != "none").then(|| ListenAddress::parse_loopback(text)).transpose();
-        listen.map(Self).map_err(|error| format!("{error}; or none"))
+        listen.map(Self).map_err(|error| format!("{error}; `none` disables the extender"))
     }
 }
 
@@ -130,7 +132,10 @@ fn identity() -> String {
 }
 
 /// Returns the host name of this machine or pod.
-#[expect(clippy::disallowed_methods, reason = "a file of this machine, not of a captured one")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "reads a file of this machine, not of a captured tree"
+)]
 fn hostname() -> String {
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     hostname.trim().to_owned()

@@ -109,8 +109,8 @@ pub(crate) fn check(location: &str, object: &Value) -> Result<(), Problem> {
     };
     let mut expected = KINDS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
     let expected = expected.next().map_or_else(String::new, |group| match group {
-        "" => " (of this kind: v1)".to_owned(),
-        group => format!(" (of this kind: of group {group})"),
+        "" => " (expected: v1)".to_owned(),
+        group => format!(" (expected: group {group})"),
     });
     if version.is_empty() {
         return reject("apiVersion", "", format!("is missing{expected}"));
@@ -143,11 +143,11 @@ mod tests {
         for (object, words) in [
             (
                 json!({"kind": "Node", "metadata": {"name": "a"}}),
-                "f: Node a: apiVersion: is missing (of this kind: v1)",
+                "f: Node a: apiVersion: is missing (expected: v1)",
             ),
             (
                 json!({"kind": "VirtualMachine", "metadata": {"namespace": "s", "name": "w"}}),
-                "VirtualMachine s/w: apiVersion: is missing (of this kind: of group kubevirt.io)",
+                "VirtualMachine s/w: apiVersion: is missing (expected: group kubevirt.io)",
             ),
             (json!({"kind": "Thing"}), "f: Thing: apiVersion: is missing; left out"),
             (json!({"kind": "Node", "apiVersion": 1}), "apiVersion: `1`: is not a string"),

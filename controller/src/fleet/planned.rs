@@ -14,10 +14,10 @@ pub struct PlannedTenant {
     /// Name of the host network that carries the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// VLAN that the tenant has or would get.
+    /// VLAN that the tenant has or would be assigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// VXLAN network identifier (VNI) that the tenant has or would get.
+    /// VXLAN network identifier (VNI) that the tenant has or would be assigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// Number of hosts that would carry the tenant's network.
@@ -33,7 +33,9 @@ pub struct MachineCounts {
     /// Namespace of the machines.
     pub namespace: String,
     /// Number of desired machines.
+    #[serde(rename = "wanted")]
     pub wanted: u32,
-    /// Number of existing machines. The controller would create machines until there are `wanted`.
+    /// Number of existing machines. The controller would create the missing machines.
+    #[serde(rename = "there")]
     pub there: u32,
 }

@@ -32,7 +32,8 @@ pub fn for_each_object<T: Send>(
                 Ok(value) => expand_lists(&location, value, &mut objects, problems),
                 // After invalid JSON, the start of the next object is unknown.
                 Err(error) => {
-                    let problem = Problem::new(location, "", "", format!("not JSON: {error}"));
+                    let problem =
+                        Problem::new(location, "", "", format!("is not valid JSON: {error}"));
                     problems
                         .push(problem.into_fatal("ignored, together with the rest of the input"));
                     break;
@@ -49,7 +50,8 @@ pub fn for_each_object<T: Send>(
             match yaml::read(document) {
                 Ok(value) => expand_lists(&location(), value, &mut objects, &mut problems),
                 Err(error) => {
-                    let problem = Problem::new(location(), "", "", format!("not YAML: {error}"));
+                    let problem =
+                        Problem::new(location(), "", "", format!("is not valid YAML: {error}"));
                     problems.push(problem.into_fatal("left out"));
                 }
             }
@@ -136,7 +138,7 @@ fn expand_lists(
         if value.is_object() && !kind.is_empty() {
             objects.push(InputObject { location: location.to_owned(), object: value });
         } else if !value.is_null() {
-            let message = "an object with apiVersion, kind and metadata was expected";
+            let message = "must be an object with apiVersion, kind and metadata";
             problems.push(
                 Problem::new(location, "kind", kind_or_value(&value), message)
                     .into_fatal("left out"),
@@ -150,8 +152,8 @@ fn expand_lists(
         // Go encodes an empty list as null.
         None | Some(Value::Null) => return,
         Some(other) => {
-            let message = "a list of objects was expected; left out";
-            problems.push(Problem::new(location, "items", other, message).into_fatal("all of it"));
+            let message = "must be a list of objects";
+            problems.push(Problem::new(location, "items", other, message).into_fatal("left out"));
             return;
         }
     };

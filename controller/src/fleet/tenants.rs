@@ -77,7 +77,7 @@ impl Fleet {
                     self.add_desired_object(&definition);
                 }
                 Err(fault) => {
-                    let message = format!("{}; it would have no tenant network", fault.message);
+                    let message = format!("{}; the tenant would have no network", fault.message);
                     self.problems.push(Problem::new(
                         format!("TenantCluster {name}"),
                         "",

@@ -18,7 +18,9 @@ pub struct Add {
 
 /// Error for an argument that is not `COUNTxNAME`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}`: specify a number and a name, as in 2xrack1-a, or only a name to get the number")]
+#[error(
+    "`{0}`: specify a number and a name, as in 2xrack1-a, or only a name to compute the number"
+)]
 pub struct ParseAddError(String);
 
 impl FromStr for Add {

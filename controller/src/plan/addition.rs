@@ -11,12 +11,12 @@ use crate::fleet::Fleet;
 #[serde(rename_all = "camelCase")]
 pub struct Added {
     /// Name of the host that is copied.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "like", skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
     /// Number of added hosts.
     pub count: u32,
     /// The smallest number of additional hosts with which all VMs fit; `None` if no number is sufficient.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "enough", skip_serializing_if = "Option::is_none")]
     pub enough: Option<u32>,
 }
 

@@ -131,7 +131,7 @@ impl Simulation {
         if let Some(other) = best.next() {
             let name = other.metadata.name.clone().unwrap_or_default();
             let message = format!(
-                "another profile of the same priority selects {} too; neither is applied there",
+                "another profile of the same priority also selects {}; neither is applied to it",
                 facts.name
             );
             self.problems.push(Problem::new(
@@ -234,7 +234,7 @@ impl Simulation {
         self.running += usize::from(is_vm);
         self.names.insert(existing.pod.uid.clone(), name);
         if let Err(reason) = self.engine.add_bound_pod(&request, id) {
-            let message = format!("is already there, but the rules would not allow it: {reason}");
+            let message = format!("is already on this host, but the rules forbid it: {reason}");
             self.problems.push(Problem::new(object, "spec.nodeName", host, message));
         }
     }
@@ -294,7 +294,7 @@ impl Simulation {
         self.running += 1;
         self.names.insert(name.clone(), name);
         if let Err(reason) = self.engine.add_bound_pod(&request, host) {
-            let message = format!("is already there, but the rules would not allow it: {reason}");
+            let message = format!("is already on this host, but the rules forbid it: {reason}");
             let object = machine.machine.object.clone();
             self.problems.push(Problem::new(object, "status.nodeName", "", message));
         }

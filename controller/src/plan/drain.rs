@@ -16,10 +16,13 @@ pub struct Drain {
     /// True if the input contains the host.
     pub is_known: bool,
     /// VMs that can be moved, with their target hosts.
+    #[serde(rename = "moved")]
     pub moved: Vec<Moved>,
     /// VMs that cannot be moved, and the reasons.
+    #[serde(rename = "stuck")]
     pub stuck: Vec<UnplacedVm>,
     /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
+    #[serde(rename = "unknown")]
     pub unknown: Vec<String>,
 }
 

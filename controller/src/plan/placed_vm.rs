@@ -13,6 +13,7 @@ pub struct PlacedVm {
     /// Namespace and name of the VM.
     pub vm: String,
     /// Resources that the VM requests.
+    #[serde(rename = "wants")]
     pub wants: VmRequest,
     /// Name of the planned host.
     pub host: String,

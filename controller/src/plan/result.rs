@@ -29,8 +29,10 @@ pub struct Plan {
     /// Hosts by name, with their usage after the placement.
     pub hosts: Vec<HostUsage>,
     /// Number of VMs that are already on a host.
+    #[serde(rename = "running")]
     pub running: usize,
     /// Number of VMs that are stopped and therefore use no resources.
+    #[serde(rename = "off")]
     pub off: usize,
     /// Tenants with their planned networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -82,7 +82,7 @@ fn write_hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
         })
     });
     let title = format!(
-        "{} host{}; taken: {}/{} pinnable CPUs, {}/{} huge pages, {}/{} memory",
+        "{} host{}; in use: {}/{} pinnable CPUs, {}/{} huge pages, {}/{} memory",
         plan.hosts.len(),
         if plan.hosts.len() == 1 { "" } else { "s" },
         cpus.used,
@@ -193,10 +193,11 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
     for created in &plan.machine_deployments {
         let MachineCounts { machine_deployment, wanted, there: existing, .. } = created;
         let text = match wanted.saturating_sub(*existing) {
-            0 => format!("{machine_deployment}: {existing} of {wanted} there"),
+            0 => format!("{machine_deployment}: {existing} of {wanted} machines exist"),
             missing => {
                 format!(
-                    "{machine_deployment}: {existing} of {wanted} exist, {missing} would be created"
+                    "{machine_deployment}: {existing} of {wanted} machines exist, {missing} would \
+                     be created"
                 )
             }
         };
@@ -207,7 +208,7 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
 fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     let mut text =
         format!("{} VM{} placed", plan.placed.len(), if plan.placed.len() == 1 { "" } else { "s" });
-    for (count, state) in [(plan.running, "running already"), (plan.off, "switched off")] {
+    for (count, state) in [(plan.running, "already running"), (plan.off, "stopped")] {
         if count > 0 {
             text = format!("{text}, {count} {state}");
         }
@@ -284,7 +285,7 @@ fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict
             format_bytes(wants.memory)
         ),
         None => format!(
-            "It requests {}{exclusive} CPUs and {}.",
+            "It requests {}{exclusive} CPUs and {} of memory.",
             format_cpus(wants),
             format_bytes(wants.memory)
         ),
@@ -308,7 +309,7 @@ fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict
 fn write_drain(out: &mut String, drain: &Drain, style: Style) {
     let host = printable(&drain.host);
     if !drain.is_known {
-        write_heading(out, style, &format!("there is no host {host}"));
+        write_heading(out, style, &format!("the input contains no host {host}"));
         return;
     }
     let verdict = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
@@ -320,19 +321,26 @@ fn write_drain(out: &mut String, drain: &Drain, style: Style) {
             by_host.entry(&moved.host).or_default().push(&moved.vm);
         }
         for (host, vms) in by_host {
-            write_paragraph(out, "  ", "", 0, &format!("to {host}: {}", vms.join(", ")));
+            write_paragraph(
+                out,
+                "  ",
+                "",
+                0,
+                &format!("to be moved to {host}: {}", vms.join(", ")),
+            );
         }
     } else if drain.is_possible() {
-        push_line(out, "  no VM is on it", "");
+        push_line(out, "  no VM is on this host", "");
     }
     for name in &drain.unknown {
         let text = format!(
-            "{name} has CPUs or pages there, and is missing from the input: it cannot be moved"
+            "{name} has CPUs or pages on this host, but is missing from the input: it cannot be \
+             moved"
         );
         write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     for stuck in &drain.stuck {
-        write_unplaced(out, stuck, style, "cannot leave");
+        write_unplaced(out, stuck, style, "cannot be moved");
     }
 }
 
@@ -341,20 +349,22 @@ fn write_added(out: &mut String, added: &Added, style: Style) {
         write_heading(
             out,
             style,
-            "Nothing was added: --add names neither a host nor a profile with hosts",
+            "No host was added: --add must name a host, or a profile that selects hosts",
         );
         return;
     };
     let text = match (added.count, added.enough) {
-        (_, Some(0)) => "Everything fits without more hosts".to_owned(),
-        (_, Some(1)) => format!("1 more host like {template} is enough"),
-        (_, Some(required)) => format!("{required} more hosts like {template} are enough"),
-        (_, None) => format!("No number of hosts like {template} is enough"),
+        (_, Some(0)) => "All VMs fit without additional hosts".to_owned(),
+        (_, Some(1)) => format!("1 additional host like {template} is sufficient"),
+        (_, Some(required)) => {
+            format!("{required} additional hosts like {template} are sufficient")
+        }
+        (_, None) => format!("No number of additional hosts like {template} is sufficient"),
     };
     let shown_note = match added.count {
         0 => String::new(),
-        1 => "  (shown with 1)".to_owned(),
-        count => format!("  (shown with {count})"),
+        1 => "  (this plan adds 1)".to_owned(),
+        count => format!("  (this plan adds {count})"),
     };
     write_heading(out, style, &format!("{text}{shown_note}"));
 }

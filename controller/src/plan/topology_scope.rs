@@ -1,9 +1,9 @@
 //! Checks whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
 //!
-//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the kubelet aligns the containers
-//! beside `compute` independently, each in a single zone, because they are small. If a VM is too large for one zone,
-//! its zones form a group, and the kubelet uses no zone of a group for a container that needs a single zone (`Allocate`
-//! of memorymanager/policy_static.go). Therefore the console log container of a VM may be the reason why the kubelet
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the kubelet aligns the containers other
+//! than `compute` independently, each in a single zone, because they are small. If a VM is too large for one zone, its
+//! zones form a group, and the kubelet uses no zone of a group for a container that needs a single zone (`Allocate` of
+//! memorymanager/policy_static.go). Therefore the console log container of a VM may be the reason why the kubelet
 //! rejects the VM's own pod.
 
 use std::collections::BTreeMap;
@@ -63,15 +63,17 @@ pub(super) fn remedy(
         if all_readmitted && state.check_as(uid, pod).is_ok() {
             return Some((facts, ""));
         }
-        State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
+        State::new(&other).check_as(uid, pod).is_ok().then_some((facts, " if the host were empty"))
     });
     // A host that would admit the VM in addition to its current pods is preferred to a host that would admit the VM
     // only if it were empty.
     let (facts, condition) = candidates.min_by_key(|(_, unless)| unless.len())?;
     let (name, other_containers) = (&facts.name, other_containers.join(", "));
     Some(format!(
-        "let the kubelet of {name} place all containers of a pod together (topologyManagerScope: pod): it then would \
-         admit it{condition}, and now has no zones for {other_containers} in addition to the VM"
+        "set topologyManagerScope: pod in the configuration of the kubelet of {name}: the kubelet \
+         would then admit the \
+         VM{condition}; with the scope container it has no zones for {other_containers} in \
+         addition to the VM"
     ))
 }
 

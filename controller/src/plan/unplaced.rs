@@ -21,8 +21,10 @@ pub struct UnplacedVm {
     /// Namespace and name of the VM.
     pub vm: String,
     /// Resources that the VM requests.
+    #[serde(rename = "wants")]
     pub wants: VmRequest,
     /// Reasons why hosts refuse the VM, the most frequent reason first; each host is counted for one reason.
+    #[serde(rename = "refused")]
     pub refused: Vec<Refusal>,
     /// Suggested remedy, as a sentence for the user.
     pub remedy: String,
@@ -112,7 +114,7 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
         }
         ("TopologyAffinityError", TopologyPolicy::Restricted) => {
             uneven_request_message(state, &vm.request).unwrap_or_else(|| {
-                "no zones have all requested resources with as few zones as possible".to_owned()
+                "no set of the fewest possible zones has all requested resources".to_owned()
             })
         }
         _ => refusal.explanation.clone(),
@@ -194,7 +196,8 @@ fn remedy(
             .find(|(_, host, _)| check_when_empty(*host).is_some_and(|answer| answer.is_ok()));
         return match fitting_host {
             Some((_, _, name)) => format!(
-                "free resources of {name}, which could run it if it were empty, or add a host like it (--add {name})"
+                "free resources on {name}, which could run the VM if the host were empty, or add \
+                 a similar host (--add {name})"
             ),
             None => {
                 let hosts = || lowest_ranked().map(|(_, host, _)| *host);
@@ -210,14 +213,15 @@ fn remedy(
     let Some((reason, _, name)) = lowest_ranked().next() else { return String::new() };
     match reason {
         Reason::MergesPages => format!(
-            "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or set another class for the VM ({})",
+            "disable KSM on {name} (HostProfile spec.ksm.mode: Off), or set another class for the \
+             VM ({})",
             berth_api::names::CLASS_LABEL
         ),
         Reason::SharesCpus => {
-            format!("let the kubelet of {name} pin CPUs (cpuManagerPolicy: static)")
+            format!("configure the kubelet of {name} to pin CPUs (cpuManagerPolicy: static)")
         }
-        Reason::Stale(_) => format!("see why the agent of {name} does not report"),
-        Reason::Unpredictable(_) => format!("see status.unknown of InfraNode {name}"),
+        Reason::Stale(_) => format!("find out why the agent of {name} does not report"),
+        Reason::Unpredictable(_) => format!("status.unknown of InfraNode {name} has the reason"),
         Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
         Reason::Rule(rule) => rule_remedy(rule, name),
         Reason::Kubelet(_) | Reason::Numa(_) | Reason::CpusInUse => String::new(),
@@ -228,16 +232,18 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
     match rule {
         rules::Reason::NodeSelector { wanted, .. } if wanted.contains("cpumanager=") => {
             format!(
-                "let the kubelet of {host} pin CPUs (cpuManagerPolicy: static); `berth-agent check kubelet` says how"
+                "configure the kubelet of {host} to pin CPUs (cpuManagerPolicy: static); \
+                 `berth-agent check kubelet` shows how"
             )
         }
-        rules::Reason::Unschedulable => format!("kubectl uncordon {host}"),
+        rules::Reason::Unschedulable => format!("uncordon the host: kubectl uncordon {host}"),
         rules::Reason::Taint { key, .. } => {
             format!("add a toleration of taint {key} to the VM, or remove the taint from {host}")
         }
         rules::Reason::NodeSelector { wanted, .. } => {
             format!(
-                "label a host that has free resources with {wanted}, or remove that from the VM's nodeSelector"
+                "label a host that has free resources with {wanted}, or remove this label from \
+                 the VM's nodeSelector"
             )
         }
         rules::Reason::NodeAffinity { wanted } => {
@@ -249,7 +255,10 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
             )
         }
         rules::Reason::PodAffinity { key, .. } => {
-            format!("free resources where those pods are ({key}), or make the affinity preferred")
+            format!(
+                "free resources in the topology domain of those pods ({key}), or make the \
+                 affinity preferred"
+            )
         }
         rules::Reason::PodAntiAffinity { key, .. }
         | rules::Reason::ExistingAntiAffinity { key, .. } => {
@@ -262,9 +271,10 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
 /// Returns the remedy if the host lacks a resource.
 fn missing_resource_remedy(resource: &str, host: &str) -> String {
     match resource.strip_prefix("devices.kubevirt.io/") {
-        Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
+        Some(device) => format!("{host} has no {device}: `berth-agent check kvm` shows why"),
         None => format!(
-            "{host} has no {resource}: install its device plugin, or check why the plugin offers none"
+            "{host} has no {resource}: install its device plugin, or check why the plugin \
+             advertises none"
         ),
     }
 }
@@ -292,11 +302,12 @@ fn too_large(
     }
     match largest_zone.filter(|_| request.vm_requirements().is_pinned) {
         Some((0, ..)) | None => {
-            format!("no host could take it even if it were empty: {first_refusal}")
+            format!("the VM would fit on no host, even on an empty one: {first_refusal}")
         }
         Some((cpus, name, zone)) => format!(
-            "no host could take it even if it were empty; the largest zone has {cpus} pinnable CPUs ({name}, zone \
-             {zone}): make the VM smaller, or give it a larger host"
+            "the VM would fit on no host, even on an empty one; the largest zone has {cpus} \
+             pinnable CPUs ({name}, zone \
+             {zone}): make the VM smaller, or add a larger host"
         ),
     }
 }

@@ -27,7 +27,9 @@ pub fn config_problems(
     let defaults: Vec<&str> = defaults.map(|class| class.name.as_str()).collect();
     if defaults.len() > 1 {
         let all = defaults.join(", ");
-        problems.push(format!("infraStorageClasses: {all} have isDefaultClass, but only one may"));
+        problems.push(format!(
+            "infraStorageClasses: {all} have isDefaultClass, but only one class may have it"
+        ));
     }
     for (at, label) in config.replicated_node_labels.iter().enumerate() {
         if let Some(problem) = label_problem(label) {
@@ -60,7 +62,8 @@ fn cluster_problems(config: &InfraConfigSpec) -> Vec<String> {
             [("namespaceLabels", &dns.namespace_labels), ("podLabels", &dns.pod_labels)]
         {
             if labels.is_empty() {
-                problems.push(format!("clusterDNS.{field}: is empty and would select everything"));
+                problems
+                    .push(format!("clusterDNS.{field}: is empty and would select every object"));
             }
         }
     }
@@ -101,7 +104,8 @@ fn pool_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<S
             }
             if !unassignable.is_empty() {
                 problems.push(format!(
-                    "vlanPools[{network}]: `{ranges}` has VLANs {unassignable} that tenants cannot have"
+                    "vlanPools[{network}]: `{ranges}` has VLANs {unassignable} that cannot be \
+                     assigned to tenants"
                 ));
             }
         }
@@ -124,7 +128,7 @@ fn duplicates<'a>(
 fn label_problem(label: &str) -> Option<&'static str> {
     let key = label.strip_suffix('*').unwrap_or(label);
     if label == "*" {
-        return Some("would replicate every label; set a prefix");
+        return Some("would replicate every label; set a prefix before the `*`");
     }
     if key.contains('*') {
         return Some("must have its `*` at the end");

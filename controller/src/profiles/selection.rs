@@ -47,7 +47,7 @@ pub fn select_profile(
 #[must_use]
 pub fn ineligibility(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
-        return Some("it is being deleted".to_owned());
+        return Some("the profile is being deleted".to_owned());
     }
     // A profile must not select Nodes by the labels that it sets itself, because it could alternate with another
     // profile forever.

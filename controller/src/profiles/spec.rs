@@ -119,13 +119,14 @@ fn profile_spec(
 fn missing_address_message(network: &NetworkSpec) -> String {
     let configured = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
     let problem = match &network.uplink {
-        Some(_) => "the uplink reports none of this address family",
-        None => "the Node has no InternalIP of this address family",
+        Some(_) => "the uplink has no address of this family",
+        None => "the Node has no InternalIP of this family",
     };
     let name = &network.name;
     let configured = configured.unwrap_or_default();
     format!(
-        "networks[{name}]: vxlan.localAddress {configured} means an address of the host, but {problem}"
+        "networks[{name}]: vxlan.localAddress {configured} stands for an address of the host, but \
+         {problem}"
     )
 }
 

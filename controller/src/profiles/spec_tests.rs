@@ -120,7 +120,7 @@ fn fields_of_a_user_take_precedence_until_they_are_removed() {
         BTreeMap::from([("ksm.mode".to_owned(), "kubectl-edit".to_owned())])
     );
     assert_eq!(desired.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
-    assert!(!desired.differs, "no field to apply meanwhile");
+    assert!(!desired.differs, "no field to apply until the override is removed");
     let without_override = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
     let desired = desired_spec(&all, &infra("a", without_override, &[ours]), &[]).unwrap();
     assert!(desired.differs && desired.overridden.is_empty());

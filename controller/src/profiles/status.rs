@@ -79,7 +79,7 @@ pub fn profile_status(
             "False",
             ConditionReason::Conflict,
             format!(
-                "{}; neither is applied to them: increase the priority of one",
+                "{}; neither profile is applied to them: increase the priority of one profile",
                 ties.join("; ")
             ),
         )
@@ -106,7 +106,8 @@ pub fn host_conditions(
         let names: BTreeSet<String> = profiles.iter().map(|profile| name_of(profile)).collect();
         let priority = profiles.first().map(|profile| profile.spec.priority).unwrap_or_default();
         let message = format!(
-            "HostProfiles {} select this Node with the same priority {priority}: none is applied, the host is not changed",
+            "HostProfiles {} select this Node with the same priority {priority}: none of them is \
+             applied, and the host is not changed",
             join_names(&names)
         );
         all.push(ConditionUpdate {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::metrics::Metrics;
 
-/// What an apply does with fields that another field manager owns with a different value.
+/// Behavior of an apply for fields that another field manager owns with a different value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldConflictPolicy {
     /// The server refuses the apply with a conflict (409) that names the fields.

@@ -97,7 +97,7 @@ impl AssignmentMetrics {
         let r = registry;
         r.register(
             "berth_assignment_decisions",
-            "Calls of kube-scheduler by result",
+            "Calls of kube-scheduler, by result",
             this.decisions.clone(),
         );
         r.register(
@@ -122,7 +122,7 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_free",
-            "Free CPUs to pin and free bytes of huge pages",
+            "Free pinnable CPUs, and free huge pages in bytes",
             this.free.clone(),
         );
         r.register(
@@ -132,17 +132,17 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_zones_with_room",
-            "Zones with at least this number of free CPUs to pin",
+            "Zones with at least this number of free pinnable CPUs",
             this.zones.clone(),
         );
         r.register(
             "berth_assignment_wakes",
-            "Nodes that were touched so that the scheduler retries waiting pods",
+            "Nodes that were patched so that the scheduler retries waiting pods",
             this.wakes.clone(),
         );
         r.register(
             "berth_assignment_counting_seconds",
-            "Time to count the objects of the last list, without the wait for the list",
+            "Time to count the objects of the last list, without the time to receive the list",
             this.count_seconds.clone(),
         );
         r.register(

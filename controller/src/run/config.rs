@@ -64,7 +64,7 @@ async fn reconcile_config(
         let claims = context.claims.all();
         let faults = config_problems(&config.spec, context.fleet.get().networks(), &claims);
         if faults.is_empty() {
-            ("True", ConditionReason::Accepted, "valid".to_owned())
+            ("True", ConditionReason::Accepted, "the spec is valid".to_owned())
         } else {
             ("False", ConditionReason::InvalidSpec, faults.join("; "))
         }

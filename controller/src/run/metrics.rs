@@ -64,7 +64,7 @@ impl Default for Metrics {
         let r = &mut registry;
         r.register(
             "berth_controller_reconciles",
-            "Reconciles by result",
+            "Reconciles, by result",
             Clone::clone(&reconciles),
         );
         r.register(

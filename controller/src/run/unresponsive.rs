@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             leases.newly_unresponsive(&mut known, reported()),
             [""; 0],
-            "it may be starting"
+            "the agent may be starting"
         );
         assert_eq!(leases.unreported_reason("a"), None);
         let long_ago = Instant::now().checked_sub(MISSING_LEASE_TIMEOUT).unwrap();
@@ -218,7 +218,7 @@ mod tests {
             (Some(Unresponsive::NoLease), None)
         );
         leases.mark_reported("a");
-        assert_eq!(leases.newly_unresponsive(&mut known, reported()), [""; 0], "once");
+        assert_eq!(leases.newly_unresponsive(&mut known, reported()), [""; 0], "reported once");
         assert_eq!(leases.unreported_reason("a"), None);
     }
 }

@@ -32,8 +32,8 @@ impl AffectedTenants {
     #[must_use]
     pub fn from_difference(before: Option<&HostState>, after: Option<&HostState>) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
-        // Fields on which all tenants of the host depend. They include `unnamed`, because it counts tenants without
-        // their names.
+        // Fields on which all tenants of the host depend. They include the unnamed tenants, because the report counts
+        // them without their names.
         let shared = |host: &HostState| {
             (
                 host.labels.clone(),

@@ -100,8 +100,10 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
     if let Some(fixed) = request.fixed {
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
-                "spec.network requests {fixed} on {}, which is in the pool of network {other} too, and both may share a \
-                 wire: change InfraConfig's spec.vlanPools, or name both networks in different spec.segments",
+                "spec.network requests {fixed} on {}, which is also in the pool of network \
+                 {other}, and both networks may share a \
+                 wire: change InfraConfig's spec.vlanPools, or declare the networks in different \
+                 spec.segments",
                 request.network
             );
             return Err(Fault::new(ConditionReason::PoolsOverlap, message));
@@ -110,7 +112,8 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
             None => Ok(Choice::Create(fixed)),
             Some(current_use) => {
                 let message = format!(
-                    "spec.network requests {fixed} on {}, which {current_use}: request another",
+                    "spec.network requests {fixed} on {}, which {current_use}: request another \
+                     number",
                     request.network
                 );
                 Err(Fault::new(ConditionReason::NetworkIdInUse, message))
@@ -149,14 +152,15 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
     let invalid = |message| Err(Fault::new(ConditionReason::InvalidNetworkId, message));
     match request.fixed {
         Some(NetworkId::Vlan(vlan)) if !vlan.is_allowed_for_tenants() => invalid(
-            "spec.network.vlan: 1 is every switch's and bridge's default VLAN; no tenant may have it"
+            "spec.network.vlan: VLAN 1 is the default VLAN of switches and bridges; request \
+             another VLAN"
                 .to_owned(),
         ),
         Some(NetworkId::Vni(0 | 16_777_216..)) => {
             invalid("spec.network.vni: must be from 1 to 16777215".to_owned())
         }
         Some(id) if id.is_vni() != request.by_vni => invalid(format!(
-            "spec.network requests {id}, but tenants of {} have {}",
+            "spec.network requests {id}, but tenants of network {} have {}",
             request.network,
             if request.by_vni { "VNIs" } else { "VLANs" }
         )),
@@ -188,7 +192,7 @@ fn released_by_same_name<'a>(
     .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
 
-/// User of a VLAN or VNI that is not free. The error message is a clause that ends with a verb: "requests VLAN 7 on
+/// User of a VLAN or VNI that is not free. The error message completes a sentence, such as "requests VLAN 7 on
 /// trunk, which tenant abc has".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum IdInUse {
@@ -285,11 +289,12 @@ fn exhausted_pool_fault(
         String::new()
     } else {
         let others = others.into_iter().collect::<Vec<_>>().join(", ");
-        format!(", {} are in the pools of {others} too, which may share a wire", contested.len())
+        format!(", {} are also in the pools of {others}, which may share a wire", contested.len())
     };
     let message = format!(
-        "network {}: all {} {} of {} are taken: {tenants} by tenants, {quarantined} in quarantine{quarantine_note}, {foreign} by \
-         NetworkAttachmentDefinitions of others{contested_note}; widen {}",
+        "network {}: all {} {} of {} are in use: {tenants} by tenants, {quarantined} in \
+         quarantine{quarantine_note}, {foreign} by \
+         NetworkAttachmentDefinitions of other users{contested_note}; extend {}",
         request.network,
         pool.len(),
         if request.by_vni { "VNIs" } else { "VLANs" },

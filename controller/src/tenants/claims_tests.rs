@@ -79,8 +79,10 @@ fn vlans_in_use_are_skipped() {
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert_eq!(
         fault.message,
-        "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
-         1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
+        "network trunk: all 4 VLANs of 100-103 are in use: 2 by tenants, 1 in quarantine, the \
+         first until \
+         1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of other users; extend \
+         spec.vlanPools"
     );
     // VLAN 1 is never chosen, even if a user adds it to the pool. Pools of other networks are not used.
     assert_eq!(
@@ -158,7 +160,7 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
         ConditionReason::NetworkIdInUse
     );
     // A claim without a quarantine is not taken over: it may belong to a tenant of the same name that this controller
-    // does not know yet.
+    // has not received yet.
     let held = [claim(175, "abc", "other", None)];
     assert_eq!(choose_with(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
@@ -216,8 +218,8 @@ impl Server {
         is_free
     }
 
-    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller sees only the first `seen` claims.
-    /// If `killed` is true, it is killed before it writes the status.
+    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller sees only the first claims, and may be
+    /// killed before it writes the status.
     fn place(
         &mut self,
         tenant: &str,
@@ -248,7 +250,10 @@ impl Server {
                             let existing =
                                 self.claims.iter().find(|one| one.name_any() == name).unwrap();
                             if existing.spec.tenant_uid != uid {
-                                assert!(refused.insert(name), "the same is never requested twice");
+                                assert!(
+                                    refused.insert(name),
+                                    "the same VLAN is never requested twice"
+                                );
                                 continue;
                             }
                         }
@@ -330,12 +335,12 @@ fn networks_on_the_same_segment_count() {
     let fault = choose_with(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(
-        fault.message.contains("VLAN 7 on trunk, which is in the pool of network other too"),
+        fault.message.contains("VLAN 7 on trunk, which is also in the pool of network other"),
         "{fault}"
     );
     let fault = choose_with(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
-    assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
+    assert!(fault.message.contains("1 are also in the pools of other"), "{fault}");
     // A tenant that already had the VLAN gets it again.
     let before = Request { recorded: Some(vlan(7)), ..request("abc", "1") };
     assert_eq!(choose_with(before, "5-7", &[], &[], &[]).unwrap(), created(7));

@@ -65,7 +65,7 @@ fn facts_of_a_typical_cluster() {
     let ports = &dns.backends[0].ports;
     assert_eq!(ports[0], ("UDP".to_owned(), IntOrString::Int(53)));
     assert_eq!(ports[1], ("TCP".to_owned(), IntOrString::String("dns-tcp".to_owned())));
-    assert_eq!(ports.len(), 2, "metrics are not DNS");
+    assert_eq!(ports.len(), 2, "the metrics port is not a DNS port");
     assert_eq!(
         texts(&facts.api_server.as_ref().unwrap().iter().collect::<Vec<_>>()),
         ["10.96.0.1", "203.0.113.5", "203.0.113.6"]

@@ -127,7 +127,7 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
     }
     let (waiting, given_up) = blocking_hosts(state);
     if !waiting.is_empty() {
-        let message = format!("network is still on {}", join_names_limited(&waiting));
+        let message = format!("the network is still on {}", join_names_limited(&waiting));
         return step(Action::Wait, ConditionReason::DeletingNetwork, message);
     }
     let given_up_note = if given_up.is_empty() {
@@ -138,7 +138,7 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
     if !state.claims.is_empty() {
         let names: Vec<String> = state.claims.iter().map(|(name, _)| name.clone()).collect();
         let message =
-            format!("{} start their quarantine{given_up_note}", join_names_limited(&names));
+            format!("the quarantine of {} starts{given_up_note}", join_names_limited(&names));
         return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
     }
     let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
@@ -160,7 +160,7 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
         NamespaceState::NotOwned | NamespaceState::Absent => step(
             Action::Finish,
             ConditionReason::Deleted,
-            format!("nothing is left{given_up_note}"),
+            format!("all objects are deleted{given_up_note}"),
         ),
     }
 }

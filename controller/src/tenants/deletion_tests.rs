@@ -92,10 +92,13 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
         let step = next_step(view);
         (step.action == Action::Release(vec!["trunk-120".to_owned()]), step.message)
     };
-    assert_eq!(with(&[host(true, true)]).1, "network is still on rack1-a (its spec still has it)");
+    assert_eq!(
+        with(&[host(true, true)]).1,
+        "the network is still on rack1-a (the InfraNode's spec still contains the network)"
+    );
     assert_eq!(
         with(&[host(false, false)]).1,
-        "network is still on rack1-a (its agent has not reported yet)"
+        "the network is still on rack1-a (its agent has not reported yet)"
     );
     assert!(with(&[host(false, true)]).0);
     let failed = |message: &str, removes: serde_json::Value| {

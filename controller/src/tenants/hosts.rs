@@ -37,7 +37,7 @@ pub struct HostState {
     /// True if the agent has reported for the current spec: `status.observedGeneration` is the generation of the
     /// spec.
     pub has_reported: bool,
-    /// The entries of `desired` that the last report covers. An entry stays valid when another tenant is added to the
+    /// Desired tenant networks that the last report covers. An entry stays valid when another tenant is added to the
     /// spec.
     pub reported: BTreeMap<String, (String, NetworkId)>,
     /// For each host network, the number of tenants that are not ready and that `status.networks` counts without
@@ -116,7 +116,7 @@ impl HostState {
         host
     }
 
-    /// Copies the entries of `reported` from the previous state if they are still valid and the agent has not sent a
+    /// Copies the reported networks from the previous state if they are still valid and the agent has not sent a
     /// new report since.
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
@@ -160,9 +160,13 @@ impl HostState {
             Some((desired_network, desired_id))
                 if desired_network == network && *desired_id == id => {}
             Some((desired_network, desired_id)) => {
-                return Some(format!("its spec still has {desired_id} on {desired_network}"));
+                return Some(format!(
+                    "the InfraNode's spec still contains {desired_id} on {desired_network}"
+                ));
             }
-            None => return Some("its spec does not have the network yet".to_owned()),
+            None => {
+                return Some("the InfraNode's spec does not contain the network yet".to_owned());
+            }
         }
         if !self.reported.contains_key(namespace) {
             return Some("its agent has not reported yet".to_owned());
@@ -174,9 +178,9 @@ impl HostState {
         match self.unnamed.get(network) {
             Some(0) => None,
             // The tenant may be among those that the report counts but does not name.
-            Some(count) => {
-                Some(format!("unknown: {count} more tenants are not ready than the report names"))
-            }
+            Some(count) => Some(format!(
+                "unknown: {count} tenants that are not ready have no name in the report"
+            )),
             None => Some("its agent does not report this network".to_owned()),
         }
     }
@@ -186,7 +190,7 @@ impl HostState {
     #[must_use]
     pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
         if self.desired.contains_key(namespace) {
-            return Some("its spec still has it".to_owned());
+            return Some("the InfraNode's spec still contains the network".to_owned());
         }
         if !self.has_reported {
             return Some("its agent has not reported yet".to_owned());
@@ -310,7 +314,7 @@ mod tests {
         );
         assert_eq!(
             reason(trunk(), networks(json!({"failed": 9}))),
-            "unknown: 9 more tenants are not ready than the report names"
+            "unknown: 9 tenants that are not ready have no name in the report"
         );
         assert_eq!(
             reason(trunk(), json!({"observedGeneration": 4})),
@@ -318,10 +322,16 @@ mod tests {
         );
         let mut other = trunk();
         other["tenantNetworks"][0]["vlan"] = 121.into();
-        assert_eq!(reason(other, networks(json!({}))), "its spec still has VLAN 121 on trunk");
+        assert_eq!(
+            reason(other, networks(json!({}))),
+            "the InfraNode's spec still contains VLAN 121 on trunk"
+        );
         let mut none = trunk();
         none.as_object_mut().unwrap().remove("tenantNetworks");
-        assert_eq!(reason(none, networks(json!({}))), "its spec does not have the network yet");
+        assert_eq!(
+            reason(none, networks(json!({}))),
+            "the InfraNode's spec does not contain the network yet"
+        );
         let mut unresponsive = networks(json!({}));
         unresponsive["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "AgentUnresponsive", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);

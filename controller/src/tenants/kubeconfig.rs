@@ -56,7 +56,7 @@ pub enum InvalidKubeconfig {
     #[error("is not a valid kubeconfig")]
     NotParsed,
     /// The cluster of the current context has no URL.
-    #[error("names no server: clusters[].cluster.server is not https://HOST:PORT")]
+    #[error("contains no server: clusters[].cluster.server must be https://HOST:PORT")]
     NoServer,
 }
 

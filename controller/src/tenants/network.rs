@@ -96,7 +96,8 @@ pub fn resolve_host_network(
                 if *known != one {
                     let message = format!(
                         "hosts {first} and {} have network {name} with different properties ({:?} and {:?}, bridge {} and \
-                         {}): VMs cannot be attached in the same way; configure them identically, or select hosts by spec.nodeSelector",
+                         {}): VMs cannot be attached in the same way; configure the hosts \
+                         identically, or select hosts by spec.nodeSelector",
                         host.name,
                         known.scenario,
                         one.scenario,
@@ -132,12 +133,13 @@ fn no_such_network_fault(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostSt
         others.dedup();
         let available =
             if others.is_empty() { "none".to_owned() } else { join_names_limited(&others) };
-        format!("spec.network.name: no host has network {name}; there are: {available}")
+        format!("spec.network.name: no host has network {name}; available networks: {available}")
     } else {
         let selector: Vec<String> =
             tenant.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         format!(
-            "spec.nodeSelector: no Node of a host with network {name} has the labels {}; it is on {}",
+            "spec.nodeSelector: no Node of a host with network {name} has the labels {}; hosts \
+             with the network: {}",
             join_names_limited(&selector),
             join_names_limited(&hosts_with_network)
         )
@@ -195,8 +197,8 @@ mod tests {
         assert_eq!(network.bridge_of(NetworkId::Vlan(7.try_into().unwrap())).unwrap(), "tn7");
         with_selector.spec.node_selector.insert("host".to_owned(), "c".to_owned());
         let fault = resolve_host_network(&with_selector, &hosts).unwrap_err();
-        assert!(fault.message.contains("host=c; it is on a, b"), "{fault}");
+        assert!(fault.message.contains("host=c; hosts with the network: a, b"), "{fault}");
         let fault = resolve_host_network(&tenant(), &[]).unwrap_err();
-        assert!(fault.message.ends_with("there are: none"), "{fault}");
+        assert!(fault.message.ends_with("available networks: none"), "{fault}");
     }
 }

@@ -93,7 +93,8 @@ pub fn config_problems(
             if !both.is_empty() && may_share_segment(config, one, other) {
                 problems.push(format!(
                     "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share a wire: no \
-                     new tenant gets one of these; make the pools disjoint, or name the networks in different segments"
+                     new tenant gets one of these VLANs; make the pools disjoint, or declare the \
+                     networks in different segments"
                 ));
             }
         }
@@ -118,7 +119,8 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
                 && before != name
             {
                 problems.push(format!(
-                    "segments[{name}]: network `{network}` is in segment {before} too; it counts as in no segment"
+                    "segments[{name}]: network `{network}` is also in segment {before}, so Berth \
+                     uses neither of the two"
                 ));
             }
         }
@@ -150,7 +152,7 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
                     && may_share_segment(config, &one.network, &other.network)
                 {
                     all.push(format!(
-                        "{id} is tenant {}'s on {} and tenant {}'s on {}",
+                        "{id} belongs to tenant {} on {} and to tenant {} on {}",
                         one.tenant, one.network, other.tenant, other.network
                     ));
                 }
@@ -165,8 +167,9 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
     let omitted_note =
         if omitted_count > 0 { format!(" and {omitted_count} more") } else { String::new() };
     vec![format!(
-        "VlanClaims of networks that may share a wire: {}{omitted_note}; both keep it: name the networks in different segments if \
-         their wires are separate, else delete one of the tenants and create it again",
+        "VlanClaims of networks that may share a wire: {}{omitted_note}; both tenants keep it: \
+         declare the networks in different segments if \
+         their wires are separate, otherwise delete one of the tenants and create it again",
         all.join(", ")
     )]
 }
@@ -215,7 +218,7 @@ mod tests {
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));
         assert!(may_share_segment(&both, "a", "b"));
-        assert!(found_problems(&both, &[])[0].contains("network `b` is in segment east too"));
+        assert!(found_problems(&both, &[])[0].contains("network `b` is also in segment east"));
         let sharing_networks =
             networks_sharing_segment(&declared, "b", ["c", "y", "b"].into_iter());
         assert_eq!(sharing_networks.into_iter().collect::<Vec<_>>(), ["c", "y"]);
@@ -248,11 +251,13 @@ mod tests {
         let all = found_problems(&none, &two);
         assert_eq!(all.len(), 1);
         assert!(
-            all[0].contains("VLAN 120 is tenant one's on a and tenant two's on b; both keep it"),
+            all[0].contains(
+                "VLAN 120 belongs to tenant one on a and to tenant two on b; both tenants keep it"
+            ),
             "{all:?}"
         );
         let same = [claim("a", 120, "one"), claim("b", 120, "one")];
-        assert!(found_problems(&none, &same).is_empty(), "one tenant, so nothing is shared");
+        assert!(found_problems(&none, &same).is_empty(), "both claims belong to one tenant");
         let apart = config(json!({"segments": [
             {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]}]}));
         assert!(found_problems(&apart, &two).is_empty());

@@ -63,7 +63,7 @@ impl Parts {
         Self {
             network: Ok(ReadyPart {
                 reason: ConditionReason::PodNetworkOnly,
-                message: "has the pod network only".to_owned(),
+                message: "the tenant has only the pod network".to_owned(),
             }),
             policies: Ok(ReadyPart::ready(String::new())),
             objects: Ok(ReadyPart::ready(String::new())),
@@ -155,7 +155,7 @@ pub fn deleting_status(
     now: Timestamp,
 ) -> TenantClusterStatus {
     let (vlan, vni) = id.map_or((None, None), NetworkId::split);
-    let message = format!("is being deleted: {message}");
+    let message = format!("the tenant is being deleted: {message}");
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
@@ -170,20 +170,23 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> PartResult {
     let Some(network) = &tenant.spec.network else {
         return Ok(ReadyPart {
             reason: ConditionReason::PodNetworkOnly,
-            message: "has the pod network only".to_owned(),
+            message: "the tenant has only the pod network".to_owned(),
         });
     };
     if hosts.selected == 0 {
-        let message = format!("no host that it selects has network {}", network.name);
+        let message = format!("no host that the tenant selects has network {}", network.name);
         return Err(Fault::new(ConditionReason::NoHosts, message));
     }
     if hosts.ready == hosts.selected {
-        return Ok(ReadyPart::ready(format!("ready on all {} hosts", hosts.selected)));
+        return Ok(ReadyPart::ready(format!(
+            "the network is ready on all {} hosts",
+            hosts.selected
+        )));
     }
     let named: Vec<String> =
         hosts.not_ready.iter().map(|host| format!("{} ({})", host.name, host.message)).collect();
     let message = format!(
-        "ready on {} of {} hosts; not on {}",
+        "the network is ready on {} of {} hosts; not on {}",
         hosts.ready,
         hosts.selected,
         join_names_limited(&named)
@@ -280,7 +283,7 @@ mod tests {
         Parts {
             network: Ok(ReadyPart::ready("VLAN 120".to_owned())),
             policies: Ok(ReadyPart::ready("2 policies".to_owned())),
-            objects: Ok(ReadyPart::ready("all there".to_owned())),
+            objects: Ok(ReadyPart::ready("5 objects are applied".to_owned())),
             hosts: TenantHosts { selected: 2, ready: 2, not_ready: Vec::new() },
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
@@ -337,7 +340,10 @@ mod tests {
         let status = desired_status(&tenant(), &parts, at(0));
         let ready = &status.conditions[0];
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "HostsNotReady"));
-        assert_eq!(ready.message, "HostsReady: ready on 1 of 2 hosts; not on b (no uplink)");
+        assert_eq!(
+            ready.message,
+            "HostsReady: the network is ready on 1 of 2 hosts; not on b (no uplink)"
+        );
         let mut tenant = tenant();
         let mut machines = ready.clone();
         machines.type_ = "MachinesReady".to_owned();

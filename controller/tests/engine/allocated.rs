@@ -27,8 +27,8 @@ pub(crate) fn total_free_memory(state: &State) -> BTreeMap<MemoryKind, u64> {
 
 /// Asserts that no CPU and no page belongs to two pods, and that no allocated CPU or page counts as free.
 ///
-/// If a report only contains sums, it is unknown how they are distributed over several zones. Then `knows_zones` is
-/// false, and the sum of the pages is not checked.
+/// If a report only contains sums, it is unknown how they are distributed over several zones. Then the zones are
+/// unknown, and the sum of the pages is not checked.
 pub(crate) fn check_no_double_allocation(
     state: &State,
     empty: &State,
@@ -42,10 +42,15 @@ pub(crate) fn check_no_double_allocation(
     let mut groups: BTreeSet<Vec<u32>> = BTreeSet::new();
     for uid in uids {
         let Some(admission) = state.admission(uid) else {
-            return Err(TestCaseError::fail(format!("{uid} is not there")));
+            return Err(TestCaseError::fail(format!("{uid} has no allocation")));
         };
         let pod_cpus = admission.cpus(host);
-        prop_assert!(!pod_cpus.intersects(&cpus), "CPUs {} of {} are another's too", pod_cpus, uid);
+        prop_assert!(
+            !pod_cpus.intersects(&cpus),
+            "CPUs {} of {} are also allocated to another pod",
+            pod_cpus,
+            uid
+        );
         cpus = cpus.union(&pod_cpus);
         for block in admission.placements(host).into_iter().flat_map(|one| one.memory) {
             *bytes.entry(block.kind).or_default() += block.bytes;

@@ -123,7 +123,7 @@ impl<'a> Dice<'a> {
         };
         form.labels.insert("app".to_owned(), app.to_owned());
         if form.cpus > 0 && !form.plain && !self.rarely(3) {
-            // This is the usual VM: KubeVirt logs the guest's console in an additional container, and the VM may
+            // This is a typical VM: KubeVirt logs the guest's console in an additional container, and the VM may
             // have a virtual function.
             form.beside.push(ContainerForm { millis: 15, memory: 60, first: true, sidecar: true });
             form.vfs = self.choose(&[0, 1, 1, 2]);

@@ -23,8 +23,10 @@ pub(crate) struct HostForm {
     /// Number of threads per core.
     pub(crate) threads: u32,
     /// True for `cpuManagerPolicy: static`.
+    #[serde(rename = "pins")]
     pub(crate) pins: bool,
     /// True for `memoryManagerPolicy: Static`.
+    #[serde(rename = "keepsMemory")]
     pub(crate) keeps_memory: bool,
     pub(crate) policy: String,
     pub(crate) scope: String,
@@ -33,9 +35,11 @@ pub(crate) struct HostForm {
     pub(crate) labels: BTreeMap<String, String>,
     /// Taints of the Node, as `key:Effect`.
     pub(crate) taints: Vec<String>,
+    #[serde(rename = "cordoned")]
     pub(crate) cordoned: bool,
     pub(crate) ksm: Option<bool>,
     pub(crate) kvm: Option<KvmState>,
+    #[serde(rename = "stale")]
     pub(crate) stale: bool,
     pub(crate) class: Class,
     pub(crate) max_pods: u32,
@@ -44,8 +48,10 @@ pub(crate) struct HostForm {
     /// Number of virtual functions of each zone.
     pub(crate) vfs: Vec<u32>,
     /// True if the report contains no devices.
+    #[serde(rename = "hidesDevices")]
     pub(crate) hides_devices: bool,
     /// Allocations in the report.
+    #[serde(rename = "has")]
     pub(crate) has: Vec<Allocation>,
 }
 
@@ -56,8 +62,10 @@ pub(crate) struct ZoneForm {
     pub(crate) cpus: u32,
     pub(crate) memory: u64,
     /// GiB of memory in pages of 1 GiB.
+    #[serde(rename = "huge")]
     pub(crate) huge: u64,
     /// MiB of memory in pages of 2 MiB.
+    #[serde(rename = "small")]
     pub(crate) small: u64,
 }
 
@@ -173,7 +181,7 @@ impl HostForm {
             status.conditions.push(Condition {
                 type_: "Ready".to_owned(),
                 status: "Unknown".to_owned(),
-                message: "the agent's Lease ran out".to_owned(),
+                message: "the agent's Lease has expired".to_owned(),
                 reason: "LeaseExpired".to_owned(),
                 last_transition_time: Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH),
                 observed_generation: None,

@@ -19,8 +19,10 @@ pub(crate) struct PodForm {
     /// Name and UID of the pod.
     pub(crate) name: String,
     /// True if the pod is not a VM.
+    #[serde(rename = "plain")]
     pub(crate) plain: bool,
     /// True for a VM that runs without KVM.
+    #[serde(rename = "emulated")]
     pub(crate) emulated: bool,
     pub(crate) cpus: u64,
     /// CPU request in millicores, if the pod shares CPUs.
@@ -28,24 +30,33 @@ pub(crate) struct PodForm {
     /// GiB of memory without huge pages; 1 by default.
     pub(crate) memory: Option<u64>,
     /// GiB of memory in pages of 1 GiB.
+    #[serde(rename = "huge")]
     pub(crate) huge: u64,
     /// MiB of memory in pages of 2 MiB.
+    #[serde(rename = "small")]
     pub(crate) small: u64,
     /// Number of virtual functions of the first container.
     pub(crate) vfs: u64,
     /// Additional containers.
+    #[serde(rename = "beside")]
     pub(crate) beside: Vec<ContainerForm>,
     pub(crate) class: Class,
     /// True for `guestMappingPassthrough`.
+    #[serde(rename = "numa")]
     pub(crate) numa: bool,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) selector: BTreeMap<String, String>,
     /// Keys of tolerated taints, with any value and effect.
+    #[serde(rename = "tolerates")]
     pub(crate) tolerates: Vec<String>,
+    #[serde(rename = "together")]
     pub(crate) together: Vec<AffinityForm>,
+    #[serde(rename = "apart")]
     pub(crate) apart: Vec<AffinityForm>,
     pub(crate) spread: Vec<SpreadForm>,
+    #[serde(rename = "prefer")]
     pub(crate) prefer: Vec<PreferForm>,
+    #[serde(rename = "terminating")]
     pub(crate) terminating: bool,
 }
 
@@ -57,8 +68,10 @@ pub(crate) struct ContainerForm {
     /// Memory in MiB.
     pub(crate) memory: u64,
     /// True for an init container.
+    #[serde(rename = "first")]
     pub(crate) first: bool,
     /// True for a sidecar.
+    #[serde(rename = "sidecar")]
     pub(crate) sidecar: bool,
 }
 
@@ -67,6 +80,7 @@ pub(crate) struct ContainerForm {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct AffinityForm {
     pub(crate) app: String,
+    #[serde(rename = "by")]
     pub(crate) by: String,
     #[serde(default)]
     pub(crate) weight: Option<i32>,
@@ -76,9 +90,11 @@ pub(crate) struct AffinityForm {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct SpreadForm {
+    #[serde(rename = "by")]
     pub(crate) by: String,
+    #[serde(rename = "max")]
     pub(crate) max: i32,
-    #[serde(default)]
+    #[serde(default, rename = "soft")]
     pub(crate) soft: bool,
 }
 
@@ -119,11 +135,11 @@ impl BuiltPod {
     }
 
     pub(crate) fn request(&self, engine: &mut Engine) -> Request {
-        engine.compile_request(&self.parts(), self.needs.clone()).expect("rules that are right")
+        engine.compile_request(&self.parts(), self.needs.clone()).expect("the rules are valid")
     }
 
     pub(crate) fn rules(&self, counts: &mut Counts) -> Rules {
-        Rules::compile(counts, &self.parts()).expect("rules that are right")
+        Rules::compile(counts, &self.parts()).expect("the rules are valid")
     }
 }
 

@@ -61,9 +61,9 @@ impl Testbed {
 
     fn set_host(&mut self, at: usize) {
         let form = &self.forms[at];
-        let (facts, _) = form.facts().expect("a host that was read before");
-        let id = self.engine.set_host(facts.clone(), form.class).expect("right taints");
-        let twin = self.twin.set_host(facts.clone(), form.class).expect("right taints");
+        let (facts, _) = form.facts().expect("the description was valid before");
+        let id = self.engine.set_host(facts.clone(), form.class).expect("the taints are valid");
+        let twin = self.twin.set_host(facts.clone(), form.class).expect("the taints are valid");
         assert_eq!(id, twin);
         self.reference.set_host(at, facts);
         if at == self.ids.len() {
@@ -72,7 +72,7 @@ impl Testbed {
     }
 
     fn host_index(&self, host: HostId) -> usize {
-        self.ids.iter().position(|id| *id == host).expect("a host that came")
+        self.ids.iter().position(|id| *id == host).expect("the host exists")
     }
 
     fn step(&mut self, dice: &mut Dice<'_>, number: usize) -> TestCaseResult {
@@ -140,7 +140,12 @@ impl Testbed {
         let before = self.reference.host_of_pod(uid);
         if let Some(at) = before.filter(is_among) {
             let stays = Some(self.ids[at]);
-            prop_assert_eq!(self.engine.place(&request, candidates), stays, "{} moves", uid);
+            prop_assert_eq!(
+                self.engine.place(&request, candidates),
+                stays,
+                "{} was moved to another host",
+                uid
+            );
             prop_assert_eq!(self.twin.place(&twin, candidates), stays);
             return Ok(());
         }
@@ -159,15 +164,23 @@ impl Testbed {
             }
             let chosen = self.engine.choose(&request, candidates);
             let placed = self.engine.place(&request, candidates);
-            prop_assert_eq!(chosen, placed, "what is chosen is assumed");
+            prop_assert_eq!(chosen, placed, "the chosen host is the host of the placement");
             self.check_placement(pod, placed, &accepting_hosts, candidates)?;
-            prop_assert_eq!(self.twin.place(&twin, candidates), placed, "another engine, the same");
+            prop_assert_eq!(
+                self.twin.place(&twin, candidates),
+                placed,
+                "the second engine chooses the same host"
+            );
         } else {
             self.reference.remove(uid);
             let accepting_hosts = self.reference.accepting_hosts(pod);
             let placed = self.engine.place(&request, candidates);
             self.check_placement(pod, placed, &accepting_hosts, candidates)?;
-            prop_assert_eq!(self.twin.place(&twin, candidates), placed, "another engine, the same");
+            prop_assert_eq!(
+                self.twin.place(&twin, candidates),
+                placed,
+                "the second engine chooses the same host"
+            );
         }
         Ok(())
     }
@@ -186,7 +199,7 @@ impl Testbed {
                 let at = self.host_index(host);
                 prop_assert!(
                     allowed.contains(&at),
-                    "{} on host {} of {:?}",
+                    "{} was placed on host {}, allowed hosts: {:?}",
                     pod.pod.uid,
                     at,
                     allowed
@@ -197,7 +210,12 @@ impl Testbed {
                 }
                 self.reference.add_pod(pod, at, false);
             }
-            None => prop_assert!(allowed.is_empty(), "{} nowhere, but {:?}", pod.pod.uid, allowed),
+            None => prop_assert!(
+                allowed.is_empty(),
+                "{} was not placed, allowed hosts: {:?}",
+                pod.pod.uid,
+                allowed
+            ),
         }
         if accepting_hosts.is_empty() {
             increment(&self.tally.unplaced);
@@ -236,7 +254,7 @@ impl Testbed {
     fn report(&mut self, dice: &mut Dice<'_>) {
         increment(&self.tally.reports);
         let at = dice.below(self.ids.len());
-        let state = self.engine.state(self.ids[at]).expect("a host that came").clone();
+        let state = self.engine.state(self.ids[at]).expect("the host exists").clone();
         let uids: Vec<String> =
             self.engine.pods_on_host(self.ids[at]).map(|r| r.uid().to_owned()).collect();
         if dice.rarely(2) {
@@ -265,12 +283,12 @@ impl Testbed {
     fn check(&self) -> TestCaseResult {
         prop_assert_eq!(self.engine.pod_count(), self.reference.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {
-            let state = self.engine.state(*id).expect("a host that came");
+            let state = self.engine.state(*id).expect("the host exists");
             let expected = self.reference.state(at);
             prop_assert_eq!(free_resources(state), free_resources(&expected), "host {}", at);
             prop_assert_eq!(
                 free_resources(state),
-                free_resources(self.twin.state(*id).expect("the same hosts"))
+                free_resources(self.twin.state(*id).expect("both engines have the host"))
             );
             let here = self.reference.assumed().iter().filter(|(_, host)| *host == at);
             let here: BTreeSet<&str> = here.map(|(pod, _)| pod.pod.uid.as_str()).collect();
@@ -303,7 +321,7 @@ impl Testbed {
     /// the rebuilt engine has the same free resources.
     fn rebuild(&mut self) -> TestCaseResult {
         for at in 0..self.ids.len() {
-            let state = self.engine.state(self.ids[at]).expect("a host that came");
+            let state = self.engine.state(self.ids[at]).expect("the host exists");
             let assumed = self.reference.assumed().iter().filter(|(_, host)| *host == at);
             let mut has = std::mem::take(&mut self.forms[at].has);
             has.retain(|one| one.pod_uid.starts_with("stranger"));
@@ -314,8 +332,8 @@ impl Testbed {
         self.check()?;
         let mut rebuilt = Engine::new();
         for (at, form) in self.forms.iter().enumerate() {
-            let (facts, _) = form.facts().expect("a host that was read before");
-            let id = rebuilt.set_host(facts, form.class).expect("right taints");
+            let (facts, _) = form.facts().expect("the description was valid before");
+            let id = rebuilt.set_host(facts, form.class).expect("the taints are valid");
             prop_assert_eq!(id, self.ids[at]);
         }
         // Pods with an allocation in the report are added first, because the remainder for other pods is only known
@@ -329,7 +347,8 @@ impl Testbed {
         }
         for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
             let (before, after) = (self.engine.state(*id), rebuilt.state(*id));
-            let (before, after) = (before.expect("there"), after.expect("there"));
+            let (before, after) =
+                (before.expect("the host exists"), after.expect("the host exists"));
             prop_assert_eq!(before.free_cpus(), after.free_cpus());
             prop_assert_eq!(total_free_memory(before), total_free_memory(after));
             prop_assert_eq!(before.pods(), after.pods());

@@ -71,8 +71,8 @@ impl ReferenceModel {
         Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 
-    /// Adds a pod to a host. If `bound` is true and the host's report contains the pod, the pod gets the resources in
-    /// the report.
+    /// Adds a pod to a host. If the pod is bound and the host's report contains it, the pod gets the resources in the
+    /// report.
     pub(crate) fn add_pod(&mut self, pod: &BuiltPod, at: usize, bound: bool) {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];
@@ -101,7 +101,7 @@ impl ReferenceModel {
         for event in &host.events {
             match event {
                 Event::Added(pod) if state.check(pod).is_ok() => {
-                    state.admit(pod).expect("what was checked");
+                    state.admit(pod).expect("the pod was checked before");
                 }
                 Event::Added(pod) => {
                     let requests = pod.requests();
@@ -141,7 +141,7 @@ impl ReferenceModel {
         let mut counts = Counts::new();
         let mut ids = Vec::new();
         for ModelHost { facts, .. } in &self.hosts {
-            ids.push(counts.set_host(&facts.parts()).expect("taints that are right"));
+            ids.push(counts.set_host(&facts.parts()).expect("the taints are valid"));
         }
         for (pod, at) in &self.assumed {
             let rules: Rules = pod.rules(&mut counts);

@@ -1,7 +1,7 @@
 //! Runs the scenarios in `scenarios/*.yaml`. A scenario contains hosts, events in order, and for each pod the
 //! expected host or the reason why no host fits.
 
-#![expect(clippy::disallowed_methods, reason = "scenes are files beside the test")]
+#![expect(clippy::disallowed_methods, reason = "scenarios are files in the folder of the test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,6 +17,7 @@ use super::pod::PodForm;
 #[serde(deny_unknown_fields)]
 struct Scenario {
     /// Description of the scenario.
+    #[serde(rename = "about")]
     about: String,
     hosts: Vec<HostForm>,
     steps: Vec<Step>,
@@ -29,29 +30,34 @@ struct Step {
     /// Pod to be placed. The expected host is `on`; without `on`, the reason of each host in `nowhere` must contain
     /// these words.
     place: Option<PodForm>,
+    #[serde(rename = "on")]
     on: Option<String>,
+    #[serde(rename = "nowhere")]
     nowhere: Option<BTreeMap<String, String>>,
     /// Pod that is already on the host `on`; `refused` contains words of the kubelet's refusal.
     bound: Option<PodForm>,
+    #[serde(rename = "refused")]
     refused: Option<String>,
     remove: Option<String>,
     /// Newer report of a host.
     report: Option<HostForm>,
     /// Number of CPUs of each zone that can still be pinned, by host.
+    #[serde(rename = "free")]
     free: Option<BTreeMap<String, Vec<u32>>>,
 }
 
 #[test]
 fn scenarios_have_the_expected_results() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let entries = std::fs::read_dir(&folder).expect("the folder of scenes");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a scene").path()).collect();
+    let entries = std::fs::read_dir(&folder).expect("the folder of scenarios");
+    let mut paths: Vec<_> =
+        entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
     paths.sort();
-    assert!(paths.len() > 20, "{} scenes in {}", paths.len(), folder.display());
+    assert!(paths.len() > 20, "{} scenarios in {}", paths.len(), folder.display());
     let mut failures = Vec::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).expect("a readable scene");
+        let text = std::fs::read_to_string(&path).expect("a readable scenario");
         let scenario: Scenario =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Err(error) = run_scenario(&scenario) {
@@ -87,26 +93,29 @@ fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
             place(engine, form, on.as_deref(), nowhere.as_ref())
         }
         Step { bound: Some(form), on: Some(on), refused, .. } => {
-            let host = engine.host(on).with_context(|| format!("there is no host {on}"))?;
+            let host = engine.host(on).with_context(|| format!("the scenario has no host {on}"))?;
             let request = form.build().request(engine);
             match (engine.add_bound_pod(&request, host), refused) {
                 (Ok(()), None) => Ok(()),
                 (Err(reason), Some(words)) if reason.to_string().contains(words) => Ok(()),
-                (Err(reason), _) => bail!("{}: {reason}", form.name),
-                (Ok(()), Some(_)) => bail!("{}: is not refused", form.name),
+                (Err(reason), _) => bail!("pod {}: unexpected refusal: {reason}", form.name),
+                (Ok(()), Some(_)) => bail!("pod {} is not refused", form.name),
             }
         }
         Step { remove: Some(name), .. } => {
-            ensure!(engine.remove(name), "{name}: is not on a host");
+            ensure!(engine.remove(name), "pod {name} is not on a host");
             Ok(())
         }
         Step { report: Some(form), .. } => set_host(engine, form),
         Step { free: Some(by_host), .. } => {
             for (name, wanted) in by_host {
                 let state = engine.host(name).and_then(|host| engine.state(host));
-                let state = state.with_context(|| format!("there is no host {name}"))?;
+                let state = state.with_context(|| format!("the scenario has no host {name}"))?;
                 let found: Vec<u32> = state.free_by_zone().map(|zone| zone.cpus).collect();
-                ensure!(found == *wanted, "{name}: {found:?} CPUs are free, not {wanted:?}");
+                ensure!(
+                    found == *wanted,
+                    "host {name} has {found:?} free CPUs by zone, expected {wanted:?}"
+                );
             }
             Ok(())
         }
@@ -138,10 +147,14 @@ fn place(
             for (name, words) in wanted {
                 let found = before.get(name).cloned().unwrap_or_default();
                 let is_expected = !words.is_empty() && found.contains(words);
-                ensure!(is_expected, "{}: {name}: {found}", form.name);
+                ensure!(
+                    is_expected,
+                    "pod {} on host {name}: unexpected reason: {found}",
+                    form.name
+                );
             }
             Ok(())
         }
-        (host, ..) => bail!("{}: is on {host:?}; {before:?}", form.name),
+        (host, ..) => bail!("pod {} is on host {host:?}; reasons: {before:?}", form.name),
     }
 }

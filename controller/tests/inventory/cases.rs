@@ -22,7 +22,7 @@ fn with_value(mut document: Value, pointer: &str, value: Value) -> Value {
     }
     let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
     let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
-    let parent = parent.unwrap_or_else(|| panic!("{pointer} is not there"));
+    let parent = parent.unwrap_or_else(|| panic!("{pointer} has no parent"));
     parent.insert(field.replace("~1", "/"), value);
     document
 }
@@ -83,13 +83,13 @@ fn problems_of_a_report_are_reported() {
         (format!("{kubelet}/reservedSystemCPUs"), json!("0-"), Unusable(&["reservedSystemCPUs"])),
         // Cases with zones.
         ("/status/zones".to_owned(), json!([]), Unusable(&["status.zones: is empty"])),
-        ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0: is listed twice"])),
+        ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0 is listed twice"])),
         ("/status/zones/1/id".to_owned(), json!(64), Unusable(&["zone 64"])),
         ("/status/zones/1/id".to_owned(), json!(-1), Unusable(&["status.zones[1].id", "-1"])),
         (
             "/status/zones/1/cpus".to_owned(),
             json!("0-7,16-23"),
-            Unusable(&["CPU 0: is in more than one core"]),
+            Unusable(&["CPU 0 is in more than one core"]),
         ),
         ("/status/zones/0/cpus".to_owned(), json!("0-65535"), Unusable(&["65552 CPUs"])),
         (
@@ -105,7 +105,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/zones/0/hugepages/1/total".to_owned(),
             json!(65),
-            Unusable(&["status.zones[0].hugepages[1]", "65 pages of 1Gi are more than"]),
+            Unusable(&["status.zones[0].hugepages[1]", "65 pages of 1Gi exceed"]),
         ),
         (
             "/status/zones/0/hugepages/0/size".to_owned(),
@@ -125,7 +125,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/zones/0/reservedMemory".to_owned(),
             json!("65Gi"),
-            Reported(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: is more than"]),
+            Reported(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: exceeds"]),
         ),
         // Siblings that do not match the zone are ignored.
         ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Reported(&[])),
@@ -135,17 +135,17 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/allocations/0/cpus".to_owned(),
             json!("2-3,100"),
-            Reported(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no zone"]),
+            Reported(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no NUMA zone"]),
         ),
         (
             "/status/allocations/1/cpus".to_owned(),
             json!("2,8"),
-            Reported(&["status.allocations[1].cpus: `2`: belongs to another allocation too"]),
+            Reported(&["status.allocations[1].cpus: `2`: also belongs to another allocation"]),
         ),
         (
             "/status/allocations/1/zones".to_owned(),
             json!([7]),
-            Reported(&["status.allocations[1].zones: `7`: is not a zone of this host"]),
+            Reported(&["status.allocations[1].zones: `7`: is not a NUMA zone of this host"]),
         ),
         (
             "/status/allocations/1/podUID".to_owned(),
@@ -155,7 +155,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
             json!(u64::MAX),
-            Reported(&["status.allocations[0].hugepages: `18446744073709551615`: is more than"]),
+            Reported(&["status.allocations[0].hugepages: `18446744073709551615`: exceeds"]),
         ),
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
@@ -165,7 +165,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/allocations/0/memory".to_owned(),
             json!("15Ei"),
-            Reported(&["status.allocations[0].memory: `15Ei`: is more than the host has"]),
+            Reported(&["status.allocations[0].memory: `15Ei`: exceeds the host's memory"]),
         ),
         (
             "/status/allocations/0/devices/0/count".to_owned(),
@@ -176,26 +176,26 @@ fn problems_of_a_report_are_reported() {
             "/status/zones/0/reservedHugepages".to_owned(),
             json!([{"size": "1Gi", "count": 4096}]),
             Reported(&[
-                "status.zones[0].reservedHugepages: `4Ti`: is more than the zone's pool has",
+                "status.zones[0].reservedHugepages: `4Ti`: exceeds the zone's pool of huge pages",
             ]),
         ),
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "memory": [{"size": "15Ei", "zones": [0, 7]}]}]),
             Reported(&[
-                "status.allocations[0].containers[0].memory.zones: `7`: is not a zone of this host",
-                "status.allocations[0].containers[0].memory.size: `15Ei`: is more than the host has",
+                "status.allocations[0].containers[0].memory.zones: `7`: is not a NUMA zone of this host",
+                "status.allocations[0].containers[0].memory.size: `15Ei`: exceeds the host's memory",
             ]),
         ),
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "cpus": "2-3,100"}]),
-            Reported(&["status.allocations[0].cpus: `100`: is in no zone"]),
+            Reported(&["status.allocations[0].cpus: `100`: is in no NUMA zone"]),
         ),
         (
             "/status/devices".to_owned(),
             json!([{"resource": "intel.com/vf", "zone": 9, "total": 1, "free": 1}]),
-            Reported(&["status.devices[0].zone: `9`: is not a zone of this host"]),
+            Reported(&["status.devices[0].zone: `9`: is not a NUMA zone of this host"]),
         ),
         (
             "/status/devices".to_owned(),
@@ -260,13 +260,13 @@ fn duplicate_allocations_count_once() {
                      {"resource": "devices.kubevirt.io/kvm", "count": 2}]},
     ]);
     infra = with_value(infra, "/status/allocations", allocations);
-    let (facts, problems) = read(infra, Some(node())).expect("a host");
+    let (facts, problems) = read(infra, Some(node())).expect("a usable host");
     assert_eq!(problems.len(), 2, "{problems:?}");
     let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     assert_eq!(all.to_string(), "4-6");
-    let x = facts.allocation("x").expect("x");
+    let x = facts.allocation("x").expect("pod x has an allocation");
     assert_eq!(x.hugepages.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [5 << 30]);
-    let y = facts.allocation("y").expect("y");
+    let y = facts.allocation("y").expect("pod y has an allocation");
     assert_eq!(y.devices.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [3]);
 }
 
@@ -278,15 +278,16 @@ fn report_of_an_earlier_node_is_refused() {
         with_value(infra_node(), "/metadata/ownerReferences", owner)
     };
     let node = with_value(node(), "/metadata/uid", json!("new"));
-    let error = read(owned_by("old"), Some(node.clone())).expect_err("an earlier Node's report");
+    let error =
+        read(owned_by("old"), Some(node.clone())).expect_err("the report is of an earlier Node");
     assert!(
         error
             .to_string()
-            .contains("metadata.ownerReferences: `old`: is the uid of an earlier Node"),
+            .contains("metadata.ownerReferences: `old`: is the UID of an earlier Node"),
         "{error}"
     );
     assert!(read(owned_by("new"), Some(node.clone())).is_ok());
-    assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
+    assert!(read(infra_node(), Some(node)).is_ok(), "an InfraNode without an owner");
 }
 
 /// Devices are counted by zone if the report and the Node agree. Otherwise the zones of the devices are unknown, and no
@@ -301,20 +302,28 @@ fn devices_with_unknown_zones_are_listed() {
         {"resource": "devices.kubevirt.io/kvm", "total": 1000, "free": 999},
     ]);
     let unplaced = |infra: Value, node: Value| {
-        let (facts, problems) = read(infra, Some(node)).expect("a host");
+        let (facts, problems) = read(infra, Some(node)).expect("a usable host");
         assert_eq!(problems, []);
         facts.devices_with_unknown_zones.into_iter().collect::<Vec<_>>()
     };
     let reported = || with_value(infra_node(), "/status/devices", devices.clone());
     assert_eq!(unplaced(reported(), offered("3")), [""; 0]);
-    assert_eq!(unplaced(reported(), offered("4")), ["intel.com/vf"], "one is new");
-    assert_eq!(unplaced(infra_node(), offered("3")), ["intel.com/vf"], "an older agent");
+    assert_eq!(
+        unplaced(reported(), offered("4")),
+        ["intel.com/vf"],
+        "the Node has one more device than the report"
+    );
+    assert_eq!(
+        unplaced(infra_node(), offered("3")),
+        ["intel.com/vf"],
+        "the report of an older agent has no devices"
+    );
     assert_eq!(unplaced(infra_node(), offered("0")), [""; 0]);
     let bridge = "/status/allocatable/bridge.network.kubevirt.io~1br0";
     assert_eq!(
         unplaced(infra_node(), with_value(node(), bridge, json!("1k"))),
         [""; 0],
-        "no device"
+        "a bridge is no device"
     );
 }
 
@@ -322,8 +331,12 @@ fn devices_with_unknown_zones_are_listed() {
 #[test]
 fn allocations_of_a_removed_zone_are_dropped() {
     let mut infra = infra_node();
-    infra.pointer_mut("/status/zones").and_then(Value::as_array_mut).expect("zones").pop();
-    let (facts, problems) = read(infra, Some(node())).expect("a host");
+    infra
+        .pointer_mut("/status/zones")
+        .and_then(Value::as_array_mut)
+        .expect("a list of zones")
+        .pop();
+    let (facts, problems) = read(infra, Some(node())).expect("a usable host");
     let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 2, "{texts:#?}");
     assert!(texts[0].contains("status.allocations[1].cpus: `8-9,24-25`"), "{texts:#?}");

@@ -74,16 +74,16 @@ impl Mutation {
         let mut paths = Vec::new();
         collect(document, &mut String::new(), &mut paths);
         let path = &paths[self.place % paths.len()];
-        let (parent, last) = path.rsplit_once('/').expect("a path begins with a stroke");
+        let (parent, last) = path.rsplit_once('/').expect("a path begins with a slash");
         let last = last.replace("~1", "/").replace("~0", "~");
-        let parent = document.pointer_mut(parent).expect("a path of this document");
+        let parent = document.pointer_mut(parent).expect("the path is in the document");
         match (parent, &self.kind) {
             (Value::Object(map), Kind::Put(value)) => {
                 map.insert(last, value.clone());
             }
             (Value::Object(map), Kind::Remove) => drop(map.remove(&last)),
             (Value::Array(list), kind) => {
-                let at: usize = last.parse().expect("a place in a list");
+                let at: usize = last.parse().expect("an index of a list");
                 match kind {
                     Kind::Put(value) => list[at] = value.clone(),
                     Kind::Remove => drop(list.remove(at)),

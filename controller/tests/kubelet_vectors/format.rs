@@ -223,16 +223,17 @@ impl Case {
             hugepages: entry.amounts.pages(),
         });
         Kubelet {
-            version: self.kubernetes_version.parse().expect("a version"),
-            cpu_policy: from.cpu_manager_policy.parse().expect("a policy"),
-            cpu_options: CpuOptions::parse(&from.cpu_manager_policy_options).expect("options"),
+            version: self.kubernetes_version.parse().expect("a valid version"),
+            cpu_policy: from.cpu_manager_policy.parse().expect("a valid policy"),
+            cpu_options: CpuOptions::parse(&from.cpu_manager_policy_options)
+                .expect("valid options"),
             reserved_cpus: cpus(&from.reserved_system_cpus),
-            memory_policy: from.memory_manager_policy.parse().expect("a policy"),
+            memory_policy: from.memory_manager_policy.parse().expect("a valid policy"),
             reserved_memory: reserved.collect(),
-            topology_policy: from.topology_manager_policy.parse().expect("a policy"),
-            topology_scope: from.topology_manager_scope.parse().expect("a scope"),
+            topology_policy: from.topology_manager_policy.parse().expect("a valid policy"),
+            topology_scope: from.topology_manager_scope.parse().expect("a valid scope"),
             topology_options: TopologyOptions::parse(&from.topology_manager_policy_options)
-                .expect("options"),
+                .expect("valid options"),
         }
     }
 
@@ -296,5 +297,5 @@ impl PodRecord {
 }
 
 pub(crate) fn cpus(list: &str) -> CpuSet {
-    list.parse().expect("a CPU list")
+    list.parse().expect("a valid CPU list")
 }

@@ -74,9 +74,9 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
         tally.restarts_refused += usize::from(expected != "ok");
         if predicted != expected {
             let id = &case.case_id;
-            tally
-                .mismatches
-                .push(format!("{id} restart: kubelet {expected}, predicted {predicted}"));
+            tally.mismatches.push(format!(
+                "{id} restart: the kubelet returns {expected}, predicted: {predicted}"
+            ));
         }
     }
 }
@@ -101,7 +101,10 @@ impl Replay<'_> {
                 *tally.outcomes.entry(key).or_default() += 1;
                 let checked = self.state.check(&pod);
                 let answer = self.state.admit(&pod).cloned();
-                ensure!(checked == answer, "check returns {checked:?}, admit {answer:?}");
+                ensure!(
+                    checked == answer,
+                    "check returns {checked:?}, but admit returns {answer:?}"
+                );
                 self.compare(&pod, outcome, answer, tally)?;
                 self.compare_state(state_after)
             }
@@ -221,7 +224,10 @@ impl Replay<'_> {
             memory: memory(&self.state, recorded),
         };
         let is_equal = predicted == *recorded;
-        ensure!(is_equal, "state after it\n  kubelet   {recorded:?}\n  predicted {predicted:?}");
+        ensure!(
+            is_equal,
+            "the states differ:\n  kubelet   {recorded:?}\n  predicted {predicted:?}"
+        );
         Ok(())
     }
 }

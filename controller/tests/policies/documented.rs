@@ -173,7 +173,7 @@ fn policies_are_additive_and_both_ends_must_allow() {
     assert!(!allows_tcp(&cluster(vec![policy(nothing)]), &from, &to, 80));
     let closed = json!({"metadata": {"namespace": "mine"}, "spec": {"podSelector": {}}});
     both.policies.push(closed);
-    assert!(!allows_tcp(&both, &from, &to, 80), "the other end is closed");
+    assert!(!allows_tcp(&both, &from, &to, 80), "the destination denies the connection");
 }
 
 #[test]

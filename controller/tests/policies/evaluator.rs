@@ -130,7 +130,7 @@ impl Cluster {
         if block.is_object() {
             assert!(
                 peer.get("podSelector").is_none() && peer.get("namespaceSelector").is_none(),
-                "ipBlock excludes the other fields: {peer}"
+                "a peer with ipBlock must have no other field: {peer}"
             );
             let address = match end {
                 Endpoint::Address(address) => Some(*address),
@@ -148,7 +148,7 @@ impl Cluster {
         let none = Labels::new();
         let namespace_labels = self.namespaces.get(&pod.namespace).unwrap_or(&none);
         let (pods, namespaces) = (peer.get("podSelector"), peer.get("namespaceSelector"));
-        assert!(pods.is_some() || namespaces.is_some(), "a peer needs a field: {peer}");
+        assert!(pods.is_some() || namespaces.is_some(), "the peer is empty: {peer}");
         let matches_namespace = match namespaces {
             Some(selector) => selects(selector, namespace_labels),
             None => pod.namespace == namespace_of(policy),
@@ -198,7 +198,7 @@ fn matches_port(rule: &Value, to: &Endpoint, port: Port<'_>) -> bool {
             }),
             Endpoint::Address(_) => false,
         },
-        (other, _) => panic!("no port: {other}"),
+        (other, _) => panic!("invalid port: {other}"),
     }
 }
 
@@ -207,7 +207,7 @@ fn matches_port(rule: &Value, to: &Endpoint, port: Port<'_>) -> bool {
 fn selects(selector: &Value, labels: &Labels) -> bool {
     let pairs = selector["matchLabels"].as_object();
     let pairs_match = pairs.into_iter().flatten().all(|(key, value)| {
-        labels.get(key).map(String::as_str) == Some(value.as_str().expect("a text"))
+        labels.get(key).map(String::as_str) == Some(value.as_str().expect("a string"))
     });
     let terms = list(&selector["matchExpressions"]);
     pairs_match
@@ -220,7 +220,7 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
                 "NotIn" => !is_listed(),
                 "Exists" => value.is_some(),
                 "DoesNotExist" => value.is_none(),
-                other => panic!("no operator: {other}"),
+                other => panic!("unknown operator: {other}"),
             }
         })
 }

@@ -34,7 +34,7 @@ fn config() -> InfraConfigSpec {
 }
 
 /// Returns facts with public addresses wherever an address may be public, because policies exclude private
-/// addresses anyway.
+/// addresses in any case.
 fn facts() -> ClusterFacts {
     let parse_all = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
     let port =
@@ -78,12 +78,12 @@ fn render_policies(tenant: &str, isolation: &str) -> Vec<Value> {
 }
 
 impl TwoTenants {
-    /// Creates a scene with this isolation of tenant `abc`; the other tenant has the default isolation.
+    /// Creates a cluster with this isolation of tenant `abc`; the other tenant has the default isolation.
     pub(crate) fn with_isolation(isolation: &str) -> Self {
         Self::with_isolations(isolation, "InCluster")
     }
 
-    /// Creates a scene with the isolation of both tenants.
+    /// Creates a cluster with the isolation of both tenants.
     pub(crate) fn with_isolations(isolation: &str, other: &str) -> Self {
         let name = |name: &str| (name.to_owned(), labels(&[(NAME, name)]));
         let tenant = |id: &str| {
@@ -189,7 +189,7 @@ fn address(name: &str, is_v6: bool) -> Option<Endpoint> {
         "another node" => ("198.51.100.21", "2001:db8:5::21"),
         "network of Services" => ("203.0.113.99", "2001:db8:96::99"),
         "network of spec.clusterNetworks" => ("192.0.3.3", "2001:db8:77::3"),
-        other => panic!("no such end: {other}"),
+        other => panic!("unknown endpoint: {other}"),
     };
     let text = if is_v6 { v6 } else { v4 };
     (!text.is_empty()).then(|| Endpoint::Address(text.parse().unwrap()))

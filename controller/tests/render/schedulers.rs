@@ -1,4 +1,4 @@
-//! Scheduler of a machine: it comes from the tenant or from the instance type, because KubeVirt rejects a VM if both
+//! Scheduler of a machine: either the tenant or the instance type sets it, because KubeVirt rejects a VM if both
 //! the VM and its instance type set a scheduler.
 //!
 //! The tests compare with recorded answers of KubeVirt's own code (`tests/data/kubevirt`) about the fields that an
@@ -69,11 +69,14 @@ fn instancetypes() -> Vec<Value> {
 #[test]
 fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
     let refuses = recorded("schedulerName");
-    assert!(refuses[&(true, true)], "the records have both");
+    assert!(
+        refuses[&(true, true)],
+        "the records contain a VM and an instance type that both set the field"
+    );
     let (mut rendered_count, mut refused) = (0, 0);
     for instancetype in instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
-            // The controller knows the shipped instance types by name, so that `render -f` of a single file works
+            // The controller contains the shipped instance types, so that `render -f` of a single file works
             // without them.
             for is_known in [true, false] {
                 let name = instancetype["metadata"]["name"].as_str().unwrap();
@@ -100,7 +103,7 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
                         let ours = spec["schedulerName"].as_str();
                         assert!(
                             !refuses[&(theirs.is_some(), ours.is_some())],
-                            "{case}: refused by KubeVirt"
+                            "{case}: KubeVirt would refuse the VM"
                         );
                         let scheduler = ours.or(theirs);
                         assert_eq!(scheduler, asked.or(theirs), "{case}");
@@ -127,7 +130,7 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
             }
         }
     }
-    assert!(rendered_count > 30 && refused > 10, "{rendered_count} made, {refused} refused");
+    assert!(rendered_count > 30 && refused > 10, "{rendered_count} rendered, {refused} refused");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn messages_redact_values_of_secrets() {
             }
         }
     }
-    assert!(attempts > 250 && refused > 100, "{attempts} tried, {refused} refused");
+    assert!(attempts > 250 && refused > 100, "{attempts} attempts, {refused} refused");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn every_problem_is_reported_with_its_field() {
         (
             format!("{DISK}/extraHeadersSecretRef"),
             json!("headers"),
-            "`headers`: there is no such Secret in namespace test-namespace",
+            "`headers`: Secret not found in namespace test-namespace",
         ),
         (
             format!("{spec}/virtualMachine/dnsPolicy"),
@@ -80,7 +80,7 @@ fn every_problem_is_reported_with_its_field() {
         (
             format!("{template}/secondaryDisks"),
             json!([{"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}]),
-            "has 4 disks, InfraConfig allows 3",
+            "has 4 disks, but InfraConfig allows at most 3",
         ),
         (spec.to_owned(), json!("text"), "cloudProviderSpec: `text`: must be an object"),
     ];
@@ -122,8 +122,9 @@ fn more_devices_than_interrupt_vectors_are_reported() {
         let notes =
             rendered(&deployment(&provider), std::slice::from_ref(&allowed), "vm").unwrap().notes;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-        let has_note =
-            notes.iter().any(|note| note.contains("interrupt vectors, but KVM routes 4056"));
+        let has_note = notes
+            .iter()
+            .any(|note| note.contains("interrupt vectors, but KVM routes 4056 directly"));
         assert_eq!(has_note, is_reported, "{cpus} CPUs and {disks} disks: {notes:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! After any sequence of changes to hosts and pods, the indexes give the same answers as a full scan.
+//! After any sequence of changes of hosts and pods, the indexes return the same results as a full scan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
             actual.iter().all(|one| one.starts_with("Insufficient") || one == "Too many pods");
         assert!(only_resources || !allowed_except_resources, "{name}: {actual:?}");
         if expected.is_empty() {
-            assert!(filter.candidates().any(|one| one == host), "{name} is no candidate");
+            assert!(filter.candidates().any(|one| one == host), "{name} is not a candidate");
             allowed.push(name.clone());
         }
     }
@@ -72,7 +72,10 @@ fn apply_random_changes(seed: u64, steps: u64) {
                     assert_eq!(counts.remove_host(counts.host(&name).unwrap()), removed_pods.len());
                     for pod in removed_pods {
                         world.pods.remove(&pod);
-                        assert!(!counts.remove(ids.remove(&pod).unwrap().0), "went with its host");
+                        assert!(
+                            !counts.remove(ids.remove(&pod).unwrap().0),
+                            "the pod was removed with its host"
+                        );
                     }
                     assert_eq!(counts.host(&name), None);
                 }

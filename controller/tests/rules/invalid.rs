@@ -89,7 +89,7 @@ fn errors_name_the_field() {
     ];
     for (spec, begins) in cases {
         let error = compile(spec.clone()).expect_err(&spec.to_string());
-        assert!(error.to_string().starts_with(&begins), "{error}\nnot {begins}");
+        assert!(error.to_string().starts_with(&begins), "{error}\ndoes not start with {begins}");
     }
 }
 

@@ -239,18 +239,30 @@ fn resources_of_init_containers_and_sidecars() {
         let reasons = case.counts.filter_for(&rules).reasons(host);
         reasons.first().map(ToString::to_string)
     };
-    assert_eq!(fits(&[(1000, false), (1000, false)], 1000, 0), None, "one after the other");
-    assert_eq!(fits(&[(400, true), (600, false)], 600, 0), None, "beside the sidecar");
-    let too_much = |wanted: &str| Some(format!("{wanted} CPUs wanted, 1 free"));
+    assert_eq!(
+        fits(&[(1000, false), (1000, false)], 1000, 0),
+        None,
+        "init containers run one after the other"
+    );
+    assert_eq!(
+        fits(&[(400, true), (600, false)], 600, 0),
+        None,
+        "an init container runs together with the sidecar"
+    );
+    let too_much = |wanted: &str| Some(format!("{wanted} CPUs requested, 1 free"));
     assert_eq!(fits(&[(400, true), (601, false)], 600, 0), too_much("1.001"));
     assert_eq!(
         fits(&[(600, false), (400, true)], 601, 0),
         too_much("1.001"),
-        "not before it starts"
+        "the init container runs before the sidecar starts"
     );
     assert_eq!(fits(&[(300, true), (300, true)], 400, 0), None);
-    assert_eq!(fits(&[], 1000, 1), too_much("1.001"), "overhead");
-    assert_eq!(fits(&[(u64::MAX, true)], u64::MAX, 1), too_much("18446744073709551.615"), "absurd");
+    assert_eq!(fits(&[], 1000, 1), too_much("1.001"), "the overhead counts");
+    assert_eq!(
+        fits(&[(u64::MAX, true)], u64::MAX, 1),
+        too_much("18446744073709551.615"),
+        "sums saturate"
+    );
 }
 
 #[test]
@@ -283,7 +295,10 @@ fn messages_have_names_and_values() {
     let all = json!([{"operator": "Exists"}]);
     assert_eq!(
         reasons_for(json!({"tolerations": all, "nodeSelector": {"disk": "ssd"}})),
-        "nodeSelector wants disk=ssd, the host has hdd"
+        "nodeSelector requires disk=ssd, but the label's value is hdd"
     );
-    assert_eq!(reasons_for(json!({"tolerations": all})), "has its 0 pods already");
+    assert_eq!(
+        reasons_for(json!({"tolerations": all})),
+        "the host already runs its maximum of 0 pods"
+    );
 }

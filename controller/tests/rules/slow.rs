@@ -41,7 +41,7 @@ fn matches_requirement(
         "DoesNotExist" => value.is_none(),
         "Gt" => value.and_then(number).is_some_and(|n| n > number(&values[0]).unwrap()),
         "Lt" => value.and_then(number).is_some_and(|n| n < number(&values[0]).unwrap()),
-        other => panic!("operator {other}"),
+        other => panic!("unknown operator {other}"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Hosts, kubelets and pods for tests of admission.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses only some of the functions")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -46,10 +46,10 @@ pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSp
 
 pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
     Kubelet {
-        version: "v1.36.2".parse().expect("a version"),
+        version: "v1.36.2".parse().expect("a valid version"),
         cpu_policy: CpuPolicy::Static,
         cpu_options: CpuOptions::default(),
-        reserved_cpus: "0".parse().expect("a CPU"),
+        reserved_cpus: "0".parse().expect("a valid CPU list"),
         memory_policy: MemoryPolicy::Static,
         reserved_memory: vec![ReservedMemory { zone: 0, memory: GIB, ..ReservedMemory::default() }],
         topology_policy: policy,
@@ -59,7 +59,7 @@ pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
 }
 
 pub(crate) fn state(spec: &HostSpec, kubelet: &Kubelet) -> State {
-    State::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a host")))
+    State::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a valid host")))
 }
 
 pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) -> Container {

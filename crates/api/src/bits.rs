@@ -112,7 +112,7 @@ mod tests {
     fn bits(numbers: &BTreeSet<u32>) -> Bits {
         let mut bits = Bits::new();
         for number in numbers {
-            assert!(bits.insert(*number), "it is new");
+            assert!(bits.insert(*number), "the number is inserted once");
         }
         bits
     }

@@ -30,10 +30,10 @@ pub enum ParseCpuSetError {
     #[error("the range `{0}` ends before it starts")]
     Backwards(String),
     /// A stride of zero, or a group smaller than the number of CPUs that are used from it.
-    #[error("the stride in `{0}` is not within the length of the range")]
+    #[error("the stride in `{0}` must be at least 1, and at least the number of CPUs used of it")]
     Stride(String),
     /// A CPU number that no kernel can have.
-    #[error("CPU {0} is above {max}, the highest Berth accepts", max = CpuSet::MAX_CPU)]
+    #[error("CPU {0} is above {max}, the highest CPU number that Berth supports", max = CpuSet::MAX_CPU)]
     TooLarge(u64),
     /// A mask with characters other than hexadecimal digits.
     #[error("`{0}` is not a hexadecimal CPU mask")]
@@ -118,7 +118,7 @@ impl CpuSet {
     }
 
     /// Returns a compact text for users: like [`fmt::Display`], with evenly spaced CPUs as a stride (`0-78:2`), which
-    /// `FromStr`, taskset and lscpu also read. On many servers zones interleave, and a plain list fills lines.
+    /// `FromStr`, taskset and lscpu also read. The CPU numbers of zones often interleave, so a plain list would be long.
     #[must_use]
     pub fn compact(&self) -> String {
         let cpus: Vec<u32> = self.iter().collect();
@@ -353,10 +353,10 @@ mod tests {
         for (text, message) in [
             ("3-1", "the range `3-1` ends before it starts"),
             ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
-            ("0-8:0", "the stride in `0-8:0` is not within the length of the range"),
+            ("0-8:0", "the stride in `0-8:0` must be at least 1, and at least the number of CPUs used of it"),
             ("1,,2", "`` is not a CPU or a range of CPUs such as 0-3"),
             ("+1", "`+1` is not a CPU or a range of CPUs such as 0-3"),
-            ("0-4294967295", "CPU 4294967295 is above 65535, the highest Berth accepts"),
+            ("0-4294967295", "CPU 4294967295 is above 65535, the highest CPU number that Berth supports"),
         ] {
             assert_eq!(text.parse::<CpuSet>().unwrap_err().to_string(), message);
         }

@@ -22,8 +22,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all.into_iter().map(adapt_integer_formats).collect()
 }
 
-/// Adapts a CRD to API servers. They know only the formats `int32` and `int64` and warn of others, and they accept any
-/// number without an explicit limit. The formats of Rust's unsigned types become limits that API servers check.
+/// Adapts a CRD to API servers. API servers support only the formats `int32` and `int64` and warn of
+/// others, and they accept any number without an explicit limit. The formats of Rust's unsigned types become limits that API servers check.
 fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn walk(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {

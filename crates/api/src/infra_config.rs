@@ -31,7 +31,7 @@ use crate::{Condition, Quantity, VlanRanges, VniRange};
     derive = "PartialEq",
     doc = "Configuration for all tenants of this infra cluster. There is only one, named `default`.",
     validation = Rule::new("self.metadata.name == 'default'")
-        .message("there is one InfraConfig, and it is named default"),
+        .message("the name of the InfraConfig must be default"),
     printcolumn(
         name = "Ready",
         type_ = "string",

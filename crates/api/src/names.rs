@@ -30,8 +30,8 @@ pub const CUSTOM_POLICY_LABEL: &str = "berth.dev/custom-network-policy";
 pub const CONTROLLER_STATUS_FIELD_MANAGER: &str = "berth-controller-status";
 /// Prefix of the names of a tenant's namespace and network; the rest is the tenant's id.
 pub const TENANT_PREFIX: &str = "cluster-";
-/// Label of a Node, set by the controller: the class of VMs that the host is for. Agents cannot write it, so a stolen
-/// agent credential attracts no VMs.
+/// Label of a Node, set by the controller: the class of VMs that the host is for. Agents cannot write it, so that a
+/// stolen agent credential cannot attract VMs to a host.
 pub const CLASS_LABEL: &str = "berth.dev/class";
 /// Label of a Node, set by the controller: the HostProfile that defines its desired state.
 pub const PROFILE_LABEL: &str = "berth.dev/profile";

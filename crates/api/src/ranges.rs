@@ -68,7 +68,7 @@ impl JsonSchema for VlanRanges {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "type": "string",
-            "description": "VLAN ids: 100-199, 300, or several with commas",
+            "description": "VLAN ids: 100-199, 300, or a comma-separated list of them",
             "pattern": "^ *[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)* *$",
             "maxLength": Self::MAX_LENGTH
         })
@@ -89,7 +89,7 @@ pub struct VniRange {
 /// Error when parsing a range of VXLAN network identifiers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a range of VXLAN network identifiers such as 10000-19999: they go from 1 to 16777215"
+    "`{0}` is not a range of VXLAN network identifiers such as 10000-19999 (from 1 to 16777215)"
 )]
 pub struct ParseVniRangeError(String);
 

@@ -27,7 +27,7 @@ use crate::{Condition, VlanId};
     derive = "PartialEq",
     doc = "One tenant cluster. Its id is its name, and its machines are in namespace cluster-<id>.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,53}[a-z0-9])?$')")
-        .message("the name is a DNS label of at most 55 characters: its namespace is cluster-<name>"),
+        .message("the name must be a DNS label of at most 55 characters, because the namespace is cluster-<name>"),
     printcolumn(
         name = "VLAN",
         type_ = "integer",
@@ -63,7 +63,7 @@ use crate::{Condition, VlanId};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network.name == oldSelf.network.name)")
-        .message("a tenant cannot move to another host network: delete it and create it again")
+        .message("the host network cannot be changed: delete the tenant and create it again")
 )]
 pub struct TenantClusterSpec {
     /// Network of the tenant. Without it, the tenant's machines have the pod network only.
@@ -103,7 +103,7 @@ pub struct TenantClusterSpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!(has(self.vlan) && has(self.vni))")
-        .message("vlan and vni exclude each other"),
+        .message("vlan and vni are mutually exclusive"),
     validation = Rule::new("!has(oldSelf.vlan) || (has(self.vlan) && self.vlan == oldSelf.vlan)")
         .message("vlan cannot be changed once it is set: delete the tenant and create it again"),
     validation = Rule::new("!has(oldSelf.vni) || (has(self.vni) && self.vni == oldSelf.vni)")

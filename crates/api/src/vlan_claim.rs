@@ -42,7 +42,7 @@ use crate::{Time, VlanId};
     validation = Rule::new("has(self.vlan) != has(self.vni)")
         .message("exactly one of vlan and vni must be set"),
     validation = Rule::new("self.network == oldSelf.network && self.tenant == oldSelf.tenant && has(self.vlan) == has(oldSelf.vlan) && (!has(self.vlan) || self.vlan == oldSelf.vlan) && has(self.vni) == has(oldSelf.vni) && (!has(self.vni) || self.vni == oldSelf.vni)")
-        .message("only tenantUID of a claim may change, to the UID of a later TenantCluster of the same name")
+        .message("a claim is immutable, except that tenantUID may change to the UID of a later TenantCluster of the same name")
 )]
 pub struct VlanClaimSpec {
     /// Name of the host network.

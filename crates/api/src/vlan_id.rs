@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A VLAN id that may carry frames, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
+/// A VLAN id that frames can have, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
 ///
 /// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants:
 /// [`VlanId::is_allowed_for_tenants`].

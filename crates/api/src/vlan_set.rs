@@ -64,7 +64,7 @@ impl VlanSet {
     }
 }
 
-/// Converts a number of the set to an id. Every number was added as an id.
+/// Converts a number of the set to a VLAN id. It is always valid, because only ids are added to the set.
 fn id(number: u32) -> Option<VlanId> {
     u16::try_from(number).ok()?.try_into().ok()
 }

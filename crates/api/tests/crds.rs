@@ -39,10 +39,10 @@ fn crd_yaml_round_trips() {
 fn schemas_are_structural_and_described() {
     fn walk(path: &str, schema: &Value) {
         for forbidden in ["$ref", "definitions", "additionalItems", "patternProperties"] {
-            assert!(schema.get(forbidden).is_none(), "{path}: {forbidden}");
+            assert!(schema.get(forbidden).is_none(), "{path} has the forbidden keyword {forbidden}");
         }
         let format = schema.get("format").and_then(Value::as_str).unwrap_or("int64");
-        assert!(["int32", "int64", "date-time"].contains(&format), "{path}: format {format}");
+        assert!(["int32", "int64", "date-time"].contains(&format), "{path} has the unsupported format {format}");
         let int_or_string = schema.get("x-kubernetes-int-or-string").is_some();
         assert!(schema.get("type").is_some() || int_or_string, "{path} has no type");
         for (name, field) in
@@ -122,11 +122,11 @@ fn validation_rules_reject_contradictions() {
         ),
         ("/networks/0/uplink", json!({}), "exactly one of name, mac"),
         ("/networks/0/uplink", Value::Null, "needs an uplink"),
-        ("/networks/1/vxlan", Value::Null, "scenario Vxlan needs vxlan"),
+        ("/networks/1/vxlan", Value::Null, "scenario Vxlan requires the field vxlan"),
         ("/networks/1/scenario", json!("BridgePerTenant"), "needs an uplink"),
         ("/tenantNetworks/0/vni", json!(5), "exactly one of vlan and vni"),
         ("/tenantNetworks/0/vlan", Value::Null, "exactly one of vlan and vni"),
-        ("/tenantNetworks/0/network", json!("nowhere"), "must name one of spec.networks"),
+        ("/tenantNetworks/0/network", json!("nowhere"), "must be the name of an entry of spec.networks"),
     ];
     for (pointer, value, words) in cases {
         let mut spec = example();
@@ -192,7 +192,7 @@ fn tenant_cluster_is_valid_and_round_trips() {
     assert_eq!(serde_json::to_value(&tenant.spec).unwrap(), spec);
     let both = json!({"network": {"name": "tenant-trunk", "vlan": 120, "vni": 5}});
     let both: TenantCluster = parse_object("TenantCluster", "abc", both).unwrap();
-    assert!(validate_cel(&both).unwrap_err().to_string().contains("exclude each other"));
+    assert!(validate_cel(&both).unwrap_err().to_string().contains("mutually exclusive"));
 }
 
 #[test]

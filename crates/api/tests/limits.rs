@@ -77,7 +77,7 @@ fn walk(
             _ => None,
         };
         if let Some(actual_length) = actual_length {
-            assert!(actual_length as u64 <= max, "{path}: {actual_length}, and {max} are allowed");
+            assert!(actual_length as u64 <= max, "{path} has length {actual_length}, the maximum is {max}");
             present_paths.insert(path.to_owned());
         }
     }
@@ -104,7 +104,7 @@ fn truncated_status_fits_the_schema() {
     walk("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
     // An incomplete list of threads would be wrong, so `truncate_to_schema` removes the whole list.
     limited_paths.remove("status.zones[].threads");
-    assert_eq!(limited_paths, present_paths, "a field with a limit is not tried here");
+    assert_eq!(limited_paths, present_paths, "the test value lacks a field with a limit");
     // Placement would treat an incomplete list as complete, so `truncate_to_schema` removes the whole list.
     let containers: Vec<usize> =
         status.allocations.iter().map(|one| one.containers.len()).collect();

@@ -168,10 +168,13 @@ impl ReservationTable {
         Err(conflict)
     }
 
-    /// Returns the engine's first reason why a host does not accept the pod; `no room` if there is none.
+    /// Returns the engine's first reason why a host does not accept the pod, or a general reason if
+    /// the engine has none.
     pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
         let reasons = self.engine.rejection_reasons(request, host);
-        reasons.first().map_or_else(|| "no room".to_owned(), ToString::to_string)
+        reasons
+            .first()
+            .map_or_else(|| "insufficient free resources".to_owned(), ToString::to_string)
     }
 
     /// Places reservations of a host again, in the order of `others`.

@@ -11,7 +11,8 @@ use super::states::Availability;
 /// Reason for a known host whose Node or InfraNode is unusable.
 const UNUSABLE: &str = "node(s) had no usable agent report";
 /// Reason for a host whose kubelet admits pods in an unknown order.
-pub(super) const AWAITING_REPORT: &str = "node(s) had new pods that no agent report lists yet";
+pub(super) const AWAITING_REPORT: &str =
+    "node(s) had new pods that are missing from the agent report";
 /// Reason for a host that awaits the removal of pods: the host's report still lists them, or may still list them.
 const AWAITING_POD_REMOVAL: &str = "node(s) had terminating pods";
 
@@ -65,7 +66,10 @@ impl HostAvailability {
 
     fn debug_assert_transition(&self, host: HostId, before: Availability) {
         let after = self.get(host);
-        debug_assert!(before.can_transition_to(after), "{host:?}: {before:?} to {after:?}");
+        debug_assert!(
+            before.can_transition_to(after),
+            "invalid transition of {host:?} from {before:?} to {after:?}"
+        );
     }
 
     pub(super) fn is_unusable(&self, host: HostId) -> bool {

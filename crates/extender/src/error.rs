@@ -24,10 +24,12 @@ impl InvalidField {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
     /// Pods are not listed yet, so the resources in use are unknown.
-    #[error("pods are not listed yet")]
+    #[error("the pods of the cluster have not been listed yet")]
     PodsNotListed,
     /// The pod's VirtualMachineInstance is not known.
-    #[error("{pod}: VirtualMachineInstance {instance} is not known in its namespace")]
+    #[error(
+        "{pod}: VirtualMachineInstance {instance} has not been observed in the pod's namespace yet"
+    )]
     UnknownInstance {
         /// The pod, as `Pod namespace/name`.
         pod: String,
@@ -35,7 +37,7 @@ pub enum NotReady {
         instance: String,
     },
     /// The binding of the pod was sent, and its outcome is unknown.
-    #[error("{pod} is being bound to {host}")]
+    #[error("{pod}: the binding to {host} is in progress")]
     BindingPending {
         /// The pod, as `Pod namespace/name`.
         pod: String,
@@ -60,13 +62,13 @@ pub enum FilterError {
         pod: String,
     },
     /// The watch has shown that the pod was deleted or has ended.
-    #[error("{pod} is deleted, or has ended")]
+    #[error("{pod} was deleted or has terminated")]
     Deleted {
         /// The pod, as `Pod namespace/name`.
         pod: String,
     },
     /// The pod is bound to a host that the scheduler does not offer.
-    #[error("{pod} is bound to {host} already")]
+    #[error("{pod} is already bound to {host}")]
     AlreadyBound {
         /// The pod, as `Pod namespace/name`.
         pod: String,
@@ -74,7 +76,7 @@ pub enum FilterError {
         host: String,
     },
     /// The engine has chosen a host that the scheduler does not offer.
-    #[error("{pod}: the chosen host is not in NodeNames")]
+    #[error("{pod}: the selected host is not listed in NodeNames")]
     HostNotOffered {
         /// The pod, as `Pod namespace/name`.
         pod: String,
@@ -85,13 +87,13 @@ pub enum FilterError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The watch has shown that the pod was deleted or has ended.
-    #[error("pod {uid} is deleted, or has ended")]
+    #[error("pod {uid} was deleted or has terminated")]
     Deleted {
         /// UID of the pod.
         uid: String,
     },
     /// Another host is reserved for the pod.
-    #[error("{reserved} is reserved for the pod, not {host}")]
+    #[error("the pod has a reservation on {reserved}, not on {host}")]
     OtherHost {
         /// Name of the reserved host.
         reserved: String,
@@ -113,7 +115,7 @@ pub enum BindError {
     #[error(transparent)]
     Field(#[from] InvalidField),
     /// Another pod now has the same name.
-    #[error("{pod} has the uid {actual}, not {expected}")]
+    #[error("{pod} has UID {actual}, but the call has UID {expected}")]
     OtherUid {
         /// The pod, as `Pod namespace/name`.
         pod: String,
@@ -126,13 +128,13 @@ pub enum BindError {
     #[error("{}", super::availability::AWAITING_REPORT)]
     UnknownOrder,
     /// The pod no longer fits on the host.
-    #[error("the pod no longer fits there: {reason}")]
+    #[error("the pod no longer fits on the host: {reason}")]
     NoRoom {
         /// The engine's reason why the pod does not fit.
         reason: String,
     },
     /// The reservation of another pod would no longer fit.
-    #[error("an earlier reservation would no longer fit")]
+    #[error("another reservation on the host would no longer fit")]
     WouldDisplace,
 }
 
@@ -140,10 +142,10 @@ pub enum BindError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
     /// The pod is not counted.
-    #[error("{0}; the pod is not counted")]
+    #[error("{0}; the pod's resources are not counted")]
     NotCounted(#[source] InvalidField),
     /// The pod's resources are counted, but its affinity and spread rules are ignored.
-    #[error("{0}; the pod's resources are counted, its affinity and spread rules are ignored")]
+    #[error("{0}; the pod's resources are counted, but its affinity and spread rules are ignored")]
     CountedWithoutRules(#[source] InvalidField),
 }
 
@@ -167,6 +169,6 @@ pub enum VmError {
     #[error(transparent)]
     Field(#[from] launcher::Invalid),
     /// The object is of another kind.
-    #[error("not a VirtualMachineInstance of kubevirt.io")]
+    #[error("the object is not a VirtualMachineInstance of kubevirt.io")]
     OtherKind,
 }

@@ -19,7 +19,8 @@ use super::reservation::{
 use super::reservation_table::Restored;
 
 /// Reason for each host if the pod names a VM that is unknown in the pod's namespace.
-const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
+const NO_INSTANCE: &str =
+    "node(s) were not checked: the pod's VirtualMachineInstance was not found";
 
 /// Name of a host, with the id of the host or the reason why it does not accept the pod.
 type NamedHost<'n> = (&'n str, Result<HostId, &'static str>);

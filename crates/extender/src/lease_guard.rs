@@ -22,10 +22,12 @@ const TAKEOVER_DELAY: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// The result is outdated, because a read that began later has already returned.
-    #[error("a newer read of the scheduler's Lease has returned")]
+    #[error(
+        "this read of the scheduler's Lease is outdated, because a later read has already returned"
+    )]
     Outdated,
     /// The Lease has no holder.
-    #[error("no scheduler holds the scheduler's Lease")]
+    #[error("the scheduler's Lease has no holder")]
     NoHolder,
     /// The scheduler of another pod holds the Lease.
     #[error("the scheduler's Lease is held by {holder}, not by the scheduler in this pod ({host})")]
@@ -36,13 +38,13 @@ pub enum LeaseError {
         host: String,
     },
     /// The holder has not renewed the Lease within the lease duration.
-    #[error("{holder} has not renewed the scheduler's Lease in time")]
+    #[error("{holder} has not renewed the scheduler's Lease within the lease duration")]
     Expired {
         /// Identity of the holder.
         holder: String,
     },
     /// The holder acquired the Lease less than four seconds ago, and another scheduler held the Lease before.
-    #[error("{holder} has only just acquired the scheduler's Lease")]
+    #[error("{holder} acquired the scheduler's Lease less than 4 s ago")]
     JustAcquired {
         /// Identity of the holder.
         holder: String,

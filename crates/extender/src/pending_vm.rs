@@ -152,6 +152,6 @@ mod tests {
             assert_eq!((count(&term.match_expressions), count(&term.match_fields)), (1, 1));
         }
         let empty = NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] };
-        assert_eq!(intersection(&zone_selector, &empty), None, "it matches no node");
+        assert_eq!(intersection(&zone_selector, &empty), None, "an empty term matches no node");
     }
 }

@@ -61,7 +61,10 @@ impl Records {
             .by_pod
             .get(uid)
             .map_or(ReservationState::None, |reservation| reservation.stage.state());
-        debug_assert!(state.can_transition_to(next), "{uid}: {state:?} to {next:?}");
+        debug_assert!(
+            state.can_transition_to(next),
+            "invalid transition of reservation {uid} from {state:?} to {next:?}"
+        );
     }
 
     /// Inserts or replaces the reservation of a pod. If the pod belongs to a VM, this is also the reservation of the

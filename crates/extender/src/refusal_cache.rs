@@ -8,7 +8,7 @@ use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
 /// Reason for a host that refuses the pod but for which the engine finds no single reason.
-const NO_SINGLE_REASON: &str = "node(s) had insufficient free resources for it";
+const NO_SINGLE_REASON: &str = "node(s) had insufficient free resources for the pod";
 /// Maximum number of cached request classes. When the cache is full, the next new class empties it.
 const MAX_CLASSES: usize = 64;
 
@@ -55,7 +55,7 @@ impl RefusalCache {
 }
 
 impl ClassRefusals {
-    /// Returns the reason why a host refuses the pod, from the cache if it is there.
+    /// Returns the reason why a host refuses the pod, from the cache if the cache has it.
     pub(super) fn reason(
         &mut self,
         engine: &Engine,

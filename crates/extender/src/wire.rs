@@ -64,7 +64,7 @@ pub enum CallBodyError {
     NoPod,
     /// The body has whole Node objects instead of their names.
     #[error(
-        "filter: NodeNames: is missing, the request has whole Nodes; set nodeCacheCapable: true in the extender's configuration"
+        "filter: NodeNames: is missing, because the request contains Node objects; set nodeCacheCapable: true in the extender's configuration"
     )]
     NoNodeNames,
     /// A required field is empty.

@@ -34,7 +34,7 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> A
         let message = error.to_string();
         notes.warn(
             format!("/{}", podresources::SOCKET),
-            format!("{message}; its checkpoints are read instead"),
+            format!("{message}; the kubelet's checkpoints are read instead"),
         );
         notes.add_unknown("allocations.devices", UnknownReason::Unreadable, message.clone());
         notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
@@ -42,13 +42,13 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> A
     });
     match listed.as_ref().map(|listed| &listed.devices) {
         Some(None) => {
-            let message = "the kubelet does not answer GetAllocatableResources (before 1.23)";
+            let message = "the kubelet does not support GetAllocatableResources, which requires Kubernetes 1.23";
             notes.add_unknown(DEVICES_PATH, UnknownReason::NotFound, message);
         }
         Some(Some(devices)) if !devices.multi_zone_resources.is_empty() => {
             let names: Vec<&str> =
                 devices.multi_zone_resources.iter().map(String::as_str).collect();
-            let message = format!("{}: a device belongs to several zones", names.join(", "));
+            let message = format!("{}: some devices belong to several NUMA zones", names.join(", "));
             notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
         }
         _ => {}

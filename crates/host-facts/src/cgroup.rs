@@ -19,7 +19,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Cgroup {
             notes.add_unknown(
                 "capabilities.cgroup.version",
                 if error.is_not_found() { UnknownReason::NotFound } else { error.reason() },
-                "neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups is there",
+                "neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups exists",
             );
             Cgroup::default()
         }

@@ -32,7 +32,7 @@ pub fn observe(
     let has_cpus = !topology.online.is_empty();
     let nonzero_count = |n: usize| (topology.core_ids_known && n > 0).then(|| saturating_u32(n));
     let no_topology =
-        "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo has this value";
+        "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo contains this value";
     let sockets = note_missing("sockets", nonzero_count(topology.sockets()), no_topology);
     let cores = note_missing("cores", nonzero_count(topology.cores()), no_topology);
     let threads_per_core =
@@ -40,7 +40,7 @@ pub fn observe(
     let threads = note_missing(
         "threads",
         has_cpus.then(|| saturating_u32(topology.online.len())),
-        "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU",
+        "neither /sys/devices/system/cpu nor /proc/cpuinfo lists a CPU",
     );
 
     let core_kinds = core_kinds(root, topology);
@@ -92,7 +92,7 @@ fn text_or_unknown(
 
 fn cpus_or_unknown(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<CpuSet> {
     if !known {
-        let message = "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU";
+        let message = "neither /sys/devices/system/cpu nor /proc/cpuinfo lists a CPU";
         notes.add_unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, message);
     }
     known.then(|| value.clone())
@@ -120,7 +120,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     }
     let found = common_value(governors);
     if found.is_none() {
-        let message = "no cpufreq driver: the firmware or the hypervisor sets the frequency";
+        let message = "no cpufreq driver is loaded: the firmware or the hypervisor sets the frequency";
         notes.add_unknown("capabilities.cpu.governor", UnknownReason::NotFound, message);
     }
     found

@@ -25,7 +25,7 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .collect()
 }
 
-/// Returns all PCI functions that can have virtual functions, whatever their device class.
+/// Returns all PCI functions of any device class that can have virtual functions.
 #[must_use]
 pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()

@@ -29,8 +29,8 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
     // A default path that does not exist is not used on this host. If a path that the user passed does not exist, this
     // is a mistake of the user, and it is reported.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
-        notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
-        let message = format!("{path}: does not exist");
+        notes.warn(path.as_str(), "the folder does not exist, so O_DIRECT cannot be tested");
+        let message = format!("{path} does not exist");
         notes.add_unknown("capabilities.directIO", UnknownReason::NotFound, message);
     }
     // Only the sizes of the disks are read. The I/O counters are not needed, and would cost one more file per disk.
@@ -53,7 +53,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
             } else {
                 Err((
                     UnknownReason::CapturedTree,
-                    "it can be tested only on a running host".to_owned(),
+                    "O_DIRECT can be tested only on a running host".to_owned(),
                 ))
             };
             let supported = result.map_err(|(reason, message)| {

@@ -56,7 +56,7 @@ pub struct HostFacts {
     pub kubelet: kubelet::KubeletFacts,
     /// Allocations of pods from sources other than the kubelet's checkpoints.
     pub allocated: allocated::Allocated,
-    /// Running daemons that Berth must know, such as the kubelet and ksmtuned.
+    /// Running daemons that affect Berth, such as the kubelet and ksmtuned.
     pub processes: processes::Processes,
     /// The rollback ledger: original values of the settings that Berth has changed in this boot.
     pub ledger: Ledger,

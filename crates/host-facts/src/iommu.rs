@@ -27,7 +27,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     };
     // A machine may have no ACPI. The agent's container sees the ACPI tables only if they are mounted.
     if !root.exists("sys/firmware/acpi/tables") {
-        let message = "there is no /sys/firmware/acpi/tables here";
+        let message = "/sys/firmware/acpi/tables does not exist";
         notes.add_unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, message);
     }
     let table_exists = |name: &&&str| root.exists(&format!("sys/firmware/acpi/tables/{name}"));

@@ -15,7 +15,7 @@ pub struct Irq {
     pub affinity: CpuSet,
     /// CPUs that actually handle the interrupt (`effective_affinity_list`), if the kernel has the file.
     pub effective_affinity: Option<CpuSet>,
-    /// Names that drivers gave the interrupt when they requested it; empty if no driver has requested it.
+    /// Names under which drivers have requested the interrupt; empty if no driver has requested it.
     pub drivers: String,
 }
 

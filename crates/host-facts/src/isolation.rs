@@ -56,7 +56,7 @@ fn file_or_command_line(
     match file {
         Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
             if from_command_line.is_none() {
-                let message = "the list on the kernel command line is not a CPU list";
+                let message = "the value on the kernel command line is not a CPU list";
                 notes.add_unknown(path, UnknownReason::Malformed, message);
             }
             from_command_line.map(|cpus| cpus.intersection(&topology.online))

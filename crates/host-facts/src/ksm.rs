@@ -74,7 +74,7 @@ pub fn observe(
     let owner = owner(run, &facts.candidates, processes.visible);
     if owner.is_none() {
         let message =
-            "the host's processes are not visible here, so ksmtuned or virt-handler may run";
+            "the host's processes are not visible, so ksmtuned or virt-handler may be running";
         notes.add_unknown("capabilities.memory.ksm.owner", UnknownReason::NotFound, message);
     }
     let status = Ksm {
@@ -94,7 +94,7 @@ fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
             let message =
-                format!("/{KSM}/advisor_mode: `{}` selects no known mode", text.escape_debug());
+                format!("/{KSM}/advisor_mode: `{}` does not select a known mode", text.escape_debug());
             notes.add_unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, message);
             None
         }

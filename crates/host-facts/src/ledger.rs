@@ -115,10 +115,10 @@ const FORMAT_VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// The text is not a valid ledger.
-    #[error("not a rollback ledger: {0}")]
+    #[error("the file is not a rollback ledger: {0}")]
     Syntax(String),
     /// The file has this format version, which only later versions of Berth can read.
-    #[error("written by a later version of berth-agent (format {0}); use that version")]
+    #[error("the ledger was written by a later version of berth-agent (format {0}); use that version")]
     LaterVersion(u32),
     /// A value is invalid for its setting.
     #[error("entry `{entry}`: {problem}")]
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn garbage_is_named() {
         for (text, expected) in [
-            ("", "not a rollback ledger"),
+            ("", "the file is not a rollback ledger"),
             ("{\"version\":9,\"bootID\":\"b\"}", "later version"),
             (
                 "{\"version\":1,\"bootID\":\"b\",\"entries\":{\"ksm run\":{\"found\":\"x\"}}}",

@@ -13,7 +13,7 @@ const DMI: &str = "sys/class/dmi/id";
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
     let read_dmi = |name: &str| {
         root.read(&format!("{DMI}/{name}")).and_then(|text| {
-            let problem = ReadProblem::Malformed("empty".to_owned());
+            let problem = ReadProblem::Malformed("the file is empty".to_owned());
             let empty = || crate::root::ReadError { path: format!("{DMI}/{name}"), problem };
             if text.is_empty() { Err(empty()) } else { Ok(one_line(&text)) }
         })
@@ -23,7 +23,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
         .or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
     let vendor = read_dmi("sys_vendor").ok();
     if vendor.is_none() {
-        let message = "/sys/class/dmi/id/sys_vendor: not there or empty";
+        let message = "/sys/class/dmi/id/sys_vendor does not exist or is empty";
         notes.add_unknown("capabilities.machine.vendor", UnknownReason::NotFound, message);
     }
     let product = match product {
@@ -73,7 +73,7 @@ fn kernel_release(root: &Root, notes: &mut Notes) -> Option<String> {
     };
     let release = release.or_else(from_version).map(|release| one_line(&release));
     if release.is_none() {
-        let message = "neither /proc/sys/kernel/osrelease nor /proc/version is there";
+        let message = "neither /proc/sys/kernel/osrelease nor /proc/version contains the kernel release";
         notes.add_unknown("capabilities.machine.kernel", UnknownReason::NotFound, message);
     }
     release
@@ -87,7 +87,7 @@ fn os_name(root: &Root, notes: &mut Notes) -> Option<String> {
         .and_then(|text| os_release_field(&text, "PRETTY_NAME"))
         .map(|name| one_line(&name));
     if name.is_none() {
-        let message = "neither /etc/os-release nor /usr/lib/os-release has PRETTY_NAME";
+        let message = "neither /etc/os-release nor /usr/lib/os-release contains PRETTY_NAME";
         notes.add_unknown("capabilities.machine.os", UnknownReason::NotFound, message);
     }
     name
@@ -131,7 +131,7 @@ fn hypervisor(
     } else if has_x86_flags || is_virtual_by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
-        let message = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree has it";
+        let message = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree names a hypervisor";
         notes.add_unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, message);
         None
     }

@@ -44,14 +44,14 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     let info = notes.value_or_unknown("capabilities.memory.total", meminfo(root, "proc/meminfo"));
     let total = info.as_ref().and_then(|info| info.bytes("MemTotal"));
     if info.is_some() && total.is_none() {
-        let message = "/proc/meminfo has no line MemTotal with a number";
+        let message = "/proc/meminfo has no valid MemTotal line";
         notes.add_unknown("capabilities.memory.total", UnknownReason::Malformed, message);
-        notes.warn("/proc/meminfo", "no line MemTotal with a number");
+        notes.warn("/proc/meminfo", "the file has no valid MemTotal line");
     }
     let info = info.unwrap_or_default();
     let swap = info.bytes("SwapTotal");
     if swap.is_none() {
-        let message = "/proc/meminfo has no line SwapTotal with a number";
+        let message = "/proc/meminfo has no valid SwapTotal line";
         notes.add_unknown("capabilities.memory.swap", UnknownReason::NotFound, message);
     }
     Memory {
@@ -88,7 +88,7 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
         Some("madvise") => Some(TransparentHugepages::Madvise),
         Some("never") => Some(TransparentHugepages::Never),
         _ => {
-            let message = format!("/{file}: `{}` selects no known mode", text.escape_debug());
+            let message = format!("/{file}: `{}` does not select a known mode", text.escape_debug());
             notes.add_unknown(path, UnknownReason::Malformed, message);
             None
         }

@@ -33,7 +33,7 @@ impl Mounts {
             let Ok(text) = root.read_large(path) else { continue };
             match parse_mountinfo(&text) {
                 Some(table) => return Self { table: Some(table) },
-                None => notes.warn(format!("/{path}"), "not a mountinfo table"),
+                None => notes.warn(format!("/{path}"), "the file is not a mountinfo table"),
             }
         }
         let table = ["proc/self/mounts", "proc/mounts"]

@@ -185,7 +185,7 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
         | Message::GetRoute(_)
         | Message::GetNeighbour(_)
         | Message::GetNsId(_) => Ok(()),
-        _ => Err(io::Error::other("host facts are read by requests that only read")),
+        _ => Err(io::Error::other("this socket sends only requests that change nothing")),
     }
 }
 
@@ -222,7 +222,7 @@ pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Res
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let message = format!("{sender} did not answer for {TIMEOUT_SECONDS} s");
+                let message = format!("{sender} did not answer within {TIMEOUT_SECONDS} s");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             Err(error) => return Err(error),

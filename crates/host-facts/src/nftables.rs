@@ -162,7 +162,7 @@ impl Nftables {
                 return Ok(found);
             }
         }
-        let message = "nf_tables changed during each dump";
+        let message = "the nf_tables rules changed during each dump";
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
@@ -415,8 +415,8 @@ mod tests {
         let deleted = message_type(DELETE_TABLE);
         assert!(is_about_table(&event(deleted, bridge_header(), "berth"), "berth"));
         assert!(!is_about_table(&event(deleted, bridge_header(), "nat"), "berth"));
-        assert!(!is_about_table(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "an IPv4 table");
-        assert!(!is_about_table(&event(2, bridge_header(), "berth"), "berth"), "conntrack's");
+        assert!(!is_about_table(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "the table is of the IPv4 family");
+        assert!(!is_about_table(&event(2, bridge_header(), "berth"), "berth"), "the event is from another subsystem");
     }
 
     proptest! {

@@ -29,7 +29,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     }
     for (index, drive) in drives.iter().enumerate() {
         if drive.in_use.is_none() {
-            let message = format!("{}: neither mounts nor the udev database has it", drive.name);
+            let message = format!("{}: neither the mount table nor the udev database shows whether it is in use", drive.name);
             let path = format!("capabilities.nvme[{index}].inUse");
             notes.add_unknown(path, UnknownReason::NotFound, message);
         }
@@ -156,12 +156,12 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
             .find(|mount| mount.source == node || number.is_some() && mount.device == number);
         users.extend(mounted.map(|mount| format!("{device} mounted on {}", mount.mount_point)));
         if swaps.lines().any(|line| line.split_whitespace().next() == Some(&node)) {
-            users.push(format!("{device} is swap"));
+            users.push(format!("{device} is swap space"));
         }
         users.extend(
             number
                 .and_then(|number| signature(root, &number))
-                .map(|signature| format!("{device} holds {signature}")),
+                .map(|signature| format!("{device} has signature {signature}")),
         );
     }
     users

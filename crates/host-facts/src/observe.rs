@@ -87,8 +87,10 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     facts.links = links::observe::observe(root, &facts.pci, n);
     facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
     if facts.node_name().is_none() {
-        let host_name = facts.name.as_deref().unwrap_or("no host name");
-        let message = format!("`{}` is not a valid name of a Node", host_name.escape_debug());
+        let message = facts.name.as_deref().map_or_else(
+            || "the host has no name".to_owned(),
+            |name| format!("`{}` is not a valid name of a Node", name.escape_debug()),
+        );
         notes.add_unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, message);
     }
     notes.sort_and_dedup();

@@ -24,7 +24,7 @@ pub struct PciDevice {
     pub driver: Option<String>,
     /// IOMMU group of the function.
     pub iommu_group: Option<u32>,
-    /// NUMA zone of the function. For an unknown zone, sysfs has -1, and this is `None`.
+    /// NUMA zone of the function; `None` if it is unknown (-1 in sysfs).
     pub zone: Option<u32>,
     /// Numbers of virtual functions, if the function is a physical function.
     pub sriov: Option<Sriov>,

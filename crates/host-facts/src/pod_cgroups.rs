@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Prefixes of the names of virtual machine processes. Such a process is found by its name, whatever its control group.
+/// Prefixes of the names of virtual machine processes. Such a process is found by its name in any control group.
 const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
 /// Returns the units, each with a description of one process of a pod or virtual machine in it.
@@ -47,8 +47,8 @@ fn cgroup_v2_path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path of a control group relative to the host's root control group, and true if the first components of
-/// this path are unknown. A process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by
+/// Returns the path of a control group relative to the host's root control group. The returned bool is true if the
+/// first components of this path are unknown. A process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by
 /// the components below the common ancestor.
 fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;

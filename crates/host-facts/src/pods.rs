@@ -36,14 +36,14 @@ impl Pods {
     #[must_use]
     pub fn not_drained_reason(&self) -> Option<String> {
         if !self.processes_visible {
-            return Some("the host's processes are not visible here".to_owned());
+            return Some("the host's processes are not visible".to_owned());
         }
         if self.virt_launchers > 0 {
-            return Some("virtual machines run".to_owned());
+            return Some("virtual machines are running".to_owned());
         }
         let first = self.guaranteed.first()?;
         let n = self.guaranteed.len();
-        Some(format!("{n} Guaranteed pods run, {first} among them"))
+        Some(format!("{n} Guaranteed pods are running, such as {first}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Finds running daemons that Berth must know, such as the kubelet and ksmtuned.
+//! Finds running daemons that affect Berth, such as the kubelet and ksmtuned.
 
 use crate::pod_names::pod_uid;
 use crate::root::Root;

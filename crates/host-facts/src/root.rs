@@ -29,7 +29,7 @@ pub struct Root {
 
 /// Error of opening a root.
 #[derive(Debug, thiserror::Error)]
-#[error("--root {path}: {problem}; give the folder that holds proc/ and sys/", path = path.display())]
+#[error("--root {path}: {problem}; specify the folder that contains proc/ and sys/", path = path.display())]
 pub struct RootError {
     path: PathBuf,
     problem: &'static str,
@@ -49,10 +49,10 @@ pub struct ReadError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadProblem {
     /// The file does not exist.
-    #[error("not there")]
+    #[error("no such file or directory")]
     NotFound,
     /// This user has no permission to read the file.
-    #[error("no permission to read it; run as root to see it")]
+    #[error("permission denied; run as root")]
     NoPermission,
     /// The path is a folder, pipe, socket or device instead of a file.
     #[error("not a regular file")]
@@ -97,7 +97,7 @@ const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
 /// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has some 12 MB; the kubelet's checkpoint of 1,000 pods
 /// is smaller.
 const MAX_LARGE_FILE_BYTES: usize = 64 << 20;
-/// Maximum number of openat2 calls if renames disturb the resolution of the path. A busy machine needs two or three.
+/// Maximum number of openat2 calls if they fail because of renames. A busy machine needs two or three calls.
 const MAX_OPEN_ATTEMPTS: usize = 100;
 /// Maximum number of entries of a folder that are read. `/proc` of a busy host has some ten thousand entries.
 const MAX_FOLDER_ENTRIES: usize = 1 << 18;
@@ -129,10 +129,10 @@ impl Root {
         let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
             path: path.to_owned(),
             problem: match errno {
-                Errno::ENOENT => "there is no such folder",
-                Errno::ENOTDIR => "that is not a folder",
-                Errno::EACCES => "no permission to open it",
-                _ => "it cannot be opened",
+                Errno::ENOENT => "no such folder",
+                Errno::ENOTDIR => "not a folder",
+                Errno::EACCES => "permission denied",
+                _ => "cannot be opened",
             },
         })?;
         let live = path.canonicalize().is_ok_and(|path| path == Path::new("/"));

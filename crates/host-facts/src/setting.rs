@@ -59,7 +59,7 @@ pub enum Unit {
 /// Actual or desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// A count, a time in milliseconds, or the number that a switch such as `run` has.
+    /// A count, a time in milliseconds, or the value of a numeric setting such as `run`.
     Number(u64),
     /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
@@ -126,7 +126,7 @@ impl Setting {
         let (value, expected) = match self {
             Self::Hugepages { .. } => (number(), "a number of pages"),
             Self::TransparentHugepages | Self::Ksm(KsmSetting::AdvisorMode) => {
-                (word(), "a word of the kernel")
+                (word(), "a kernel keyword")
             }
             Self::Ksm(_) => (number(), "a number"),
             Self::WorkqueueCpus
@@ -176,7 +176,7 @@ impl FromStr for Setting {
             _ => None,
         };
         found.ok_or_else(|| {
-            ParseSettingError(text.chars().take(60).collect(), "a setting this version knows")
+            ParseSettingError(text.chars().take(60).collect(), "a setting that this version of Berth supports")
         })
     }
 }

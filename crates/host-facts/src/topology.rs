@@ -110,7 +110,7 @@ impl Topology {
         } else if !without_topology.is_empty() {
             notes.warn(
                 format!("/{CPUS}"),
-                format!("online CPUs {without_topology} have no topology/; each counts as a separate core"),
+                format!("online CPUs {without_topology} have no folder topology/; each is counted as a separate core"),
             );
         }
         topology

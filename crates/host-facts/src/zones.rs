@@ -40,11 +40,11 @@ pub fn observe(
         let path = |field: &str| format!("zones[{index}].{field}");
         let file = format!("/{NODES}/node{}", zone.id);
         if zone.cpus.is_none() {
-            let message = format!("{file} has neither cpulist nor cpumap");
+            let message = format!("{file} contains neither cpulist nor cpumap");
             notes.add_unknown(path("cpus"), UnknownReason::NotFound, message);
         }
         if zone.memory.is_none() {
-            let message = format!("{file}/meminfo has no line MemTotal");
+            let message = format!("{file}/meminfo has no valid MemTotal line");
             notes.add_unknown(path("memory"), UnknownReason::NotFound, message);
         }
     }
@@ -98,7 +98,7 @@ fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
             notes.warn(
                 format!("/{file}"),
                 format!(
-                    "`{}` is not one number for each of {} zones",
+                    "`{}` does not have one number for each of {} zones",
                     excerpt.escape_debug(),
                     ids.len()
                 ),
@@ -129,8 +129,8 @@ fn assign_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
         notes.warn(
             format!("/{NODES}/node{second}/cpulist"),
             format!(
-                "zones {first} and {second} overlap: both claim CPUs {}; the firmware's NUMA tables \
-                 are wrong, update the BIOS before pinning anything",
+                "zones {first} and {second} overlap: both contain CPUs {}; the firmware's NUMA \
+                 tables are wrong: update the firmware before you use exclusive CPUs",
                 a.intersection(&b)
             ),
         );

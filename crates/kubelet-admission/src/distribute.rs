@@ -110,7 +110,7 @@ fn best_split(
         true
     });
     if loops_forever {
-        return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
+        return Err(Reason::Crash("the algorithm of distribute-cpus-across-numa never ends"));
     }
     Ok(best.map(|(zones, remainder_zones)| Split {
         zones: combinations.get(zones),
@@ -217,7 +217,7 @@ impl Split {
                 remainder -= group;
             }
             if remainder == before {
-                return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
+                return Err(Reason::Crash("the algorithm of distribute-cpus-across-numa never ends"));
             }
         }
         if accumulator.needed == 0 {
@@ -354,13 +354,13 @@ mod tests {
         });
         assert_eq!(seen.len(), 5);
         assert_eq!(seen[0], [0, 1, 2, 3]);
-        assert_eq!(combinations.get(first.expect("five")), [0, 1, 2, 4]);
+        assert_eq!(combinations.get(first.expect("four of five elements")), [0, 1, 2, 4]);
         let mut three = Combinations::default();
         let mut first = None;
         three.for_each(&[0, 1, 2, 3, 4], 3, &mut |_, chosen| {
             first.get_or_insert(chosen);
             true
         });
-        assert_eq!(three.get(first.expect("ten")), [0, 1, 2]);
+        assert_eq!(three.get(first.expect("elements to combine")), [0, 1, 2]);
     }
 }

@@ -133,7 +133,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     let mut best: Option<(f64, ZoneMask)> = None;
     for mask in candidates.iter() {
         let distance = average_distance(host, mask).ok_or(Reason::Crash(
-            "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
+            "prefer-closest-numa-nodes uses a zone number as index of the distance table: index out of range",
         ))?;
         // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
         if best.is_none_or(|(min_distance, _)| distance < min_distance) {
@@ -143,7 +143,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// Returns the average distance of the zones to each other (`CalculateAverageFor`). The kubelet indexes a row of
+/// Returns the average distance between the zones (`CalculateAverageFor`). The kubelet indexes a row of
 /// distances by the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this
 /// index.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]

@@ -71,14 +71,14 @@ pub struct DevicePool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// Two zones have this number.
-    #[error("zone {0}: is listed twice")]
+    #[error("zone {0} is listed twice")]
     DuplicateZone(u32),
     /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
-    #[error("zone {0}: the kubelet supports no number above 63")]
+    #[error("zone {0}: the kubelet supports only zone numbers up to 63")]
     ZoneNumber(u32),
     /// The host has more zones than the kubelet's limit or this predictor's limit for topology hints.
     #[error(
-        "{zones} zones: the kubelet aligns on at most {limit}, and Berth follows it up to {MAX_HINT_ZONES}"
+        "{zones} zones: the kubelet aligns resources on at most {limit} zones, Berth on at most {MAX_HINT_ZONES}"
     )]
     TooManyZones {
         /// Number of the host's zones.
@@ -87,10 +87,10 @@ pub enum HostError {
         limit: u32,
     },
     /// The CPU with this number is listed more than once.
-    #[error("CPU {0}: is in more than one core")]
+    #[error("CPU {0} is in more than one core")]
     DuplicateCpu(u32),
     /// A core has no CPUs, or too many CPUs.
-    #[error("zone {zone}: a core with {cpus} CPUs")]
+    #[error("zone {zone}: a core has {cpus} CPUs; from 1 to 64 are supported")]
     Core {
         /// Number of the core's zone.
         zone: u32,
@@ -108,10 +108,10 @@ pub enum HostError {
     ReservedCpu(u32),
     /// The CPU Manager has the policy `static`, and no CPUs are reserved. A kubelet does not start with this
     /// configuration.
-    #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
+    #[error("reservedSystemCPUs: the policy static requires at least one reserved CPU")]
     NoReservedCpus,
     /// More memory is reserved in a zone than the zone has.
-    #[error("reservedMemory: more is reserved in zone {zone} than its {kind}")]
+    #[error("reservedMemory: zone {zone} has less {kind} than is reserved")]
     ReservedMemory {
         /// Number of the zone.
         zone: u32,
@@ -120,10 +120,10 @@ pub enum HostError {
     },
     /// Memory is reserved in the zone with this number, which does not exist. A kubelet does not start with this
     /// configuration.
-    #[error("reservedMemory: there is no zone {0}")]
+    #[error("reservedMemory: zone {0} does not exist")]
     ReservedZone(u32),
     /// Devices are in a zone that does not exist.
-    #[error("{name}: devices in zone {zone}, which does not exist")]
+    #[error("{name}: some devices are in zone {zone}, which does not exist")]
     DeviceZone {
         /// Name of the devices' resource.
         name: String,
@@ -131,7 +131,7 @@ pub enum HostError {
         zone: u32,
     },
     /// Two device pools have this name.
-    #[error("{0}: is there twice")]
+    #[error("{0}: two device pools have this name")]
     DuplicatePool(String),
     /// This version of the kubelet does not support a setting, or refuses it in combination with another setting.
     #[error("{setting}: {message}")]
@@ -455,13 +455,13 @@ fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneS
 fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostError> {
     let options = kubelet.cpu_options;
     let unknown = |setting| {
-        let message = format!("the kubelet of version {} does not know it", kubelet.version);
+        let message = format!("kubelet {} does not support this setting", kubelet.version);
         Err(HostError::Setting { setting, message })
     };
     let conflict = |setting, other: &str| {
         Err(HostError::Setting {
             setting,
-            message: format!("the kubelet refuses it together with {other}"),
+            message: format!("the kubelet refuses this setting in combination with {other}"),
         })
     };
     if kubelet.memory_policy == MemoryPolicy::Static && !features.memory_manager {

@@ -164,7 +164,7 @@ words!(
 
 /// Setting `cpuManagerPolicyOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent switches of the kubelet's")]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent options of the kubelet")]
 pub struct CpuOptions {
     /// Option `full-pcpus-only`.
     pub full_pcpus_only: bool,
@@ -244,14 +244,14 @@ impl TopologyOptions {
                 "prefer-closest-numa-nodes" => parsed.prefer_closest = parse_bool(setting, value)?,
                 "max-allowable-numa-nodes" => {
                     let number = value.parse().ok().filter(|&zones: &u32| zones >= 8);
-                    let parse_error = || ParseKubeletError::new(setting, value, "a number from 8");
+                    let parse_error = || ParseKubeletError::new(setting, value, "a number of at least 8");
                     parsed.max_zones = number.ok_or_else(parse_error)?;
                 }
                 _ => {
                     return Err(ParseKubeletError::new(
                         setting,
                         name,
-                        "an option of the kubelet's",
+                        "an option of the kubelet",
                     ));
                 }
             }
@@ -274,7 +274,7 @@ fn parse_bool(setting: &'static str, value: &str) -> Result<bool, ParseKubeletEr
 /// The behaviour was compared with real kubelets of 1.20 and 1.36. For the versions in between, it was derived from
 /// the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each was introduced by another release")]
+#[expect(clippy::struct_excessive_bools, reason = "they were introduced by different releases")]
 pub(super) struct Features {
     /// The kubelet has the Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
     pub(super) memory_manager: bool,

@@ -97,7 +97,7 @@ impl Reason {
                 format!(
                     "SMT Alignment Error: requested {wanted} cpus not multiple cpus per core = {per_core}"
                 ),
-                format!("{wanted} CPUs are not whole cores of {per_core}"),
+                format!("{wanted} CPUs are not a multiple of the {per_core} CPUs of a core"),
             ),
             Self::SmtFree { wanted, per_core, free } => (
                 RefusedBy::TopologyManager,
@@ -105,7 +105,7 @@ impl Reason {
                 format!(
                     "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {wanted}, CPUs per core = {per_core}"
                 ),
-                format!("{wanted} CPUs of whole free cores requested, {free} available"),
+                format!("{wanted} CPUs on whole free cores requested, {free} free"),
             ),
             Self::Total { name, wanted, used, capacity } => (
                 RefusedBy::NodeResourcesFit,
@@ -114,7 +114,7 @@ impl Reason {
                     "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
                 ),
                 format!(
-                    "{name}: {wanted} requested, {} of {capacity} left",
+                    "{name}: {wanted} requested, {} of {capacity} free",
                     capacity.saturating_sub(*used)
                 ),
             ),
@@ -154,18 +154,18 @@ impl Reason {
                 let counts = if *counted { counts.as_str() } else { "" };
                 (
                     format!("not enough cpus available to satisfy request{counts}"),
-                    format!("{free} free pinnable CPUs where {wanted} are requested"),
+                    format!("{wanted} exclusive CPUs requested, {free} free"),
                 )
             }
             Self::Devices { name, wanted, free } => (
                 format!(
                     "requested number of devices unavailable for {name}. Requested: {wanted}, Available: {free}"
                 ),
-                format!("{name}: {free} free where {wanted} are requested"),
+                format!("{name}: {wanted} devices requested, {free} free"),
             ),
             Self::NoDevices(name) => (
                 format!("no healthy devices present; cannot allocate unhealthy devices {name}"),
-                format!("{name}: no healthy device"),
+                format!("{name}: no device is healthy"),
             ),
             Self::Memory(reason) => {
                 let (error, plain) = match reason {
@@ -179,15 +179,15 @@ impl Reason {
                     ),
                     MemoryReason::NoExtension => (
                         "failed to find NUMA nodes to extend the current topology hint",
-                        "its zones lack memory or huge pages, and no further zones can be added to them",
+                        "the selected zones lack memory or huge pages, and no other zones can be added to them",
                     ),
                     MemoryReason::ExtensionNotPreferred => (
                         "failed to find the extended preferred hint",
-                        "its zones lack memory or huge pages, and with further zones it would be on more than needed",
+                        "the selected zones lack memory or huge pages, and more zones than necessary would be used",
                     ),
                     MemoryReason::Violation => (
                         "preferred hint violates NUMA node allocation",
-                        "its zones are in use by pods on one zone or on another group of zones",
+                        "the selected zones are in use by pods on a single zone or on another group of zones",
                     ),
                 };
                 (format!("[memorymanager] {error}"), plain.to_owned())

@@ -103,7 +103,7 @@ fn memory(host: &KubeletHost, requests: &Resources) -> Result<Amounts, Reason> {
     for (size, &bytes) in requests.hugepages.iter().filter(|&(_, &bytes)| bytes > 0) {
         let kind = host.pages.iter().position(|page| page == size);
         let kind = kind.ok_or(Reason::Crash(
-            "the Memory Manager looks up huge pages of a size the host does not have: nil pointer",
+            "the Memory Manager accesses a huge page size that the host does not have: nil pointer",
         ))?;
         wanted[kind + 1] = bytes;
     }

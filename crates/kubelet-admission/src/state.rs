@@ -242,7 +242,7 @@ impl State {
             }
         }
         self.pods.get(uid).ok_or_else(|| {
-            Reason::CpuError("the pod was admitted, and is not there".to_owned()).refusal()
+            Reason::CpuError("the admitted pod is not in the state".to_owned()).refusal()
         })
     }
 

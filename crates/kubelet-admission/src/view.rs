@@ -1,4 +1,5 @@
-//! Allocated resources as CPU numbers, zone numbers and resource names of the host, for reports, messages and tests.
+//! Converts allocated resources to the CPU numbers, zone numbers and resource names of the host, for reports, messages
+//! and tests.
 
 use berth_api::CpuSet;
 

@@ -20,7 +20,7 @@ impl RetryBackoff {
         Self { next: Self::INITIAL_PAUSE, max_pause }
     }
 
-    /// Sets the next pause to the first pause.
+    /// Resets the next pause to [`Self::INITIAL_PAUSE`].
     pub const fn reset(&mut self) {
         self.next = Self::INITIAL_PAUSE;
     }
@@ -32,7 +32,7 @@ impl RetryBackoff {
     }
 }
 
-/// Returns an argument for [`jittered`] with which its result is always at least `time`.
+/// Returns a time for which the result of [`jittered`] is never shorter than `time`.
 #[must_use]
 pub fn jittered_at_least(time: Duration) -> Duration {
     // Each of the two divisions in `jittered` rounds down, so together they may lose two nanoseconds.

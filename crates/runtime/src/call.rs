@@ -36,17 +36,17 @@ pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> 
 
 /// Error of a write that was not sent because this process is not the leader.
 #[derive(Debug, thiserror::Error)]
-#[error("not sent: this process is not the leader")]
+#[error("the request was not sent: this process is not the leader")]
 pub struct NotLeader;
 
 /// Error of a call to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The server did not answer within [`CALL_TIMEOUT`].
-    #[error("the API server does not answer ({} s)", CALL_TIMEOUT.as_secs())]
+    #[error("the API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     NoAnswer,
     /// The server did not answer within the caller's limit.
-    #[error("no answer in time")]
+    #[error("the API server did not answer in time")]
     TimedOut,
     /// The server refused the request with a `Retry-After`, or the client did not send the request again before that
     /// time.

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Longest time before expiry at which a certificate is reported as expiring soon: a certificate that is valid for a
-/// year needs no warning four months before.
+/// Longest time before expiry at which a certificate is reported as expiring soon: for a certificate that
+/// is valid for a year, a warning four months before its expiry would be too early.
 const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 /// Validity period of a certificate.
@@ -53,7 +53,7 @@ impl Validity {
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// The text is not a valid kubeconfig.
-    #[error("not a kubeconfig: invalid YAML, or a field of another type")]
+    #[error("not a kubeconfig: invalid YAML, or a field has the wrong type")]
     Kubeconfig,
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
@@ -65,7 +65,7 @@ pub enum CertificateError {
     #[error("the client certificate is not PEM")]
     Pem(#[source] pem::PemError),
     /// The PEM text has no certificate, but only entries of other types.
-    #[error("the PEM text has no certificate")]
+    #[error("the PEM text contains no certificate")]
     Missing,
     /// The certificate cannot be decoded.
     #[error("the client certificate is not X.509: {0}")]
@@ -124,7 +124,7 @@ impl CertificateSource {
     /// # Errors
     /// If the text is not a kubeconfig.
     pub fn from_kubeconfig(text: &str) -> Result<Self, CertificateError> {
-        // The parser's error quotes the text, which has credentials.
+        // The error of the parser is not returned, because it quotes the text, which contains credentials.
         let kubeconfig: Kubeconfig =
             serde_saphyr::from_str(text).map_err(|_| CertificateError::Kubeconfig)?;
         let current = kubeconfig.current_context;
@@ -215,7 +215,7 @@ mod tests {
                 .and_then(|source| {
                     source.validity(|path| {
                         let exists = path == Path::new("/pki/agent.crt");
-                        exists.then(|| PEM.to_owned()).ok_or("not there")
+                        exists.then(|| PEM.to_owned()).ok_or("no such file")
                     })
                 })
                 .map_err(|error| error_chain(&error))
@@ -227,12 +227,12 @@ mod tests {
         assert_eq!(read_validity("{token: x}"), Ok(None));
         assert_eq!(
             read_validity("{client-certificate: /pki/other.crt}"),
-            Err("failed to read the client certificate: not there".to_owned())
+            Err("failed to read the client certificate: no such file".to_owned())
         );
         assert!(
             read_validity("{client-certificate-data: bm8=}")
                 .unwrap_err()
-                .contains("no certificate")
+                .contains("contains no certificate")
         );
         assert!(read_validity("[SECRET").unwrap_err().starts_with("not a kubeconfig"));
         assert!(!read_validity("[SECRET").unwrap_err().contains("SECRET"));

@@ -32,12 +32,12 @@ pub struct Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connected").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("Connection").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
 /// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, the ServiceAccount of the pod or
-/// `KUBECONFIG` is used. `hint` is appended to the error if there is no cluster. `count_request` is called with the
+/// `KUBECONFIG` is used. `hint` is appended to the error if no cluster is configured. `count_request` is called with the
 /// method of each request.
 ///
 /// # Errors
@@ -60,7 +60,7 @@ pub async fn connect(
         }
         None => Config::infer().await.with_context(|| {
             format!(
-                "no cluster: in a pod the ServiceAccount's token is used, elsewhere give --kubeconfig FILE{hint}"
+                "no kubeconfig: outside a pod with a ServiceAccount token, specify --kubeconfig FILE{hint}"
             )
         })?,
     };
@@ -72,7 +72,7 @@ pub async fn connect(
     let default_port = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let server = (host, config.cluster_url.port_u16().unwrap_or(default_port));
-    let builder = ClientBuilder::try_from(config).context("no client for the cluster")?;
+    let builder = ClientBuilder::try_from(config).context("failed to create a client for the cluster")?;
     let counting_layer = MapRequestLayer::new(move |request: Request<Body>| {
         count_request(request.method().as_str());
         request

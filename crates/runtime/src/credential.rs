@@ -29,7 +29,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Reads the kubeconfig. `hint` is appended to the error if there is no cluster.
+    /// Reads the kubeconfig. `hint` is appended to the error if no cluster is configured.
     ///
     /// # Errors
     /// Returns an error if the kubeconfig cannot be read.
@@ -88,7 +88,7 @@ impl Credential {
                         tracing::warn!(
                             path,
                             error,
-                            "failed to read the changed kubeconfig; the old one stays in use"
+                            "failed to read the changed kubeconfig; the previous kubeconfig stays in use"
                         );
                         last_error = error;
                     }

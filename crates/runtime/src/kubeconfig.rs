@@ -18,7 +18,7 @@ pub(crate) fn current_user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
 /// Reads a file that a kubeconfig names.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a credential is no file of the host that is observed"
+    reason = "a credential is not a file of the observed host"
 )]
 pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)

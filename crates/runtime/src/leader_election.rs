@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use crate::backoff::jittered;
 use crate::call::CallError;
 
-/// Time until which no other candidate can acquire the Lease of this process; `None` if this process is not the
-/// leader.
+/// Time until which no other candidate can acquire the Lease that this process holds; `None` if this process is not
+/// the leader.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
@@ -312,10 +312,10 @@ mod tests {
         let (mut a, a_guard) = server.elector("a", 15);
         let (mut b, b_guard) = server.elector("b", 15);
         assert!(a.try_acquire_or_renew().await);
-        assert!(!a_guard.is_leader(), "run sets the guard");
+        assert!(!a_guard.is_leader(), "only run updates the guard");
         a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
-        assert!(!b.try_acquire_or_renew().await, "another holds it");
-        assert!(a.try_acquire_or_renew().await, "it is renewed");
+        assert!(!b.try_acquire_or_renew().await, "another candidate holds the Lease");
+        assert!(a.try_acquire_or_renew().await, "the holder renews the Lease");
         assert_eq!(server.spec().lease_transitions, Some(0));
         a.release().await;
         assert!(!a_guard.is_leader());
@@ -332,10 +332,10 @@ mod tests {
         let (mut b, _) = server.elector("b", 1);
         assert!(a.try_acquire_or_renew().await);
         a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
-        assert!(!b.try_acquire_or_renew().await, "it is read for the first time");
+        assert!(!b.try_acquire_or_renew().await, "the candidate reads the Lease for the first time");
         tokio::time::sleep(Duration::from_millis(1100)).await;
-        assert!(b.try_acquire_or_renew().await, "it has not changed for its duration");
-        assert!(!a.try_acquire_or_renew().await, "a renewal without reading is a conflict");
+        assert!(b.try_acquire_or_renew().await, "the Lease has not changed for its duration");
+        assert!(!a.try_acquire_or_renew().await, "the renewal of an outdated Lease is a conflict");
         assert!(!a.try_acquire_or_renew().await);
         assert_eq!(server.spec().holder_identity.as_deref(), Some("b"));
     }

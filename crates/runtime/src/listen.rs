@@ -45,15 +45,15 @@ impl FromStr for ListenAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// The string is neither a TCP address nor a unix socket.
-    #[error("give ADDRESS:PORT or unix:/PATH")]
+    #[error("must be ADDRESS:PORT or unix:/PATH")]
     Invalid,
     /// The unix socket has a relative path.
-    #[error("unix: needs an absolute path")]
+    #[error("the path of a unix socket must be absolute")]
     RelativePath,
     /// Other hosts can reach the address.
     #[error(
-        "must be a loopback address: the answers are for this host alone; for other clients run a proxy that \
-         authenticates them"
+        "must be a loopback address, because clients are not authenticated; for clients on other hosts, run a \
+         proxy that authenticates them"
     )]
     NotLoopback,
 }

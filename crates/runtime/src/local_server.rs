@@ -30,7 +30,7 @@ pub async fn serve_json(server: ListenSocket, max_body_bytes: usize, routes: Rou
 }
 
 fn router(max_body_bytes: usize, routes: Router) -> Router {
-    let routes = routes.fallback(async || plain_response(StatusCode::NOT_FOUND, "no such path\n"));
+    let routes = routes.fallback(async || plain_response(StatusCode::NOT_FOUND, "not found\n"));
     routes.layer(DefaultBodyLimit::max(max_body_bytes)).layer(from_fn(refuse_unless_post))
 }
 
@@ -38,7 +38,7 @@ async fn refuse_unless_post(request: Request, next: Next) -> Response {
     if request.method() == Method::POST {
         return next.run(request).await;
     }
-    ([(ALLOW, "POST")], plain_response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n"))
+    ([(ALLOW, "POST")], plain_response(StatusCode::METHOD_NOT_ALLOWED, "only POST is allowed\n"))
         .into_response()
 }
 
@@ -66,9 +66,9 @@ mod tests {
         for (method, path, length, code, kind, allow, text) in [
             ("POST", "/filter", 8, 200, json, None, "{}"),
             ("POST", "/filter", 9, 200, json, None, "null"),
-            ("POST", "/nowhere", 8, 404, None, None, "no such path\n"),
-            ("GET", "/filter", 0, 405, None, Some("POST"), "only POST\n"),
-            ("GET", "/nowhere", 0, 405, None, Some("POST"), "only POST\n"),
+            ("POST", "/nowhere", 8, 404, None, None, "not found\n"),
+            ("GET", "/filter", 0, 405, None, Some("POST"), "only POST is allowed\n"),
+            ("GET", "/nowhere", 0, 405, None, Some("POST"), "only POST is allowed\n"),
         ] {
             let body = Body::from("x".repeat(length));
             let request = Request::builder().method(method).uri(path).body(body).unwrap();

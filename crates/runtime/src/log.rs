@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// Format of the log.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people; without a time under systemd, whose journal adds it
+    /// Human-readable lines; without timestamps under systemd, because the journal adds them
     Text,
     /// JSON
     Json,

@@ -149,7 +149,7 @@ async fn refuse_unless_get(request: Request, next: Next) -> Response {
     if request.method() == Method::GET || request.method() == Method::HEAD {
         return next.run(request).await;
     }
-    ([(ALLOW, "GET, HEAD")], Page::text(405, "only GET")).into_response()
+    ([(ALLOW, "GET, HEAD")], Page::text(405, "only GET is allowed")).into_response()
 }
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ mod tests {
             let answer = timeout(Duration::from_secs(5), probe).await;
             assert!(
                 answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 ")),
-                "no answer in 5 s"
+                "the server did not answer within 5 s"
             );
         });
     }
@@ -206,8 +206,8 @@ mod tests {
             ("GET", "/", 200, None, "/healthz\n/report\n"),
             ("GET", "/healthz/", 404, None, "/healthz\n/report\n"),
             ("HEAD", "/healthz", 200, None, ""),
-            ("POST", "/healthz", 405, Some("GET, HEAD"), "only GET\n"),
-            ("POST", "/nowhere", 405, Some("GET, HEAD"), "only GET\n"),
+            ("POST", "/healthz", 405, Some("GET, HEAD"), "only GET is allowed\n"),
+            ("POST", "/nowhere", 405, Some("GET, HEAD"), "only GET is allowed\n"),
         ] {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
             let response = router(Arc::new(Large)).oneshot(request).await.unwrap();

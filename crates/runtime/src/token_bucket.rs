@@ -12,7 +12,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Returns a full bucket with `capacity` tokens that gains one token in each period of `refill_interval`.
+    /// Returns a full bucket with `capacity` tokens, to which one token is added every `refill_interval`.
     #[must_use]
     pub fn new(capacity: u32, refill_interval: Duration) -> Self {
         Self { remaining: capacity, capacity, refill_interval, refilled_at: Instant::now() }

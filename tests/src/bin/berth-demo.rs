@@ -22,7 +22,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Parser)]
 #[command(name = "berth-demo")]
 struct Arguments {
-    /// End after the tables: exit code 0 if no check fails, else 1
+    /// Exit after the tables: exit code 0 if all checks pass, else 1
     #[arg(long)]
     once: bool,
     /// Before the tables: restart every component while pings run, edit a profile, add and remove a tenant, drain a
@@ -48,13 +48,13 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     let logs = repository().join(format!("target/demo/{now}"));
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
     let logs = logs.canonicalize()?;
-    screen.print(&format!("Logs, and all that is said beside this: {}/demo.log\n", logs.display()));
+    screen.print(&format!("Other output is in {}/demo.log\n", logs.display()));
     nix::unistd::dup2_stderr(File::create(logs.join("demo.log"))?)?;
     // The folder has a short name because paths of sockets have a length limit. All temporary files are in this one
     // folder, so its removal at the end removes all of them.
     let folder = tempfile::Builder::new().prefix("berth-demo-").tempdir()?;
     tempfile::env::override_temp_dir(folder.path()).map_err(|other| {
-        anyhow::anyhow!("the folder of temporary files is {} already", other.display())
+        anyhow::anyhow!("the folder of temporary files is already set to {}", other.display())
     })?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -129,7 +129,7 @@ fn show(
     if !arguments.once {
         let kubectl = kubectl(&demo)?;
         screen.print(&format!(
-            "\nIt stays up until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
+            "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
         // Blocks until the sender is dropped.
         stop_receiver.recv().unwrap_or_default();

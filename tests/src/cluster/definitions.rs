@@ -68,7 +68,7 @@ impl ControlPlane {
     /// Installs KubeVirt's own definitions of these kinds, with their whole schemas.
     ///
     /// # Errors
-    /// Fails like [`Self::kubectl`], and if `tests/data/crds` lacks one.
+    /// Fails like [`Self::kubectl`], and if `tests/data/crds` does not contain a definition.
     pub fn install_kubevirt_crds(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let file = repository().join(format!("tests/data/crds/{name}.json.gz"));

@@ -122,7 +122,7 @@ impl Keys {
 }
 
 fn path(path: &Path) -> Result<&str> {
-    path.to_str().context("a path that is no text")
+    path.to_str().context("the path is not valid UTF-8")
 }
 
 fn openssl(arguments: &[&str]) -> Result<()> {

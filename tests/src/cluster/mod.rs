@@ -4,7 +4,7 @@
 //! `tests/cluster/assets.sh` builds them once. A part of a test that needs a newer Kubernetes version is skipped, and
 //! recorded by its name.
 
-#![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
+#![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
 mod definitions;
 mod join;
@@ -197,7 +197,7 @@ impl ControlPlane {
         if self.version < since {
             let version = self.version;
             crate::skip::record(&format!(
-                "part: {part}: needs Kubernetes {since}, this is {version}"
+                "part: {part}: requires Kubernetes {since}, the server has {version}"
             ));
         }
         self.version >= since
@@ -403,7 +403,7 @@ fn assets() -> Result<PathBuf> {
         for name in ["etcd", "kube-apiserver", "kubectl"] {
             ensure!(
                 folder.join(name).exists(),
-                "KUBEBUILDER_ASSETS={}: no {name} in it",
+                "KUBEBUILDER_ASSETS={}: {name} is missing in this folder",
                 folder.display()
             );
         }
@@ -426,7 +426,7 @@ fn version_of(assets: &Path) -> Result<Version> {
         let mut numbers = line.trim().strip_prefix("Kubernetes v")?.split('.');
         Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     });
-    version.with_context(|| format!("kube-apiserver --version says `{output}`"))
+    version.with_context(|| format!("kube-apiserver --version: unexpected output `{output}`"))
 }
 
 /// Returns ports that were free a moment ago.
@@ -439,6 +439,6 @@ fn free_ports<const N: usize>() -> Result<[u16; N]> {
         listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect();
     match <[u16; N]>::try_from(ports?) {
         Ok(ports) => Ok(ports),
-        Err(_) => bail!("no free ports"),
+        Err(_) => bail!("no free TCP ports"),
     }
 }

@@ -101,7 +101,7 @@ impl ControlPlane {
         let create = ["create", "--raw", &path, "-f", "-"];
         let answer = self.kubectl_with(&self.kubeconfig(), &create, &request.to_string())?;
         let answer: Value = serde_json::from_str(&answer)?;
-        let token = answer["status"]["token"].as_str().context("a TokenRequest without token")?;
+        let token = answer["status"]["token"].as_str().context("the response to the TokenRequest has no token")?;
         Ok(token.to_owned())
     }
 

@@ -1,6 +1,6 @@
 //! The control plane's kube-scheduler, with the default configuration or the configuration of `deploy/`.
 
-#![expect(clippy::disallowed_methods, reason = "a file of the repository")]
+#![expect(clippy::disallowed_methods, reason = "tests read a file of the repository")]
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ impl ControlPlane {
                 Err(error) => Err(error.to_string().into()),
             }
         })?;
-        ensure!(listens, "kube-scheduler ended at its start\n{}", self.log("kube-scheduler"));
+        ensure!(listens, "kube-scheduler exited at startup\n{}", self.log("kube-scheduler"));
         self.scheduler = Some(scheduler);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl ControlPlane {
             let prefix = &mut configuration["extenders"][0]["urlPrefix"];
             ensure!(
                 *prefix == "http://127.0.0.1:10262",
-                "{}: extenders[0].urlPrefix: {prefix}, which is not where the controller answers",
+                "{}: extenders[0].urlPrefix: {prefix} is not the default address of the extender",
                 file.display()
             );
             *prefix = json!(format!("http://127.0.0.1:{port}"));

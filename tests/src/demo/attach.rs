@@ -37,9 +37,9 @@ impl Addresses {
 /// Fails if there is no definition, if the host has no pod of the VM, or if the plugin fails.
 pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<()> {
     let Vm { namespace, name, pod_uid, address, network, .. } = vm;
-    let (space, definition) = network.split_once('/').context("no network beside the pods'")?;
+    let (space, definition) = network.split_once('/').context("the VM has no second network")?;
     let object = plane.get(&["network-attachment-definitions", "-n", space, definition])?;
-    let configuration = object["spec"]["config"].as_str().context("a definition without config")?;
+    let configuration = object["spec"]["config"].as_str().context("the NetworkAttachmentDefinition has no spec.config")?;
     host.run_checked(&format!(
         "set -e
          file=/run/{name}.json
@@ -103,5 +103,5 @@ pub(super) fn pings(
         };
         Some((answer.0, answer.1, is_answered))
     };
-    output.lines().map(|line| read(line).with_context(|| format!("ping: `{line}`"))).collect()
+    output.lines().map(|line| read(line).with_context(|| format!("unexpected result of a ping: `{line}`"))).collect()
 }

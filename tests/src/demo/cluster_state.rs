@@ -96,15 +96,15 @@ impl ClusterState {
         for (from, to, is_answered) in &self.pings {
             let is_own = self.tenant(from) == self.tenant(to);
             if is_own && !is_answered {
-                all.push(format!("{from} does not reach {to}, of its own tenant"));
+                all.push(format!("{from} does not reach {to} of the same tenant"));
             }
             if !is_own && *is_answered {
-                all.push(format!("{from} reaches {to}, of another tenant"));
+                all.push(format!("{from} reaches {to} of another tenant"));
             }
         }
         let pairs = self.vms.len() * self.vms.len().saturating_sub(1);
         if self.pings.len() != pairs {
-            all.push(format!("{} of {pairs} pings were tried", self.pings.len()));
+            all.push(format!("{} of {pairs} pings were sent", self.pings.len()));
         }
         let refused = self.refused.iter();
         all.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
@@ -116,7 +116,7 @@ impl ClusterState {
 
     fn check_host(&self, kind: &DemoHost, all: &mut Vec<String>) {
         let Some((infra, node)) = self.hosts.get(kind.name) else {
-            return all.push(format!("InfraNode {} is not there", kind.name));
+            return all.push(format!("InfraNode {} does not exist", kind.name));
         };
         let profile = infra.spec.profile.as_deref().unwrap_or_default();
         if profile != kind.purpose {
@@ -134,7 +134,7 @@ impl ClusterState {
             }
         }
         if status.zones.len() != 2 {
-            all.push(format!("{}: {} zones, not 2", kind.name, status.zones.len()));
+            all.push(format!("{}: {} NUMA zones, not 2", kind.name, status.zones.len()));
         }
         if condition(node, "Ready")["status"] != "True" {
             all.push(format!("Node {} is not Ready", kind.name));
@@ -178,7 +178,7 @@ impl ClusterState {
     fn check_vm(&self, vm: &Vm, all: &mut Vec<String>) {
         let name = &vm.name;
         if vm.phase != "Running" {
-            return all.push(format!("{name}: its pod is {}", vm.phase));
+            return all.push(format!("{name}: the pod is {}", vm.phase));
         }
         if vm.scheduler != "berth-scheduler" {
             all.push(format!("{name} was placed by {}", vm.scheduler));
@@ -187,25 +187,25 @@ impl ClusterState {
             return;
         }
         match &vm.cpus {
-            None => all.push(format!("{name} has no CPUs of its own")),
+            None => all.push(format!("{name} has no exclusive CPUs")),
             Some(cpus) if Some(cpus) != vm.checkpoint.as_ref() => {
                 let checkpoint =
                     vm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
                 all.push(format!(
-                    "{name}: CPUs {cpus} are reported, and its kubelet has {checkpoint}"
+                    "{name}: the report has CPUs {cpus}, the kubelet's checkpoint has {checkpoint}"
                 ));
             }
             Some(_) => {}
         }
         if vm.zones.len() != 1 {
-            all.push(format!("{name} is on zones {:?}, not on one", vm.zones));
+            all.push(format!("{name} uses zones {:?}, not one zone", vm.zones));
         }
         let ksm_running = self.hosts.get(&vm.host).and_then(|(infra, _)| {
             let ksm = infra.status.as_ref()?.capabilities.memory.ksm.as_ref()?;
             ksm.running
         });
         if ksm_running == Some(true) {
-            all.push(format!("{name} is on {}, which merges pages", vm.host));
+            all.push(format!("{name} runs on {}, where KSM is running", vm.host));
         }
     }
 
@@ -215,7 +215,7 @@ impl ClusterState {
         for vm in &self.vms {
             for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
                 if let Some(other) = owners.insert((&vm.host, cpu), &vm.name) {
-                    all.push(format!("CPU {cpu} of {} is {other}'s and {}'s", vm.host, vm.name));
+                    all.push(format!("CPU {cpu} of {} is allocated to {other} and {}", vm.host, vm.name));
                 }
             }
         }
@@ -247,17 +247,17 @@ mod tests {
             vms: vec![vm("db", "bank"), vm("web", "shop")],
             ..ClusterState::default()
         };
-        assert!(has_problem(&cluster_state, "rack1-31 is not there"));
+        assert!(has_problem(&cluster_state, "rack1-31 does not exist"));
         assert!(has_problem(&cluster_state, "0 tenants"));
         assert!(has_problem(&cluster_state, "0 of 2 pings"));
         assert!(has_problem(&cluster_state, "no process holds"));
         let ping = |from: &str, to: &str, is| (from.to_owned(), to.to_owned(), is);
         cluster_state.pings = vec![ping("db", "web", false), ping("web", "db", true)];
         assert!(
-            has_problem(&cluster_state, "web reaches db, of another tenant")
+            has_problem(&cluster_state, "web reaches db of another tenant")
                 && !has_problem(&cluster_state, "db reaches web")
         );
-        assert!(!has_problem(&cluster_state, "pings were tried"));
+        assert!(!has_problem(&cluster_state, "pings were sent"));
         cluster_state.vms[1].tenant = "bank".to_owned();
         assert!(
             has_problem(&cluster_state, "db does not reach web")
@@ -274,25 +274,25 @@ mod tests {
         for vm in &mut cluster_state.vms {
             vm.is_pinned = true;
         }
-        assert!(has_problem(&cluster_state, "a has no CPUs of its own"));
+        assert!(has_problem(&cluster_state, "a has no exclusive CPUs"));
         for vm in &mut cluster_state.vms {
             vm.cpus = "2-3".parse().ok();
             vm.checkpoint.clone_from(&vm.cpus);
             vm.zones = vec![1];
         }
         assert!(
-            has_problem(&cluster_state, "CPU 2 of rack1-31 is a's and b's"),
+            has_problem(&cluster_state, "CPU 2 of rack1-31 is allocated to a and b"),
             "{:?}",
             cluster_state.problems()
         );
         cluster_state.vms[1].host = "rack1-33".to_owned();
         assert!(!has_problem(&cluster_state, "CPU 2"));
         cluster_state.vms[1].checkpoint = "1-2".parse().ok();
-        assert!(has_problem(&cluster_state, "its kubelet has 1-2"));
+        assert!(has_problem(&cluster_state, "checkpoint has 1-2"));
         cluster_state.vms[0].zones = vec![0, 1];
-        assert!(has_problem(&cluster_state, "not on one"));
+        assert!(has_problem(&cluster_state, "not one zone"));
         cluster_state.vms[0].phase = "Failed TopologyAffinityError".to_owned();
-        assert!(has_problem(&cluster_state, "a: its pod is Failed"));
+        assert!(has_problem(&cluster_state, "a: the pod is Failed"));
         assert!(
             is_refusal("TopologyAffinityError") && is_refusal("OutOfcpu") && !is_refusal("Evicted")
         );

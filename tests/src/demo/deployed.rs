@@ -1,7 +1,7 @@
 //! Objects that the demo applies: `deploy/` with the scheduler beside the controller, KubeVirt's kinds, profiles,
 //! and two tenants of `examples/tenants` with machines that fit on small hosts.
 
-#![expect(clippy::disallowed_methods, reason = "the repository's own files, and its own scripts")]
+#![expect(clippy::disallowed_methods, reason = "the demo reads files of the repository and runs its scripts")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
         (scheduler, SCHEDULER, "/usr/local/bin"),
     ];
     let archives = images.into_iter().map(|(program, tag, folder)| {
-        let name = program.file_name().context("a program")?;
+        let name = program.file_name().context("the program has no file name")?;
         let archive = plane.folder().join(name).with_extension("tar");
         run(Command::new(repository().join("deploy/image.sh"))
             .arg(&program)
@@ -59,7 +59,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
             .arg(&archive)
             .arg(folder)
             .env("BERTH_LIBRARIES", "1"))
-        .with_context(|| format!("{}: `make demo` builds it", program.display()))?;
+        .with_context(|| format!("{}: run `make demo` to build it", program.display()))?;
         anyhow::Ok(archive)
     });
     archives.collect()
@@ -142,7 +142,7 @@ pub fn controller() -> Result<Value> {
         ensure!(step["op"] == "add", "container.yaml: op is {}, not add", step["op"]);
         list.insert(at, value);
     }
-    let containers = pod["containers"].as_array().context("containers")?;
+    let containers = pod["containers"].as_array().context("the pod has no containers")?;
     ensure!(
         containers.iter().any(|one| one["image"] == SCHEDULER),
         "deploy/components/scheduler/container.yaml: no container kube-scheduler"
@@ -160,7 +160,7 @@ pub fn tenants() -> Result<String> {
         let example = text(&Path::new("examples/tenants").join(file))?;
         ensure!(
             example.matches(original).count() == 1,
-            "examples/tenants/{file}: not once as the demo expects it: {original}"
+            "examples/tenants/{file}: the text does not occur exactly once: {original}"
         );
         all.push(example.replace(original, replacement));
     }
@@ -176,7 +176,7 @@ pub fn added_tenant_manifest(name: &str) -> Result<String> {
     let example = text(Path::new("examples/tenants/shop.yaml"))?;
     let count = "replicas: 3";
     for expected in [original, count] {
-        ensure!(example.matches(expected).count() == 1, "shop.yaml: not once: {expected}");
+        ensure!(example.matches(expected).count() == 1, "shop.yaml: the text does not occur exactly once: {expected}");
     }
     let small = example.replace(original, replacement).replace(count, "replicas: 1");
     Ok(small.replace("shop", name))
@@ -192,7 +192,7 @@ pub fn agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<PathBuf
     let mut script = Command::new(repository().join("deploy/agent-kubeconfig.sh"));
     script.arg(kind.name).arg("1").env("PATH", std::env::join_paths(with)?);
     let kubeconfig = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
-    ensure!(!kubeconfig.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
+    ensure!(!kubeconfig.contains(ADMIN), "the agent's kubeconfig contains the administrator's token");
     // Hosts reach the API server at this address.
     let kubeconfig = kubeconfig.replace("https://127.0.0.1:", &format!("https://{HOST_GATEWAY}:"));
     let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));

@@ -1,5 +1,5 @@
 //! Sequence of faults of a cluster: components restart while VMs of each tenant ping each other, a profile is
-//! edited, a tenant is added and removed, a host is drained, and another host is lost and comes back.
+//! edited, a tenant is added and removed, a host is drained, and another host loses power and recovers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl Demo<'_> {
     pub fn run_faults(&mut self) -> Result<String> {
         let mut outcomes = FaultOutcomes::new();
         let pings = self.begin_pings()?;
-        let title = format!("the API server is away for {} s", API_SERVER_DOWNTIME.as_secs());
+        let title = format!("the API server is stopped for {} s", API_SERVER_DOWNTIME.as_secs());
         self.run_fault(&mut outcomes, &title, Self::restart_api_server)?;
         self.run_fault(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
         // Both controllers started when there was one host, and are on several hosts after this step.
@@ -64,19 +64,19 @@ impl Demo<'_> {
         )?;
         self.run_fault(&mut outcomes, "agents are restarted in turn", Self::restart_agents)?;
         self.run_fault(&mut outcomes, "an agent's package is upgraded", Self::upgrade_package)?;
-        self.run_fault(&mut outcomes, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
+        self.run_fault(&mut outcomes, "pings during these faults", |this| this.end_pings(&pings))?;
         self.run_fault(
             &mut outcomes,
-            "HostProfile density is edited, and back",
+            "HostProfile density is edited and reverted",
             Self::edit_profile,
         )?;
-        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} comes"), Self::add_tenant)?;
-        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} goes"), Self::remove_tenant)?;
+        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} is added"), Self::add_tenant)?;
+        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} is removed"), Self::remove_tenant)?;
         self.run_fault(&mut outcomes, &format!("{DRAINED_HOST} is drained"), Self::drain_host)?;
-        self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses its power"), Self::fail_host)?;
-        self.run_fault(&mut outcomes, &format!("{LOST_HOST} has power again"), Self::recover_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses power"), Self::fail_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} is powered on"), Self::recover_host)?;
         let rows = outcomes.into_iter().map(Vec::from).collect();
-        Ok(tables::table("Faults and outcomes", &["WHAT", "AND THEN"], rows))
+        Ok(tables::table("Faults and outcomes", &["FAULT", "OUTCOME"], rows))
     }
 
     fn run_fault(
@@ -105,17 +105,17 @@ impl Demo<'_> {
             let host = host_index(&vm.host)?;
             let file = format!("/run/watch.{}", vm.tenant);
             let command = format!("tenants watch {} {} {file}", vm.name, other.address);
-            self.hosts.get_mut(host).context("a host")?.run_checked(&command)?;
+            self.hosts.get_mut(host).context("unknown host")?.run_checked(&command)?;
             all.insert(&vm.tenant, RunningPing { host, tenant: vm.tenant.clone(), file });
         }
-        ensure!(all.len() == 2, "VMs of {} tenants are on several hosts, not of 2", all.len());
+        ensure!(all.len() == 2, "{} tenants have VMs on several hosts, not 2", all.len());
         Ok(all.into_values().collect())
     }
 
     fn end_pings(&mut self, all: &[RunningPing]) -> Result<String> {
         let mut results = Vec::new();
         for RunningPing { host, tenant, file } in all {
-            let host = self.hosts.get_mut(*host).context("a host")?;
+            let host = self.hosts.get_mut(*host).context("unknown host")?;
             let answers = host.run_checked(&format!(
                 "tenants unwatch {file} >/dev/null; sed -n 's/.*icmp_seq=\\([0-9]*\\).*/\\1/p' {file}"
             ))?;
@@ -127,9 +127,9 @@ impl Demo<'_> {
             let (lost, gap) = ping_gaps(&answers);
             let silence = PING_INTERVAL * gap;
             ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
-            ensure!(silence <= MAX_PING_GAP, "{tenant}: nothing was answered for {silence:?}");
+            ensure!(silence <= MAX_PING_GAP, "{tenant}: no ping was answered for {silence:?}");
             results
-                .push(format!("{tenant}: {lost} of {} lost", u32::try_from(answers.len())? + lost));
+                .push(format!("{tenant}: {lost} of {} pings lost", u32::try_from(answers.len())? + lost));
         }
         Ok(results.join(", "))
     }
@@ -152,7 +152,7 @@ impl Demo<'_> {
                 Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
             },
         )?;
-        Ok(format!("all are there after {} s", began.elapsed().as_secs()))
+        Ok(format!("all Leases are renewed after {} s", began.elapsed().as_secs()))
     }
 
     fn restart_api_server(&mut self) -> Result<String> {
@@ -169,7 +169,7 @@ impl Demo<'_> {
         for host in &mut self.hosts {
             killed += i32::from(host.run("pkill -KILL -x kube-scheduler")?.code == 0);
         }
-        ensure!(killed > 0, "there was none on any host");
+        ensure!(killed > 0, "no kube-scheduler ran on any host");
         let before = self.renewals()?;
         self.wait_for_renewals(&before)
     }
@@ -247,9 +247,9 @@ impl Demo<'_> {
             let file = if is_running { "1" } else { "0" };
             self.host(DRAINED_HOST)?
                 .run_checked(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
-            took.push(format!("{mode} on the host after {} s", began.elapsed().as_secs()));
+            took.push(format!("{mode} after {} s", began.elapsed().as_secs()));
         }
-        Ok(format!("KSM is {}", took.join(", ")))
+        Ok(format!("KSM of the host is {}", took.join(", ")))
     }
 
     fn add_tenant(&mut self) -> Result<String> {
@@ -259,7 +259,7 @@ impl Demo<'_> {
             &["apply", "--validate=false", "-f", "-"],
             &deployed::added_tenant_manifest(ADDED_TENANT)?,
         )?;
-        self.screen.wait_until("its machine exists", EMULATION_TIMEOUT, || {
+        self.screen.wait_until("the machine of the new tenant exists", EMULATION_TIMEOUT, || {
             Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
         })?;
         self.wait_until_vms_run(Failures::None)?;
@@ -269,15 +269,15 @@ impl Demo<'_> {
         for vm in vms {
             if vm.tenant == ADDED_TENANT { own.push(vm) } else { others.push(vm) }
         }
-        let vm = own.first().context("no VM of its own")?;
+        let vm = own.first().context("the new tenant has no VM")?;
         let from: Vec<&super::Vm> = own.iter().collect();
-        let host = self.hosts.get_mut(host_index(&vm.host)?).context("a host")?;
+        let host = self.hosts.get_mut(host_index(&vm.host)?).context("unknown host")?;
         let pings = super::attach::pings(host, &from, &others)?;
         let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
-        ensure!(reached.is_none(), "it reaches VMs of another tenant: {reached:?}");
+        ensure!(reached.is_none(), "it reaches a VM of another tenant: {reached:?}");
         let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         Ok(format!(
-            "its VM runs on {} and VLAN {vlan} after {} s, and reaches no other tenant's",
+            "its VM runs on {} with VLAN {vlan} after {} s, and reaches no VM of another tenant",
             vm.host,
             began.elapsed().as_secs()
         ))
@@ -288,13 +288,13 @@ impl Demo<'_> {
         let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
         self.plane.kubectl(&["delete", "tenantcluster", ADDED_TENANT, &timeout])?;
-        self.screen.wait_until("its namespace is gone", EMULATION_TIMEOUT, || {
+        self.screen.wait_until("the namespace of the tenant is deleted", EMULATION_TIMEOUT, || {
             Ok(self.plane.get(&["namespace", &format!("cluster-{ADDED_TENANT}")]).err().map(drop))
         })?;
         for kind in &HOSTS {
             let (screen, host) = (self.screen, self.host(kind.name)?);
             screen.wait_until(
-                &format!("VLAN {vlan} is off the uplink of {}", kind.name),
+                &format!("VLAN {vlan} is removed from the uplink of {}", kind.name),
                 EMULATION_TIMEOUT,
                 || {
                     let output = host.run_checked("bridge -j vlan show dev eth1")?;
@@ -302,7 +302,7 @@ impl Demo<'_> {
                 },
             )?;
         }
-        Ok(format!("nothing of it is left on hosts after {} s", began.elapsed().as_secs()))
+        Ok(format!("its network is removed from all hosts after {} s", began.elapsed().as_secs()))
     }
 
     fn drain_host(&mut self) -> Result<String> {
@@ -318,17 +318,17 @@ impl Demo<'_> {
             &timeout,
         ])?;
         self.wait_until_vms_run(Failures::Some)?;
-        ensure!(self.vms_on_host(DRAINED_HOST)? == 0, "VMs are on it");
+        ensure!(self.vms_on_host(DRAINED_HOST)? == 0, "the drained host still has VMs");
         let took = began.elapsed().as_secs();
         self.plane.kubectl(&["uncordon", DRAINED_HOST])?;
-        Ok(format!("its {count} VMs run elsewhere after {took} s"))
+        Ok(format!("its {count} VMs run on other hosts after {took} s"))
     }
 
     /// Switches off a host; meanwhile a tenant requests one more machine.
     fn fail_host(&mut self) -> Result<String> {
         let began = Instant::now();
         self.host(LOST_HOST)?.power_off();
-        self.screen.wait_until("its report is said to be stale", EMULATION_TIMEOUT, || {
+        self.screen.wait_until("the condition Ready of its InfraNode is Unknown", EMULATION_TIMEOUT, || {
             let infra = self.plane.infra_node(LOST_HOST);
             Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
         })?;
@@ -342,7 +342,7 @@ impl Demo<'_> {
             "machinedeployment",
             "-n",
             "cluster-shop",
-            name.context("a deployment")?,
+            name.context("tenant shop has no MachineDeployment")?,
             "--type=merge",
             "-p",
             patch,
@@ -352,25 +352,25 @@ impl Demo<'_> {
             let mut vms = observe::vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
-        ensure!(new.host != LOST_HOST, "the new VM is on it");
+        ensure!(new.host != LOST_HOST, "the new VM is on the lost host");
         let took = began.elapsed().as_secs();
-        Ok(format!("stale after {stale} s; one more VM runs on {} after {took} s", new.host))
+        Ok(format!("report stale after {stale} s; one more VM runs on {} after {took} s", new.host))
     }
 
     fn recover_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.renewals()?;
         let index = host_index(LOST_HOST)?;
-        let (kind, plane) = (HOSTS.get(index).context("a host")?, &self.plane);
-        let host = self.hosts.get_mut(index).context("a host")?;
+        let (kind, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
+        let host = self.hosts.get_mut(index).context("unknown host")?;
         host.power_on()?;
         // The agent needs no cluster for the following steps.
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
         let pages = host.run_checked(pages)?;
-        ensure!(pages.trim() == "96", "without a cluster it has {pages} huge pages in zone 1");
+        ensure!(pages.trim() == "96", "without the cluster, zone 1 has {pages} huge pages, not 96");
         kind.configure_uplink(host)?;
         self.screen.wait_until(
-            "its bridge is there, without a cluster",
+            "the bridge exists without the cluster",
             EMULATION_TIMEOUT,
             || {
                 let bridges = host.run_checked("ip -o link show type bridge")?;
@@ -402,13 +402,13 @@ impl Demo<'_> {
             },
         )?;
         // This call replaces virt-handler's device plugins, which register again after a restart of the kubelet.
-        self.screen.wait_until(&format!("virt-handler of {}", kind.name), EMULATION_TIMEOUT, || {
+        self.screen.wait_until(&format!("Node {} has virt-handler's status", kind.name), EMULATION_TIMEOUT, || {
             Ok(super::set_virt_handler_status(&self.plane, kind).ok())
         })
     }
 
     fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
-        self.hosts.get_mut(host_index(name)?).context("a host")
+        self.hosts.get_mut(host_index(name)?).context("unknown host")
     }
 
     /// Returns the number of VMs on a host.
@@ -420,7 +420,7 @@ impl Demo<'_> {
 
 fn host_index(name: &str) -> Result<usize> {
     let index = HOSTS.iter().position(|kind| kind.name == name);
-    index.with_context(|| format!("no host {name}"))
+    index.with_context(|| format!("unknown host {name}"))
 }
 
 /// Returns the total number of unanswered pings, from ping 1 on, and the largest number of consecutive unanswered

@@ -91,7 +91,7 @@ impl DemoHost {
         host.run_checked(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
         self.configure_uplink(&mut host)?;
         host.copy_file(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
-        screen.print_step(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
+        screen.print_step(&format!("{name} has booted: two sockets, systemd, an uplink on the trunk"));
         Ok(host)
     }
 
@@ -126,7 +126,7 @@ impl DemoHost {
             self.install_method == InstallMethod::DaemonSet || !image.ends_with("berth-agent.tar")
         };
         for image in images.iter().filter(needed) {
-            let name = image.file_name().and_then(|name| name.to_str()).context("an image")?;
+            let name = image.file_name().and_then(|name| name.to_str()).context("the image has no file name")?;
             host.copy_file(image, &format!("{IMAGES}/{name}"))?;
         }
         let configuration = self.kubelet_configuration();

@@ -116,6 +116,6 @@ mod tests {
             assert_eq!(&frame[..length], text);
         }
         hosts[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        assert!(hosts[0].recv(&mut frame).is_err(), "it gets its own frames back");
+        assert!(hosts[0].recv(&mut frame).is_err(), "the hub returns frames to the sender");
     }
 }

@@ -109,7 +109,7 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
         if objects.is_none() {
             objects = Some(cluster_objects(client).await?);
         }
-        let objects = objects.as_ref().context("no objects of the cluster")?;
+        let objects = objects.as_ref().context("the objects of the cluster were not listed")?;
         let mut vm = Machine::read(machine)?.context("not a VirtualMachine")?;
         vm.uid = uid.map(str::to_owned);
         let launcher = predict(&vm, configuration, objects)?;

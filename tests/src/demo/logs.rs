@@ -1,7 +1,7 @@
 //! Logs that are kept after the end: logs of the control plane, of kubelets, agents and pods, and the hosts'
 //! consoles.
 
-#![expect(clippy::disallowed_methods, reason = "the demo's own files")]
+#![expect(clippy::disallowed_methods, reason = "the demo reads and writes its own files")]
 
 use std::fs;
 use std::path::Path;

@@ -67,7 +67,7 @@ impl<'a> Demo<'a> {
     /// # Errors
     /// Fails if a part does not start; the error message names the part, and the folder of logs has the details.
     pub fn start_all(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
-        screen.print_step("a Kubernetes control plane and three two-socket hosts begin (the first time ever, their images are built)");
+        screen.print_step("starting a Kubernetes control plane and three two-socket hosts (the first start also builds their images)");
         let hub = Hub::new(folder, HOSTS.len())?;
         let (plane, hosts) = std::thread::scope(|scope| {
             let boots: Vec<_> = HOSTS
@@ -120,14 +120,14 @@ impl<'a> Demo<'a> {
                         if kind.install_method == InstallMethod::Package {
                             let kubeconfig = deployed::agent_kubeconfig(plane, kind)?;
                             kind.install(host, &package::newest()?, &kubeconfig)?;
-                            screen.print_step(&format!("{} has the agent's Debian package, and a client certificate for it", kind.name));
+                            screen.print_step(&format!("{} has the agent's Debian package and a client certificate", kind.name));
                         }
                         anyhow::Ok(())
                     })
                 })
                 .collect();
             for kind in &HOSTS {
-                screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
+                screen.wait_until(&format!("Node {} is patched", kind.name), EMULATION_TIMEOUT, || {
                     Ok(set_virt_handler_status(plane, kind).ok())
                 })?;
             }
@@ -141,7 +141,7 @@ impl<'a> Demo<'a> {
         let (plane, screen) = (&self.plane, self.screen);
         for kind in &HOSTS {
             screen.wait_until(
-                &format!("InfraNode {} as its profile says", kind.name),
+                &format!("InfraNode {} matches its profile", kind.name),
                 EMULATION_TIMEOUT,
                 || {
                     let infra = plane.infra_node(kind.name);
@@ -153,7 +153,7 @@ impl<'a> Demo<'a> {
                     Ok(is_configured.then_some(()))
                 },
             )?;
-            screen.print_step(&format!("{} is as HostProfile {} says", kind.name, kind.purpose));
+            screen.print_step(&format!("{} matches HostProfile {}", kind.name, kind.purpose));
         }
         // A kubelet counts huge pages only at its start.
         std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ impl<'a> Demo<'a> {
         let (plane, screen) = (&self.plane, self.screen);
         let apply = ["apply", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants()?)?;
-        screen.print_step("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 shared ones");
+        screen.print_step("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 VMs on shared CPUs");
         self.wait_until_vms_run(Failures::None)?;
         self.screen.print_step("the CNI plugin has attached all VMs to their tenants' VLANs");
         self.wait_until_tenants_are_ready()
@@ -196,7 +196,7 @@ impl<'a> Demo<'a> {
                     bound.push(observed);
                 }
                 let has_failed = failures == Failures::None && vm.phase.starts_with("Failed");
-                ensure!(!has_failed, "{}: its pod is {}", vm.name, vm.phase);
+                ensure!(!has_failed, "{}: the pod is {}", vm.name, vm.phase);
             }
             let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
             Ok((run == requested && vms.len() as u64 == requested).then_some(vms))
@@ -242,7 +242,7 @@ impl<'a> Demo<'a> {
     /// # Errors
     /// Fails if the state cannot be read.
     pub fn final_state(&mut self) -> Result<(String, Vec<String>)> {
-        self.screen.print_step("every VM pings every other one");
+        self.screen.print_step("every VM pings every other VM");
         let mut cluster_state =
             observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
         cluster_state.pings = self.pings(&cluster_state)?;
@@ -268,7 +268,7 @@ impl<'a> Demo<'a> {
 
 impl Drop for Demo<'_> {
     fn drop(&mut self) {
-        self.screen.print_step(&format!("ending; logs are in {}", self.logs.display()));
+        self.screen.print_step(&format!("stopping; the logs are in {}", self.logs.display()));
         logs::copy_host_logs(&mut self.hosts, self.logs);
         logs::copy_temporary_logs(self.folder, self.logs);
     }
@@ -284,9 +284,9 @@ fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Resul
 fn control_plane(screen: &Screen) -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false })?;
     let version = plane.version();
-    screen.print_step(&format!("Kubernetes {version} is up"));
+    screen.print_step(&format!("Kubernetes {version} is running"));
     deployed::apply(&plane)?;
-    screen.print_step("deploy/ is applied: CRDs, rights, the controller with a stock kube-scheduler beside it; three HostProfiles");
+    screen.print_step("deploy/ is applied: CRDs, RBAC, the controller with a stock kube-scheduler in its pod; three HostProfiles");
     Ok(plane)
 }
 
@@ -328,7 +328,7 @@ fn set_allocatable_pages(
         return Ok(());
     }
     host.run_checked("systemctl restart kubelet")?;
-    screen.wait_until(&format!("huge pages of Node {}", kind.name), EMULATION_TIMEOUT, || {
+    screen.wait_until(&format!("Node {} has allocatable huge pages", kind.name), EMULATION_TIMEOUT, || {
         let node = plane.get(&["node", kind.name])?;
         let pages = node["status"]["allocatable"]["hugepages-2Mi"].as_str().unwrap_or("0");
         let is_ready = condition(&node, "Ready")["status"] == "True";
@@ -336,9 +336,9 @@ fn set_allocatable_pages(
     })?;
     // The restarted kubelet has dropped the extended resources that do not come from a device plugin. The demo sets
     // them again, because in a real cluster virt-handler's device plugins register again.
-    screen.wait_until(&format!("Node {}", kind.name), EMULATION_TIMEOUT, || {
+    screen.wait_until(&format!("Node {} is patched", kind.name), EMULATION_TIMEOUT, || {
         Ok(set_virt_handler_status(plane, kind).ok())
     })?;
-    screen.print_step(&format!("the kubelet of {} counts its huge pages", kind.name));
+    screen.print_step(&format!("the kubelet of {} has counted the huge pages", kind.name));
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
             namespace,
             name,
             network: network.unwrap_or_default().to_owned(),
-            phase: "not there".to_owned(),
+            phase: "Missing".to_owned(),
             ..Vm::default()
         };
         let belongs_to_vm = |pod: &&Value| {
@@ -60,7 +60,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
         if let Some(pod) = vm_pod {
             read_pod(&mut vm, pod)?;
             if is_leaving(&pod) {
-                vm.phase = "Leaving".to_owned();
+                vm.phase = "Terminating".to_owned();
             }
         }
         anyhow::Ok(vm)

@@ -62,7 +62,7 @@ impl Screen {
             if let Some(answer) = answer()? {
                 return Ok(answer);
             }
-            ensure!(begin.elapsed() < timeout, "not after {} s: {step}", timeout.as_secs());
+            ensure!(begin.elapsed() < timeout, "timeout after {} s: {step}", timeout.as_secs());
             self.pause(POLL_INTERVAL)?;
         }
     }

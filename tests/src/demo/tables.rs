@@ -158,7 +158,7 @@ fn pings(cluster_state: &ClusterState) -> String {
         [name(from), from.address.clone()].into_iter().chain(answers).collect()
     });
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    table("Who reaches whom", &head, rows.collect())
+    table("Pings between VMs", &head, rows.collect())
 }
 
 #[cfg(test)]

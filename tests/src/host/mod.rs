@@ -229,7 +229,7 @@ impl Host {
     /// Fails if the file cannot be read or is larger than 192 MiB, and like [`Self::run_checked`].
     pub fn copy_file(&mut self, local: &Path, guest: &str) -> Result<()> {
         let name = local.display().to_string();
-        self.log_progress(&format!("put {name} as {guest}"));
+        self.log_progress(&format!("copy {name} to {guest}"));
         let file = File::open(local).with_context(|| name.clone())?;
         let mode = file.metadata()?.permissions().mode() & 0o7777;
         let length = self.qemu.write_transfer_disk(&file).context(name)?;
@@ -308,7 +308,7 @@ impl Host {
                 }
                 Err(error) if last => return self.boot_error(&error),
                 Err(error) => {
-                    self.log_progress(&format!("did not come up, once more: {error:#}"));
+                    self.log_progress(&format!("boot failed, retrying: {error:#}"));
                     self.qemu.power_off();
                 }
             }
@@ -318,7 +318,7 @@ impl Host {
     }
 
     fn run_with_timeout(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
-        let shell = self.shell.as_mut().context("the host is off")?;
+        let shell = self.shell.as_mut().context("the host is powered off")?;
         let result = shell.run(command, timeout);
         result.with_context(|| {
             format!("`{command}` on host {}\n{}", self.number, self.qemu.console())
@@ -331,7 +331,7 @@ impl Host {
 
     fn boot_error<T>(&self, error: &anyhow::Error) -> Result<T> {
         let (saved_console, console) = (self.save_console(), self.qemu.console());
-        bail!("host {} is not up: {error:#}\n{console}\n{saved_console}", self.number)
+        bail!("host {} did not boot: {error:#}\n{console}\n{saved_console}", self.number)
     }
 
     /// Prints the progress of slow work; cargo shows the output only if a test fails or with `--nocapture`.
@@ -350,8 +350,8 @@ impl Host {
         let copied = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::copy(self.qemu.console_log(), &log));
         match copied {
-            Ok(_) => format!("its console is kept as {}", log.display()),
-            Err(error) => format!("its console cannot be kept as {}: {error}", log.display()),
+            Ok(_) => format!("its console log is saved as {}", log.display()),
+            Err(error) => format!("its console log cannot be saved as {}: {error}", log.display()),
         }
     }
 }

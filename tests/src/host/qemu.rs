@@ -3,7 +3,7 @@
 //! Each boot uses a new QEMU process with the same disks. Therefore only the disks keep data of earlier boots, and
 //! a QEMU process that ends means that the host is down, whatever the reason.
 
-#![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
+#![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
 use std::fs::File;
 use std::io::Seek;
@@ -57,7 +57,7 @@ impl Qemu {
             .args(["--sparse=always", "--reflink=auto"])
             .args([image.join("disk.img"), path(&disks.system)])
             .status()?;
-        ensure!(copied.success(), "no room for a copy of {} in /var/tmp", image.display());
+        ensure!(copied.success(), "not enough space for a copy of {} in /var/tmp", image.display());
         let mut arguments = processors_and_memory(options);
         arguments.extend(devices(&disks, folder.path(), options.cluster));
         if let Some(trunk) = &options.trunk {
@@ -127,13 +127,13 @@ impl Qemu {
             if running.process.try_wait()?.is_some() {
                 self.running = None;
             }
-            ensure!(begin.elapsed() < timeout, "still on after {} s", timeout.as_secs());
+            ensure!(begin.elapsed() < timeout, "the host is still running after {} s", timeout.as_secs());
             std::thread::sleep(Duration::from_millis(100));
         }
         let console = self.read("console");
         let console = console.get(self.console_before..).unwrap_or_default();
         let panicked = String::from_utf8_lossy(console).contains("Kernel panic");
-        ensure!(!panicked, "its kernel panicked");
+        ensure!(!panicked, "the kernel of the host panicked");
         Ok(())
     }
 
@@ -142,11 +142,11 @@ impl Qemu {
         let length = file.metadata()?.len();
         ensure!(
             length <= TRANSFER_DISK_SIZE,
-            "it is larger than the {TRANSFER_DISK_SIZE} bytes that a host takes"
+            "the file is larger than the limit of {TRANSFER_DISK_SIZE} bytes"
         );
         self.disks.inbox.rewind()?;
         let copied = std::io::copy(&mut file, &mut self.disks.inbox)?;
-        ensure!(copied == length, "it changed while it was read");
+        ensure!(copied == length, "the file changed while it was copied");
         Ok(length)
     }
 
@@ -160,7 +160,7 @@ impl Qemu {
         let log = self.read("console");
         let tail = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
         let (end, errors) = (String::from_utf8_lossy(tail), self.read("errors"));
-        format!("--- end of its console ---\n{end}\n{}", String::from_utf8_lossy(&errors))
+        format!("--- end of the console log ---\n{end}\n{}", String::from_utf8_lossy(&errors))
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -257,8 +257,8 @@ fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
     let [vmlinuz, initrd] = ["vmlinuz", "initrd"].map(|what| image.join(format!("{what}-{name}")));
     ensure!(
         vmlinuz.exists(),
-        "{} is missing: tests/host/image.sh could not get that kernel when it built the image; \
-         remove the folder, and it tries again",
+        "{} is missing: tests/host/image.sh could not download this kernel when it built the image; \
+         remove the folder to build the image again",
         vmlinuz.display()
     );
     // Hosts of the same image need different machine ids, because addresses of bridges and veths are derived from

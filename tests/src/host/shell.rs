@@ -28,7 +28,7 @@ impl Shell {
         port.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         let mut shell = Self { port: BufReader::new(port), number: 0 };
         let line = shell.line(timeout)?;
-        ensure!(line == "ready", "it said `{line}` in place of ready");
+        ensure!(line == "ready", "the host sent `{line}` instead of `ready`");
         Ok(shell)
     }
 
@@ -38,7 +38,7 @@ impl Shell {
         let seconds = timeout.as_secs().max(1);
         let line = format!("{} {seconds} {}\n", self.number, BASE64.encode(command));
         let port = self.port.get_mut();
-        port.write_all(line.as_bytes()).context("the host takes no commands")?;
+        port.write_all(line.as_bytes()).context("send a command to the host")?;
         let begin = Instant::now();
         loop {
             let line = self.line((timeout + RESPONSE_TIMEOUT).saturating_sub(begin.elapsed()))?;
@@ -51,7 +51,7 @@ impl Shell {
             let output = String::from_utf8_lossy(&output).into_owned();
             // `timeout` exits with these codes after it has ended the command with SIGTERM or SIGKILL.
             let ended = [124, 137].contains(&code) && begin.elapsed().as_secs() >= seconds;
-            ensure!(!ended, "not done after {seconds} s; it said: {output}");
+            ensure!(!ended, "timeout after {seconds} s; output: {output}");
             return Ok(CommandOutput { code, output });
         }
     }
@@ -67,7 +67,7 @@ impl Shell {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 bail!("the host sent nothing for {} s", timeout.as_secs())
             }
-            Err(error) => Err(error).context("the host's port"),
+            Err(error) => Err(error).context("read from the host"),
         }
     }
 }

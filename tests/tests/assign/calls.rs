@@ -63,27 +63,27 @@ pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, b
     assert_eq!(one["Error"], "", "{one}");
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();
     assert_eq!(one["NodeNames"].as_array().unwrap().len(), 1);
-    assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "asked twice");
+    assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "a second call returns another host");
     first.running.stop();
 
     let mut second = bed.start_extender(plane, "by-hand", "");
     assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
     assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
-    assert_eq!(bind(bed, &vms[0], &host), "", "a second time it is there already");
+    assert_eq!(bind(bed, &vms[0], &host), "", "a second call for a bound pod fails");
     // Seven of fifteen CPUs are allocated, and the other eight are in one zone.
     assert_eq!(bind(bed, &vms[1], &host), "");
     let third = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
     let large = bed.create_vm(Vm { cpus: 5, bypass_scheduler: true, ..Vm::default() });
     let error = bind(bed, &large, &host);
-    assert!(error.contains("no longer fits there"), "{error}");
+    assert!(error.contains("no longer fits on the host"), "{error}");
     assert_eq!(bed.host_of(&large), None);
-    // A third extender knows the pods, but not their order of admission, because no agent has reported the pods yet.
+    // A third extender lists the pods, but not their order of admission, because no agent has reported the pods yet.
     second.running.stop();
     let third_extender = bed.start_extender(plane, "by-hand", "");
     assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
     bed.write_all_reports();
     plane
-        .wait_until("the fullest host that takes it is the best", SOON, |_| {
+        .wait_until("the fullest suitable host is the best host", SOON, |_| {
             let one = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
             let response = filter(bed, &one);
             bed.server.delete(&format!("{PODS}/{one}"));
@@ -147,7 +147,10 @@ pub(crate) fn malformed_calls_are_answered(plane: &ControlPlane, bed: &Testbed) 
     let long = " ".repeat(9 << 20);
     let response = post(bed.port, "bind", &long);
     assert!(
-        response["Error"].as_str().unwrap().contains("the body is longer than 8388608 bytes"),
+        response["Error"]
+            .as_str()
+            .unwrap()
+            .contains("the request body is longer than 8388608 bytes"),
         "{response}"
     );
     let names: Vec<String> = (0..50_000).map(|at| format!("unknown-host-{at}")).collect();

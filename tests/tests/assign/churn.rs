@@ -84,7 +84,7 @@ pub(crate) fn schedule_ten_thousand_vms(plane: &ControlPlane, bed: &mut Testbed)
     let begin = Instant::now();
     let (mut mishap, mut mishaps) = (begin + FAULT_INTERVAL, 0);
     while !runtime.block_on(churn.round()) {
-        assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
+        assert!(churn.refused.is_empty(), "kubelets refused pods: {:#?}", churn.refused);
         assert!(
             begin.elapsed() < TIMEOUT,
             "{} of {} VMs were bound; {}",
@@ -97,19 +97,19 @@ pub(crate) fn schedule_ten_thousand_vms(plane: &ControlPlane, bed: &mut Testbed)
             mishaps += 1;
             mishap = Instant::now() + FAULT_INTERVAL;
             let Churn { bound, created: made, max_running: most, .. } = churn;
-            eprintln!("{:?}: {made} VMs made, {bound} bound, {most} at once", begin.elapsed());
+            eprintln!("{:?}: {made} VMs created, {bound} bound, at most {most} running", begin.elapsed());
         }
     }
-    assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
+    assert!(churn.refused.is_empty(), "kubelets refused pods: {:#?}", churn.refused);
     assert_eq!((churn.created, churn.bound), (VMS, VMS));
     let took = begin.elapsed().as_secs();
     let leader_count = pairs.past_leaders.len();
     eprintln!(
-        "{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps, {leader_count} of two schedulers led",
+        "{VMS} VMs on {HOSTS} hosts in {took} s, at most {} running, {mishaps} faults, {leader_count} of 2 schedulers were leader",
         churn.max_running
     );
-    assert!(mishaps >= FAULT_KINDS, "of each kind one at least");
-    assert_eq!(leader_count, 2, "leadership never changed");
+    assert!(mishaps >= FAULT_KINDS, "not every kind of fault occurred");
+    assert_eq!(leader_count, 2, "the leader never changed");
 }
 
 /// Number of kinds of faults.
@@ -334,7 +334,7 @@ impl Churn {
             self.delete(names).await;
             self.round().await;
         }
-        assert!(!self.running.values().any(|(host, ..)| host == name), "{name} is in use");
+        assert!(!self.running.values().any(|(host, ..)| host == name), "{name} still has VMs");
         nodes.patch(name, &PatchParams::default(), &cordon(false)).await.unwrap();
     }
 }

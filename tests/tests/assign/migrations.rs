@@ -21,7 +21,7 @@ pub(crate) fn migration_targets_allocate_and_release_resources(
     let target = bed.create_vm(Vm { migration: Some("first"), ..moving });
     bed.wait_until_bound(&target);
     let target_host = bed.host_of(&target).unwrap();
-    assert_ne!(from, target_host, "not beside its source");
+    assert_ne!(from, target_host, "the target is on the host of the source");
     bed.write_all_reports();
     // With two more VMs both hosts are full.
     let others: Vec<String> = (0..2).map(|_| bed.create_vm(Vm::large("moves"))).collect();
@@ -54,6 +54,6 @@ pub(crate) fn migration_targets_allocate_and_release_resources(
     bed.end_pod(&source, "Succeeded");
     bed.write_all_reports();
     bed.wait_until_bound(&last);
-    assert_eq!(bed.host_of(&last).as_deref(), Some(&*from), "where the source was");
+    assert_eq!(bed.host_of(&last).as_deref(), Some(&*from), "the VM is not on the host of the source");
     assert_eq!(bed.assert_kubelets_admit_on(&[&from, &target_host]), 4);
 }

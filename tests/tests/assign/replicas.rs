@@ -40,7 +40,7 @@ impl Replicas {
             if let Some(at) = self.all.iter().position(|pair| pair.host == host) {
                 break at;
             }
-            assert!(begin.elapsed() < SOON, "the Lease is `{holder}`'s");
+            assert!(begin.elapsed() < SOON, "the Lease is held by `{holder}`, not by a replica");
         };
         let leader = &mut self.all[index];
         self.past_leaders.insert(leader.host.clone());

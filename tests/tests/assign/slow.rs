@@ -45,7 +45,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     let vms =
         [0, 1].map(|_| bed.create_vm(Vm { cpus: 2, bypass_scheduler: true, ..Vm::default() }));
     let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
-    assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
+    assert!(hosts[0].is_string() && hosts[0] == hosts[1], "the VMs have different hosts: {hosts:?}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(DELAY));
     let bed = &*bed;
     let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     });
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     for (_, error, took) in &answers {
-        assert!(*took < SCHEDULER_TIMEOUT, "kube-scheduler has given up: {took:?}, `{error}`");
+        assert!(*took < SCHEDULER_TIMEOUT, "longer than the timeout of kube-scheduler: {took:?}, `{error}`");
     }
     // The answers match the actual state.
     for (vm, error, _) in &answers {
@@ -95,7 +95,7 @@ pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, be
         std::thread::sleep(Duration::from_millis(100));
     }
     let response = filter(bed, &vm);
-    assert_eq!(response["Error"], "", "it was ready, and waited for `{waits_for}` before");
+    assert_eq!(response["Error"], "", "the extender was ready, and waited for `{waits_for}` before");
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     bed.server.delete(&format!("{PODS}/{vm}"));

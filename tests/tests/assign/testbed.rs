@@ -207,7 +207,7 @@ impl Testbed {
         // Resources of a deleted pod that was in no report are reserved for some time after the deletion.
         while ["reserved", "binding", "bound", "leaving"].into_iter().any(|name| stage(name) > 0.0)
         {
-            assert!(begin.elapsed() < SOON, "hosts do not get empty");
+            assert!(begin.elapsed() < SOON, "the resources of deleted VMs are not released");
             std::thread::sleep(Duration::from_millis(200));
         }
     }

@@ -35,7 +35,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     bed.write_all_reports();
     bed.server.delete(&format!("{}/{}", crate::testbed::PODS, vms[0]));
     std::thread::sleep(Duration::from_secs(5));
-    assert!(late.iter().all(|vm| bed.host_of(vm).is_none()), "its kubelet may have it still");
+    assert!(late.iter().all(|vm| bed.host_of(vm).is_none()), "bound before the agent reported the free resources");
     bed.write_all_reports();
     let begin = std::time::Instant::now();
     while late.iter().all(|vm| bed.host_of(vm).is_none()) {
@@ -43,7 +43,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = begin.elapsed();
-    eprintln!("bound {took:?} after a report without the VM");
+    eprintln!("the VM was bound {took:?} after a report without the other VM");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}");
     assert_eq!(bed.assert_kubelets_admit(), 6);
@@ -67,7 +67,7 @@ pub(crate) fn reported_free_resources_are_used(
     };
     form.has = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
     bed.write_report("reported-0");
-    let condition = "CPUs of the new host are taken";
+    let condition = "the CPUs of the new host are allocated";
     plane
         .wait_until(condition, crate::testbed::SOON, |_| {
             let pod_name = bed.create_vm(Vm::large("reported"));
@@ -86,7 +86,7 @@ pub(crate) fn reported_free_resources_are_used(
     bed.hosts.get_mut("reported-0").unwrap().has.pop();
     bed.write_report("reported-0");
     let took = bed.wait_until_bound(&vm);
-    eprintln!("bound {took:?} after a report with free resources");
+    eprintln!("the VM was bound {took:?} after a report with free resources");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("extender"));
     assert!(extender.metric("berth_assignment_wakes_total") > wakes);
@@ -166,7 +166,7 @@ pub(crate) fn extender_is_killed_during_a_burst(
             let conditions = bed.pod(vm)["status"]["conditions"].to_string();
             assert!(begin.elapsed() < timeout, "{vm}: {conditions}\n{}", plane.log("extender"));
             std::thread::sleep(Duration::from_millis(300));
-            // Before agents report, a restarted extender does not know the resources of each pod of a host.
+            // Before agents report, a restarted extender has no information about the resources of each pod of a host.
             bed.write_all_reports();
         }
     }

@@ -100,16 +100,16 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
         "{vms_by_host:?}\n{}",
         plane.log("extender")
     );
-    assert_eq!(vms_by_host[&host], 1, "{vms_by_host:?}: one zone of {host} is kept");
+    assert_eq!(vms_by_host[&host], 1, "{vms_by_host:?}: one zone of {host} must stay reserved");
     bed.write_all_reports();
     extender.running.stop();
     extender = bed.start_extender(plane, "extender", "kube-system/berth-scheduler");
     let late = bed.create_vm(Vm::large("disks"));
     bed.wait_until_refused(&late);
-    assert_eq!(bed.host_of(&vm), None, "its volume is not there yet");
+    assert_eq!(bed.host_of(&vm), None, "bound before the volume exists");
     provision(bed, "disk", &host);
     let took = bed.wait_until_bound(&vm);
-    eprintln!("bound {took:?} after its volume was made");
+    eprintln!("the VM was bound {took:?} after its volume was created");
     assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log("extender"));
     assert!(bed.host_of(&waiting[0]).is_none() && bed.host_of(&late).is_none());
     bed.assert_kubelets_admit();
@@ -192,7 +192,7 @@ pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed:
     assert_eq!(
         placed,
         [true, false],
-        "one zone is the VM's that is imported\n{}",
+        "one zone must stay reserved for the imported VM\n{}",
         plane.log("import")
     );
     let own = bed.create_vm(vm(&imported, Some("import")));

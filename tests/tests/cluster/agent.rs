@@ -54,7 +54,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            writeln!(std::io::stderr(), "--- what the agent said ---\n{log}").unwrap_or_default();
+            writeln!(std::io::stderr(), "--- log of the agent ---\n{log}").unwrap_or_default();
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Returns the content of a file of the made-up host.
+/// Returns the content of a file of the simulated host.
 pub(crate) fn read_file(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }

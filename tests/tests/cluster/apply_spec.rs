@@ -9,7 +9,7 @@ use crate::tree::Tree;
 use crate::{condition, infra_node, read_file, set_spec};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Path of a file of the made-up host.
+/// Path of a file of the simulated host.
 pub(crate) const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
 
 /// Waits until the condition Ready has this status for the current generation of the spec.
@@ -31,7 +31,7 @@ pub(crate) fn spec_is_applied_and_drift_corrected(plane: &ControlPlane, tree: &T
     let changes = node["status"]["changes"].to_string();
     assert!(changes.contains("77") && changes.contains("Done"), "{changes}");
     let event_list = plane
-        .wait_until("an Event", SOON, |plane| {
+        .wait_until("an Event Applied exists", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("\"Applied\"") && events.contains("77")).then_some(events)
         })

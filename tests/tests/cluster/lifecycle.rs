@@ -25,20 +25,20 @@ pub(crate) fn agent_continues_without_the_server(
     let assert_drift_is_corrected = |plane: &ControlPlane| {
         tree.file(SLEEP, "1\n");
         plane
-            .wait_until("drift is repaired without the server", SOON, |_| {
+            .wait_until("the drift is corrected without the server", SOON, |_| {
                 (read_file(tree, SLEEP) == "55").then_some(())
             })
             .unwrap();
     };
     assert_drift_is_corrected(plane);
-    // An agent that starts during the outage knows the last spec.
+    // An agent that starts during the outage reads the last spec from its state folder.
     agent.restart(&[]);
     assert_drift_is_corrected(plane);
     plane.start_server().unwrap();
     set_spec(plane, &json!({"ksm": {"sleepMillis": 56}}));
     // The limit is a minute because of the backoff of the requests that waited for the server.
     plane
-        .wait_until("it goes on", Duration::from_secs(60), |_| {
+        .wait_until("the agent applies the new spec", Duration::from_secs(60), |_| {
             (read_file(tree, SLEEP) == "56").then_some(())
         })
         .unwrap();
@@ -92,7 +92,7 @@ pub(crate) fn expired_credential_is_replaced(
             (read_file(tree, SLEEP) == "54").then_some(())
         })
         .unwrap();
-    let credential = plane.wait_until("its certificate is judged", soon, |plane| {
+    let credential = plane.wait_until("the condition reports the certificate", soon, |plane| {
         let credential = credential_condition(plane);
         (credential["reason"] == "Valid").then_some(credential)
     });
@@ -103,12 +103,12 @@ pub(crate) fn expired_credential_is_replaced(
     let remaining_seconds = expiry_metric().unwrap() - now.as_secs_f64();
     assert!(
         (86_400.0..=172_800.0).contains(&remaining_seconds),
-        "{remaining_seconds} s of two days"
+        "{remaining_seconds} s remain of two days"
     );
 
     write_kubeconfig(&token);
     plane
-        .wait_until("the token has no end that is known", soon, |plane| {
+        .wait_until("no expiry of the token is reported", soon, |plane| {
             (credential_condition(plane).is_null() && expiry_metric().is_none()).then_some(())
         })
         .unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
     plane.kubectl(&["delete", "infranode", "rack1-a"]).unwrap();
     let wait_until_recreated = |plane: &ControlPlane, owner: &serde_json::Value| {
         plane
-            .wait_until("a new InfraNode", SOON, |plane| {
+            .wait_until("a new InfraNode exists", SOON, |plane| {
                 let node = infra_node(plane);
                 let ready = node["status"]["conditions"].is_array();
                 (ready && node["metadata"]["ownerReferences"][0]["uid"] == *owner).then_some(())
@@ -141,7 +141,7 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
     plane
         // The garbage collector refreshes its list of kinds every 30 s, and waits longer after an outage of the
         // server.
-        .wait_until("the InfraNode is collected", Duration::from_secs(180), |plane| {
+        .wait_until("the InfraNode is garbage-collected", Duration::from_secs(180), |plane| {
             infra_node(plane).is_null().then_some(())
         })
         .unwrap();

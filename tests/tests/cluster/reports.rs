@@ -20,7 +20,7 @@ pub(crate) fn host_is_reported(plane: &ControlPlane) {
     assert!(!infra_node["status"]["allocations"].as_array().unwrap().is_empty());
 
     let node = plane
-        .wait_until("labels of the Node", SOON, |plane| {
+        .wait_until("the Node has labels", SOON, |plane| {
             Some(node(plane))
                 .filter(|node| node["metadata"]["labels"]["host.berth.dev/smt"] == "true")
         })
@@ -42,7 +42,7 @@ pub(crate) fn host_is_reported(plane: &ControlPlane) {
     );
     // The server publishes the fields of a new kind a moment later.
     plane
-        .wait_until("kubectl explain", SOON, |plane| {
+        .wait_until("kubectl explain shows the fields", SOON, |plane| {
             let explained = plane.kubectl(&["explain", "infranodes.status.zones"]).ok()?;
             (explained.contains("NUMA") && explained.contains("pinnableCPUs")).then_some(())
         })
@@ -72,8 +72,8 @@ pub(crate) fn idle_host_causes_no_writes(plane: &ControlPlane) {
     assert!((15..=30).contains(&leases.len()), "{} renewals in ten minutes", leases.len());
     let text = format!(
         "# An idle agent under audit\n\nCommand: `make soak`. Kubernetes {}, every request logged (level Metadata), ten minutes \
-         with a cycle every two seconds.\n\n| requests of the agent | |\n|---|---|\n| Lease renewals | {} |\n| watches begun again | {} |\n\
-         | all else | 0 |\n",
+         with a cycle every two seconds.\n\n| requests of the agent | |\n|---|---|\n| Lease renewals | {} |\n| restarted watches | {} |\n\
+         | other requests | 0 |\n",
         plane.version(),
         leases.len(),
         others.len(),
@@ -98,7 +98,7 @@ pub(crate) fn removed_fields_are_restored(plane: &ControlPlane) {
     patch_status(plane, "", "json-patch", patch);
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
-        .wait_until("label and resource are back", SOON, |plane| {
+        .wait_until("label and resource are restored", SOON, |plane| {
             let node = node(plane);
             let is_restored = node["status"]["capacity"]["berth.dev/pinnable-cpus"] == "92"
                 && node["metadata"]["labels"]["host.berth.dev/smt"] == "true";
@@ -116,7 +116,7 @@ pub(crate) fn fields_zeroed_by_a_kubelet_are_restored(plane: &ControlPlane) {
     // The test checks the response of the patch, because the agent may restore the field before a later read.
     let zeroed = patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
     assert_eq!(zeroed["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
-    let restored = plane.wait_until("the resource is back", SOON, |plane| {
+    let restored = plane.wait_until("the resource is restored", SOON, |plane| {
         let status = node(plane)["status"].take();
         let is_back = |part: &str| status[part]["berth.dev/pinnable-cpus"] == "92";
         (is_back("capacity") && is_back("allocatable")).then_some(())
@@ -151,7 +151,7 @@ pub(crate) fn fields_of_other_managers_are_kept(plane: &ControlPlane) {
         .kubectl(&["label", "--overwrite", "node", "rack1-a", "host.berth.dev/cpu-vendor=mine"])
         .unwrap();
     plane
-        .wait_until("the agent says so", SOON, |plane| {
+        .wait_until("the agent logs the conflict", SOON, |plane| {
             let log = std::fs::read_to_string(plane.folder().join("agent.log")).ok()?;
             let refused = |line: &str| {
                 line.contains("other managers own these fields")
@@ -163,7 +163,7 @@ pub(crate) fn fields_of_other_managers_are_kept(plane: &ControlPlane) {
     // The agent still applies the other fields.
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
-        .wait_until("the label is back", SOON, |plane| {
+        .wait_until("the label is restored", SOON, |plane| {
             (node(plane)["metadata"]["labels"]["host.berth.dev/smt"] == "true").then_some(())
         })
         .unwrap();

@@ -14,11 +14,11 @@ const SOON: Duration = Duration::from_secs(20);
 const LATER: Duration = Duration::from_secs(60);
 /// Path for `kubectl get --raw`, which returns the unmodified response with the managed fields.
 const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
-/// Unused huge pages of the made-up host, in zone 1.
+/// Unused huge pages of the simulated host, in zone 1.
 const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn topology_is_written_if_enabled(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
-    assert_eq!(requests(plane), 0, "the option is not set");
+    assert_eq!(requests(plane), 0, "requests without the option");
     agent_works_without_the_crd(plane, tree, agent);
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();
@@ -42,12 +42,12 @@ fn agent_works_without_the_crd(plane: &ControlPlane, tree: &Tree, agent: &mut Ag
         assert_eq!(read_file(tree, apply_spec::SLEEP), sleep.to_string());
     }
     // The agent has retried several times by now.
-    plane.wait_until("it tries again", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
+    plane.wait_until("the agent retries", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
     assert_eq!(log(plane).matches(expected).count(), 1, "{}", log(plane));
 }
 
 fn zones_are_reported(plane: &ControlPlane) {
-    let object = plane.wait_until("the object", LATER, object).unwrap();
+    let object = plane.wait_until("the object exists", LATER, object).unwrap();
     let owner = &object["metadata"]["ownerReferences"];
     let expected = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": node(plane)["metadata"]["uid"]}]);
     assert_eq!(*owner, expected);
@@ -77,7 +77,7 @@ fn zones_are_reported(plane: &ControlPlane) {
 fn object_follows_the_host(plane: &ControlPlane, tree: &Tree) {
     tree.file(FREE, "3072\n");
     plane
-        .wait_until("pages are gone", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
+        .wait_until("the available pages decrease", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
         .unwrap();
 }
 
@@ -95,7 +95,7 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     let expected = "other managers own its fields: exporter";
     wait_until_logged(plane, expected);
     plane
-        .wait_until("an Event", SOON, |plane| {
+        .wait_until("an Event exists", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("ManagedElsewhere") && events.contains("exporter")).then_some(())
         })
@@ -104,21 +104,21 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     tree.file(FREE, "1024\n");
     // When the InfraNode has the new value, the agent would also have written the value to the NodeResourceTopology.
     plane
-        .wait_until("the InfraNode goes on", SOON, |plane| {
+        .wait_until("the InfraNode has the new value", SOON, |plane| {
             let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];
             pools.as_array()?.iter().any(|pool| pool["free"] == 1024).then_some(())
         })
         .unwrap();
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(plane.kubectl(&["get", "--raw", PATH]).unwrap(), before);
-    assert_eq!(requests(plane), requests_before, "it looks again much later");
+    assert_eq!(requests(plane), requests_before, "the agent retries only much later");
     assert_eq!(log(plane).matches(expected).count(), 1);
 }
 
 /// Tests that a missing object is created again, and that the current Node owns it.
 pub(crate) fn missing_object_is_recreated(plane: &ControlPlane) {
     plane
-        .wait_until("a new object", LATER, |plane| {
+        .wait_until("a new object exists", LATER, |plane| {
             let object = object(plane)?;
             let owner = &object["metadata"]["ownerReferences"][0]["uid"];
             (pages(&object) == "2Gi" && *owner == node(plane)["metadata"]["uid"]).then_some(())

@@ -73,7 +73,7 @@ pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
     assert_eq!(
         spec(plane, "rack2-a"),
         json!({}),
-        "a host that no profile selects is left as it is"
+        "a host that no profile selects stays unchanged"
     );
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
 fn wait_until_event(plane: &ControlPlane, reason: &str) {
     let field = format!("reason={reason}");
     plane
-        .wait_until("an Event", SOON, |plane| {
+        .wait_until("the Event exists", SOON, |plane| {
             let events = plane.get(&["events", "-A", "--field-selector", &field]).ok()?;
             events["items"].as_array().filter(|all| !all.is_empty()).map(drop)
         })
@@ -245,10 +245,10 @@ pub(crate) fn unresponsive_agent_is_reported_once(plane: &ControlPlane) {
     // The controller keeps the agent's new status, although the agent has not renewed its Lease.
     let mut infra_node = plane.infra_node("rack1-b");
     infra_node["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
-        "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        "message": "reported again", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     replace_status(plane, "/apis/berth.dev/v1alpha1/infranodes/rack1-b/status", &infra_node);
     std::thread::sleep(std::time::Duration::from_secs(6));
-    assert_eq!(condition(&plane.infra_node("rack1-b"), "Ready")["message"], "here I am");
+    assert_eq!(condition(&plane.infra_node("rack1-b"), "Ready")["message"], "reported again");
 }
 
 pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
@@ -274,7 +274,7 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
             "spec": {"network": network, "vlan": 140, "tenant": tenant, "tenantUID": tenant}});
         plane.apply(&claim.to_string()).unwrap();
     }
-    let shared = "VLAN 140 is tenant one's on trunk and tenant two's on yard; both keep it";
+    let shared = "VLAN 140 belongs to tenant one on trunk and to tenant two on yard; both tenants keep it";
     wait_until_condition(plane, &["infraconfig", "default"], "Ready", Some(shared));
     plane.kubectl(&["delete", "vlanclaims", "trunk-140", "yard-140"]).unwrap();
     config(&json!(["100-199"]));
@@ -316,7 +316,7 @@ pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
     // The server needs some time to load the changed schema.
     let invalid_pools = json!({"spec": {"vlanPools": "all"}}).to_string();
     let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &invalid_pools];
-    plane.wait_until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    plane.wait_until("the server accepts the object", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
     wait_until_condition(
         plane,
         &["infraconfig", "default"],
@@ -326,7 +326,7 @@ pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
     let config = plane.get(&["infraconfig", "default"]).unwrap();
     assert_eq!(condition(&config, "Ready")["reason"], "Malformed", "{config:#}");
     plane
-        .wait_until("an Event says so", SOON, |plane| {
+        .wait_until("an Event reports the object", SOON, |plane| {
             let selector = "--field-selector=reason=Malformed,involvedObject.kind=InfraConfig";
             let events = plane.get(&["events", "-A", selector]).ok()?;
             let note = events["items"][0]["message"].as_str()?.to_owned();

@@ -15,7 +15,7 @@ pub(crate) fn controller_waits_for_missing_crds(plane: &ControlPlane) -> Control
     let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
     plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();
     let first = start(plane, "first");
-    let is_waiting = plane.wait_until("it says what it waits for", SOON, |_| {
+    let is_waiting = plane.wait_until("/readyz reports the missing kind", SOON, |_| {
         let (code, text) = first.http_get("/readyz")?;
         (code == 503 && text.contains("tenantclusters: the server does not know them"))
             .then_some(())
@@ -29,7 +29,7 @@ pub(crate) fn controller_waits_for_missing_crds(plane: &ControlPlane) -> Control
     assert_eq!(first.http_get("/healthz").unwrap().0, 200);
     plane.apply_file(&file).unwrap();
     let ready = plane
-        .wait_until("it is ready", SOON, |_| (first.http_get("/readyz")?.0 == 200).then_some(()));
+        .wait_until("the controller is ready", SOON, |_| (first.http_get("/readyz")?.0 == 200).then_some(()));
     assert!(ready.is_ok(), "{ready:?}\n{}", process::logs(plane));
     first
 }
@@ -54,7 +54,7 @@ fn leader(plane: &ControlPlane) -> Option<String> {
 pub(crate) fn another_controller_takes_over(plane: &ControlPlane, mut first: Controller) {
     let mut second = start(plane, "second");
     plane
-        .wait_until("the second is ready", SOON, |_| {
+        .wait_until("the second controller is ready", SOON, |_| {
             (second.http_get("/readyz")?.0 == 200).then_some(())
         })
         .unwrap();
@@ -70,12 +70,12 @@ pub(crate) fn another_controller_takes_over(plane: &ControlPlane, mut first: Con
     let ended = first.terminate();
     assert!(ended.is_ok(), "{ended:?}\n{}", process::logs(plane));
     plane
-        .wait_until("the second leads", SOON, |plane| (leader(plane)? == "second").then_some(()))
+        .wait_until("the second controller is the leader", SOON, |plane| (leader(plane)? == "second").then_some(()))
         .unwrap();
     let took = begin.elapsed();
     assert!(
         took < Duration::from_secs(LEASE_SECONDS - 1),
-        "{took:?} although the Lease was released"
+        "the takeover took {took:?} although the Lease was released"
     );
     apply_profile(
         plane,
@@ -85,7 +85,7 @@ pub(crate) fn another_controller_takes_over(plane: &ControlPlane, mut first: Con
     wait_until_ksm_mode(plane, "Observe");
     let third = start(plane, "third");
     plane
-        .wait_until("the third is ready", SOON, |_| {
+        .wait_until("the third controller is ready", SOON, |_| {
             (third.http_get("/readyz")?.0 == 200).then_some(())
         })
         .unwrap();
@@ -96,7 +96,7 @@ pub(crate) fn another_controller_takes_over(plane: &ControlPlane, mut first: Con
     let took = begin.elapsed();
     assert!(
         took > Duration::from_secs(LEASE_SECONDS / 2),
-        "{took:?}: the Lease of one that was killed must run out first"
+        "the takeover took {took:?}: the Lease of a killed leader must expire first"
     );
     assert_eq!(leader(plane).as_deref(), Some("third"));
     let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();

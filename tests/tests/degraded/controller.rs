@@ -28,7 +28,7 @@ const WRITES: [(&str, &str); 6] = [
     ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
     ("config", "/apis/berth.dev/v1alpha1/infraconfigs/default/status"),
     (
-        "tenants' objects",
+        "objects of tenants",
         "/apis/networking.k8s.io/v1/namespaces/cluster-abc/networkpolicies/cluster-isolation",
     ),
     ("tenants", "/apis/berth.dev/v1alpha1/tenantclusters/abc/status"),
@@ -75,7 +75,7 @@ impl Testbed {
         let bed = Self { plane, proxy, _controller: controller };
         bed.change_all_specs(0);
         bed.plane
-            .wait_until("its namespace", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
+            .wait_until("the namespace exists", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
             .unwrap();
         bed.apply_deployment(0);
         bed.wait_until_reconciled(0);
@@ -136,14 +136,14 @@ impl Testbed {
                 self.plane.log("controller")
             );
         }
-        let host_updated = self.plane.wait_until("the host's spec", SOON, |plane| {
+        let host_updated = self.plane.wait_until("the host has the new spec", SOON, |plane| {
             (plane.infra_node("rack1-a")["spec"]["ksm"]["sleepMillis"] == 100 + number)
                 .then_some(())
         });
         assert!(host_updated.is_ok(), "{host_updated:?}: {:#}", self.plane.infra_node("rack1-a"));
         // A reconcile may fail after it wrote the observed generation, and its backoff would then delay the first
         // attempts of the next refusals.
-        let recovered = self.plane.wait_until("no object in backoff", SOON, |_| {
+        let recovered = self.plane.wait_until("no object is in backoff", SOON, |_| {
             self.failing_objects().is_empty().then_some(())
         });
         assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing_objects());
@@ -251,7 +251,7 @@ fn assert_every_reconciler_retried(all_requests: &[Request], times: usize) {
             .iter()
             .filter(|((verb, request_path), _)| verb == "PATCH" && request_path == path);
         let tries: usize = tries.map(|(_, requests)| requests.len()).sum();
-        assert!(tries >= times, "{reconciler}: {tries} tries of {path}: {kinds:#?}");
+        assert!(tries >= times, "{reconciler}: {tries} requests for {path}: {kinds:#?}");
     }
 }
 
@@ -260,7 +260,7 @@ fn assert_no_early_retry(all_requests: &[Request]) {
     for ((verb, path), requests) in group_by_path(all_requests) {
         for pair in requests.windows(2) {
             let pause = pair[1].at - pair[0].at;
-            // These requests were sent concurrently, so neither sender knew of the other's refusal.
+            // These requests were sent concurrently, before the first refusal.
             if pause < CONCURRENT_INTERVAL {
                 continue;
             }

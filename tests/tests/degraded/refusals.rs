@@ -65,7 +65,7 @@ pub(crate) fn internal_errors_are_tolerated(bed: &Testbed<'_>) {
 fn assert_one_update_after_recovery(bed: &Testbed<'_>, distance: u32) {
     // The agent reports a drift correction in the cycle after the correction, so the test waits for this cycle.
     sleep(Duration::from_secs(3));
-    assert!(!bed.reports_distance(distance), "already reported");
+    assert!(!bed.reports_distance(distance), "the distance is already reported");
     let mark = bed.proxy.mark();
     bed.stop_faults();
     bed.wait_until("the status is up to date", SOON, || bed.reports_distance(distance));
@@ -102,7 +102,7 @@ pub(crate) fn write_conflicts_are_tolerated(bed: &Testbed<'_>) {
     bed.proxy.set_behaviour(RequestFilter::Writes, Behaviour::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.plane.kubectl(&["delete", "infranode", bed.name]).unwrap();
-    bed.wait_until("it tries to make its InfraNode", SOON, || {
+    bed.wait_until("the agent tries to create its InfraNode", SOON, || {
         bed.proxy
             .since(mark)
             .iter()

@@ -25,11 +25,11 @@ pub(crate) fn timeouts_are_tolerated(bed: &mut Testbed<'_>) {
     let mark = bed.proxy.mark();
     bed.proxy.reset();
     bed.set_sleep(53);
-    bed.wait_until_logged(&before, "the API server does not answer (20 s)", SLOW_TIMEOUT);
+    bed.wait_until_logged(&before, "the API server did not answer within 20 s", SLOW_TIMEOUT);
     // The agent does not send a request again while the request is still unanswered.
     let kinds = group_by_path(&bed.proxy.since(mark));
     assert!(kinds.len() >= 2 && kinds.values().all(|requests| requests.len() <= 2), "{kinds:#?}");
-    // An agent that starts now knows the last spec.
+    // An agent that starts now reads the last spec from its state folder.
     bed.agent.restart(&[]);
     bed.assert_alive(52);
     bed.stop_faults();

@@ -24,5 +24,5 @@ pub(crate) fn stalled_watch_is_restarted(bed: &Testbed<'_>) {
     let requests = bed.proxy.since(mark);
     let was_listed =
         requests.iter().any(|one| one.verb == "GET" && one.path.ends_with("infranodes"));
-    assert!(!was_listed, "the change came from a list");
+    assert!(!was_listed, "the agent received the change by a list, not by a watch");
 }

@@ -1,4 +1,4 @@
-//! Agent, its made-up host, and the proxy between the agent and the control plane.
+//! Agent, its simulated host, and the proxy between the agent and the control plane.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ impl<'a> Testbed<'a> {
         let log = plane.folder().join(format!("{name}.log"));
         let agent = Agent::start(&tree, name, &kubeconfig, port, log.clone());
         let bed = Self { plane, name, proxy, agent, tree, port, log };
-        bed.wait_until("an InfraNode", SOON, || plane.infra_node(name).is_object());
+        bed.wait_until("an InfraNode exists", SOON, || plane.infra_node(name).is_object());
         bed.set_sleep(50);
         bed.wait_until_applied(50, SOON);
         bed.wait_until_observed("True", SOON);
@@ -64,7 +64,7 @@ impl<'a> Testbed<'a> {
     /// Waits until the host has the requested value.
     pub(crate) fn wait_until_applied(&self, sleep: u32, timeout: Duration) {
         let wanted = sleep.to_string();
-        self.wait_until(&format!("the host is at {sleep}"), timeout, || {
+        self.wait_until(&format!("the host has the value {sleep}"), timeout, || {
             read_file(&self.tree, SLEEP) == wanted
         });
     }
@@ -107,7 +107,7 @@ impl<'a> Testbed<'a> {
 
     /// Waits until the log contains `text` after its earlier content `before`.
     pub(crate) fn wait_until_logged(&self, before: &str, text: &str, timeout: Duration) {
-        self.wait_until(&format!("the log says `{text}`"), timeout, || {
+        self.wait_until(&format!("the log contains `{text}`"), timeout, || {
             self.log_text().strip_prefix(before).is_some_and(|new| new.contains(text))
         });
     }

@@ -47,7 +47,7 @@ pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
     );
     grant_secret_access(plane, "closed");
     plane
-        .kubectl(&["annotate", "machinedeployment", "refers", "-n", NAMESPACE, "may=read"])
+        .kubectl(&["annotate", "machinedeployment", "refers", "-n", NAMESPACE, "permission=granted"])
         .unwrap();
     wait_until_complete(plane, "refers", 1);
     refer(NAMESPACE, "key");
@@ -120,7 +120,7 @@ pub(crate) fn edited_tenant_annotation_orphans_no_machines(plane: &ControlPlane)
     assert_eq!(machine_names(plane, "away"), before);
     assert_eq!(plane.get(&["virtualmachines", "-n", "office"]).unwrap()["items"], json!([]));
     annotate("berth.dev/tenant=abc");
-    wait_until_status_in_office(plane, "away", "machines can be made of it");
+    wait_until_status_in_office(plane, "away", "the template is valid");
     assert_eq!(machine_names(plane, "away"), before);
     // The MachineDeployment is deleted without its tenant annotation: the controller recognizes the machines by the
     // uid.
@@ -150,7 +150,7 @@ pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {
     let machines_in_vf =
         || plane.get(&["virtualmachines", "-n", "cluster-vf"]).unwrap()["items"].clone();
     plane
-        .wait_until("it says what it waits for", SOON, |plane| {
+        .wait_until("the condition gives the reason", SOON, |plane| {
             let on_vf = plane.get(&["machinedeployment", "on-vf", "-n", "cluster-vf"]).ok()?;
             (condition(&on_vf, "Progressing")["reason"] == "WaitingForTenant").then_some(())
         })
@@ -159,7 +159,7 @@ pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {
     let definition = "cluster-vf/tenant-vf-sriov";
     patch_tenant_status(plane, "vf", &json!({"networkAttachmentDefinition": definition}));
     let machine =
-        plane.wait_until("a machine", SOON, |_| machines_in_vf().get(0).cloned()).unwrap();
+        plane.wait_until("a machine exists", SOON, |_| machines_in_vf().get(0).cloned()).unwrap();
     let interfaces = &machine["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"];
     assert_eq!(interfaces[1], json!({"name": "tenant", "sriov": {}}), "{machine:#}");
 }

@@ -29,16 +29,16 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
     )
     .unwrap();
     for (network, tenants, says) in [
-        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 120}"], "spec.tenantNetworks[cluster-y].vlan: `120`: is already that of cluster-x"),
-        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 1}"], "spec.tenantNetworks[cluster-y].vlan: `1`: is every switch's"),
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 120}"], "spec.tenantNetworks[cluster-y].vlan: `120`: is already used by cluster-x"),
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 1}"], "spec.tenantNetworks[cluster-y].vlan: `1`: is the default VLAN"),
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 0}"], "spec.tenantNetworks[2].vlan: `0`: "),
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 4095}"], "spec.tenantNetworks[2].vlan: `4095`: "),
-        (bridge(", mtu: 9000"), vec![a], "spec.networks[bad].mtu: `9000`: trunk0 takes 2000 bytes at most"),
+        (bridge(", mtu: 9000"), vec![a], "spec.networks[bad].mtu: `9000`: trunk0 allows 2000 bytes at most"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}}".to_owned(), vec![a], "spec.networks[bad].uplink.name: `eth99`: does not exist"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: port0}}".to_owned(), vec![a], "`port0`: is a port of br-foreign"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: a-name-that-is-too-long}".to_owned(), vec![a], "spec.networks[1].bridge: `a-name-that-is-too-long`: "),
         ("{name: bad, scenario: BridgePerTenant, uplink: {name: trunk0}, bridge: br-of-tenants}".to_owned(), vec![a], "spec.networks[bad].bridge: `br-of-tenants`: a link's name has at most 15 bytes"),
-        (vxlan("localAddress: 192.0.2.1"), vec![vni], "spec.networks[bad].vxlan.localAddress: `192.0.2.1`: no link of this host has it"),
+        (vxlan("localAddress: 192.0.2.1"), vec![vni], "spec.networks[bad].vxlan.localAddress: `192.0.2.1`: no link of this host has this address"),
         (vxlan("localAddress: 172.16.9.1, peers: [172.16.9.1]"), vec![vni], "spec.networks[bad].vxlan.peers[0]: `172.16.9.1`: is this host"),
         (vxlan("localAddress: 172.16.9.1, port: 4791"), vec![vni], "spec.networks[bad].vxlan.port: `4791`: is in use by another program"),
         (vxlan("localAddress: 172.16.9.1, port: 5355"), vec![vni], "spec.networks[bad].vxlan.port: `5355`: is the port of VXLAN link taken0"),

@@ -122,7 +122,7 @@ fn drift_is_corrected(host: &mut Host) {
     {
         host.run_checked(&format!(
             "{damage}; for i in $(seq 300); do {{ {sound}; }} >/dev/null 2>&1 && exit 0; sleep 0.1; done; \
-             echo '{damage}: not repaired'; exit 1"
+             echo '{damage}: not corrected'; exit 1"
         ))
         .unwrap();
     }
@@ -170,7 +170,7 @@ fn foreign_changes_are_reported(host: &mut Host) {
     );
     assert!(
         result.output.contains("br-tenant  VLAN-aware bridge"),
-        "no tree of links in:\n{}",
+        "the output has no tree of links:\n{}",
         result.output
     );
     host.run_checked("ip link del thief0").unwrap();

@@ -144,10 +144,10 @@ fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &Desi
     }
     host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.run_checked("tenants shout bank1").unwrap();
-    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "", "VLANs are of no use at all");
+    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "", "VLANs do not isolate the VMs");
     host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.run_checked("tenants shout bank1 1").unwrap();
-    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "shop1\n", "no VM receives");
+    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "shop1\n", "the VM receives no frames");
     // Berth did not create this bridge, so Berth does not use or change the bridge, and reports an error.
     write_manifest(host, &desired.manifest(0, &[]));
     let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
@@ -244,7 +244,7 @@ fn assert_tenants_are_isolated(
         let commands = tags.map(|tags| format!("tenants shout {} {tags}", sender.name));
         host.run_checked(&commands.collect::<Vec<_>>().join(" && ")).unwrap();
     });
-    assert_eq!(all, others, "other VMs have frames of {from}");
+    assert_eq!(all, others, "VMs of another tenant received frames of {from}");
 }
 
 /// Asserts that frames with another hardware address are dropped, unless the tenant's definition allows them.

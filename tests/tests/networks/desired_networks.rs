@@ -58,7 +58,7 @@ impl DesiredNetworks {
             assert_eq!(
                 text.matches(original).count(),
                 1,
-                "`{original}` is not what an example says"
+                "`{original}` does not occur exactly once"
             );
             text = text.replace(original, replacement);
         }

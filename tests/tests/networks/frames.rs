@@ -25,7 +25,7 @@ fn received_frames(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
              kill $(cat /run/frames.pid); cat /run/frames.heard",
         )
         .unwrap();
-    assert!(output.contains("end:unicast:"), "the host's own frames did not come:\n{output}");
+    assert!(output.contains("end:unicast:"), "the host's own frames did not arrive:\n{output}");
     output.lines().map(str::to_owned).collect()
 }
 
@@ -45,13 +45,13 @@ pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
         );
         for name in reserved {
             let guests = received.iter().find(|frame| frame.starts_with(&format!("guest:{name}:")));
-            assert_eq!(guests, None, "left the host, bridge-nf-call-iptables {calls_iptables}");
+            assert_eq!(guests, None, "a frame left the host with bridge-nf-call-iptables={calls_iptables}");
         }
         for name in ordinary {
-            assert!(received.contains(&format!("guest:{name}:untagged")), "{name} of {received:?}");
+            assert!(received.contains(&format!("guest:{name}:untagged")), "{name} is missing in {received:?}");
         }
         for name in reserved.iter().chain(ordinary) {
-            assert!(received.contains(&format!("host:{name}:untagged")), "{name} of {received:?}");
+            assert!(received.contains(&format!("host:{name}:untagged")), "{name} is missing in {received:?}");
         }
     }
     hosts[0].run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();

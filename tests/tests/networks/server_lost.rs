@@ -30,7 +30,7 @@ pub(crate) fn change_is_rolled_back_when_the_server_is_unreachable(hosts: &mut [
          echo $! >/run/agent.pid"
     ))
     .unwrap();
-    wait_until(&plane, host, "an InfraNode that is Ready", |node| {
+    wait_until(&plane, host, "the InfraNode is Ready", |node| {
         condition(node, "Ready")["status"] == "True"
     });
 
@@ -55,7 +55,7 @@ pub(crate) fn change_is_rolled_back_when_the_server_is_unreachable(hosts: &mut [
     // again.
     host.run_checked(&format!("ip route replace {HOST_GATEWAY}/32 via 10.99.0.1")).unwrap();
     plane.set_infra_node_spec(NODE, &spec(1400)).unwrap();
-    wait_until(&plane, host, "the change is made", |node| {
+    wait_until(&plane, host, "the change is applied", |node| {
         condition(node, "TenantNetworksReady")["status"] == "True"
     });
     host.run_checked(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();

@@ -133,7 +133,7 @@ fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
 fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
     let assert_no_answer = |host: &mut Host, command: &str| {
         let result = host.run(command).unwrap();
-        assert!(result.code != 0, "{command}: answered:\n{}", result.output);
+        assert!(result.code != 0, "{command}: unexpected answer:\n{}", result.output);
     };
     assert_no_answer(&mut hosts[0], "tenants ping a1 10.1.0.11");
     assert_no_answer(&mut hosts[0], "tenants ping a1 10.1.0.12");
@@ -208,7 +208,7 @@ fn uplink_change_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     assert!(plan.output.contains("HIGH disruption"), "{}", plan.output);
     host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml && berth-agent plan -f /etc/berth/infranode.yaml | grep 'nothing to do'").unwrap();
     let result = host.run("tenants ping a1 10.1.0.2").unwrap();
-    assert!(result.code != 0, "it still leaves as before");
+    assert!(result.code != 0, "the frames still use the former uplink");
     let reverted = network.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
     apply(host, &manifest(&[&reverted], &scenario.tenants));
     host.run_checked("tenants ping a1 10.1.0.2").unwrap();

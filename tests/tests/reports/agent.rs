@@ -50,7 +50,7 @@ impl Running {
             }
             sums
         };
-        // Sidecars do not count: a sidecar that comes before the init containers takes over none of their devices.
+        // Sidecars do not count: a sidecar that starts before the init containers takes over none of their devices.
         let taken_over =
             sums(&|given| self.pod.containers.iter().any(|one| one.name == given.name));
         let mut inits = sums(&|given| self.is_plain_init(given)).into_iter();
@@ -145,11 +145,11 @@ pub(crate) fn report(
 ) -> InfraNode {
     let mut facts = empty.clone();
     let cpu_state = cpu_manager_state(case, running, state).to_string();
-    facts.kubelet.cpu_state = Some(serde_json::from_str(&cpu_state).expect("a checkpoint"));
+    facts.kubelet.cpu_state = Some(serde_json::from_str(&cpu_state).expect("the checkpoint is valid"));
     if case.kubelet_configuration.memory_manager_policy == "Static" {
         let memory_state = memory_manager_state(case, running, state).to_string();
         facts.kubelet.memory_state =
-            Some(serde_json::from_str(&memory_state).expect("a checkpoint"));
+            Some(serde_json::from_str(&memory_state).expect("the checkpoint is valid"));
     }
     facts.allocated = Allocated {
         listed: Some(listed(case, running)),
@@ -160,7 +160,7 @@ pub(crate) fn report(
         hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
     };
     // The InfraNode is parsed as the API server returns it.
-    serde_json::from_value(json!(report::report(&facts))).expect("an InfraNode")
+    serde_json::from_value(json!(report::report(&facts))).expect("the report is a valid InfraNode")
 }
 
 fn name(uid: &str) -> String {
@@ -266,5 +266,5 @@ fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
 }
 
 pub(crate) fn cpus(list: &str) -> CpuSet {
-    list.parse().expect("a CPU list")
+    list.parse().expect("the CPU list is valid")
 }

@@ -76,14 +76,14 @@ impl fmt::Display for Tally {
         } = self;
         writeln!(
             f,
-            "{of_several_zones} pods with containers on different zones, {beside_several_zones} pods judged beside one"
+            "{of_several_zones} pods with containers on different zones, {beside_several_zones} admissions beside such a pod"
         )?;
         writeln!(f, "{with_devices} pods with devices of a zone")?;
         let Self { cpus_in_use, broken_groups, .. } = self;
         let Self { split_groups, hidden_devices, .. } = self;
         write!(
             f,
-            "{cpus_in_use} pods that would get CPUs in use, {broken_groups} broken groups, {split_groups} split otherwise, {hidden_devices} with devices that are not listed"
+            "{cpus_in_use} pods that would get CPUs in use, {broken_groups} broken groups, {split_groups} different decisions in a split group, {hidden_devices} cases with unlisted devices"
         )
     }
 }
@@ -193,7 +193,7 @@ impl Replay<'_> {
                     "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
                     "operatingSystem": "linux", "osImage": "", "systemUUID": ""}},
         }))
-        .expect("a Node")
+        .expect("the Node is valid")
     }
 
     fn admit(
@@ -211,7 +211,7 @@ impl Replay<'_> {
             let (reason, message) = (&outcome.reason, &outcome.message);
             let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
             return Err(format!(
-                "admitted: {}, {reason:?} {message:?}, and the engine says {reasons:?}",
+                "kubelet: admitted {}, {reason:?} {message:?}; engine: {reasons:?}",
                 outcome.admitted
             )
             .into());
@@ -242,10 +242,10 @@ impl Replay<'_> {
 
     /// Compares the allocation that the engine expects with the allocation by the kubelet.
     fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), Difference> {
-        let state = self.engine.state(host).expect("the host is there");
+        let state = self.engine.state(host).expect("the host exists");
         let expected = state
             .check(&to_pod(pod))
-            .map_err(|refusal| format!("admitted, and then refused: {refusal:?}"))?;
+            .map_err(|refusal| format!("first admitted, then refused: {refusal:?}"))?;
         if !expected.is_deterministic() {
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl Replay<'_> {
         }
         match used.into_iter().find(|(_, bytes)| *bytes != 0) {
             Some(((zones, kind), bytes)) => {
-                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are in no entry").into())
+                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are missing in the entries").into())
             }
             None => Ok(()),
         }
@@ -332,7 +332,7 @@ impl Replay<'_> {
             spread: &[],
             containers: &pod,
         };
-        self.engine.compile_request(&parts, VmRequirements::default()).expect("plain rules")
+        self.engine.compile_request(&parts, VmRequirements::default()).expect("the rules are valid")
     }
 }
 

@@ -80,7 +80,7 @@ impl Server {
             if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
             }
-            assert!(begin.elapsed() < TIMEOUT, "no scheduler takes {path}: {:#}", pod["status"]);
+            assert!(begin.elapsed() < TIMEOUT, "no scheduler has decided about {path}: {:#}", pod["status"]);
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -93,7 +93,7 @@ impl Server {
             if pod["spec"]["nodeName"].is_string() {
                 return;
             }
-            assert!(begin.elapsed() < TIMEOUT, "{path} gets no host: {}", condition(&pod));
+            assert!(begin.elapsed() < TIMEOUT, "{path} was not bound: {}", condition(&pod));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -114,7 +114,7 @@ impl Server {
                 std::thread::sleep(WATCH_DELAY * 10);
                 return;
             }
-            assert!(begin.elapsed() < TIMEOUT, "not {number} Nodes: {message}");
+            assert!(begin.elapsed() < TIMEOUT, "the scheduler does not count {number} Nodes: {message}");
         }
     }
 }

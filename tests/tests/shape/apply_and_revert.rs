@@ -24,8 +24,8 @@ pub(super) fn faults_change_nothing(host: &mut Host) {
     let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(result.code, 2, "{}", result.output);
     for fault in [
-        "spec.hugepages[0].zone: `5`: there is no such zone; this host has 0, 1",
-        "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0-1",
+        "spec.hugepages[0].zone: `5`: this host has no such zone; it has 0, 1",
+        "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings the CPUs are 0-1",
         "no change was applied",
     ] {
         assert!(result.output.contains(fault), "{}", result.output);
@@ -78,7 +78,7 @@ pub(super) fn sample_is_applied_and_reverted(host: &mut Host) {
              case $a in 0-1,4-5|0|1|4|5|0-1|4-5) ;; *) echo 0-1,4-5 2>/dev/null >$i/smp_affinity_list && echo $n;; esac; done; true",
         )
         .unwrap();
-    assert_eq!(elsewhere, "", "interrupts that could have been moved");
+    assert_eq!(elsewhere, "", "the agent did not move these interrupts");
 
     let second = host.run(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
     assert!(second.code == 0 && second.output.contains("nothing to do"), "{}", second.output);
@@ -126,13 +126,14 @@ pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     let pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
     let allocated: u64 = value(host, pool).parse().unwrap();
     assert!(
-        (1..720).contains(&allocated) && words.contains(&format!("got {allocated} of 720")),
+        (1..720).contains(&allocated)
+            && words.contains(&format!("{allocated} of 720 pages reserved")),
         "{allocated}: {words}"
     );
     let free = host
         .run_checked("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")
         .unwrap();
-    assert!(free.trim().parse::<u64>().unwrap() > 32 << 10, "the host keeps some: {free} KiB");
+    assert!(free.trim().parse::<u64>().unwrap() > 32 << 10, "only {free} KiB are free");
     revert(host, &before);
 }
 

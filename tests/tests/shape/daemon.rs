@@ -43,7 +43,7 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
     assert_eq!(http_get(host, "/healthz").0, "200");
     let (code, message) = http_get(host, "/readyz");
     assert!(
-        code == "503" && message.contains("infranode.yaml: not there: the host is not changed"),
+        code == "503" && message.contains("infranode.yaml: no such file or directory: the host is not changed"),
         "{message}"
     );
 

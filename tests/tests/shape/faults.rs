@@ -40,7 +40,7 @@ pub(super) fn killed_commands_are_completed(host: &mut Host, n: u32) {
         }
         revert(host, &before);
     }
-    assert!(cut_short > 0, "no kill hit: apply is faster than the moments");
+    assert!(cut_short > 0, "no kill interrupted apply: apply is faster than the delays");
 }
 
 /// Returns the output without the line breaks for 80 columns.

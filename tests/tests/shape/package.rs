@@ -74,5 +74,5 @@ pub(super) fn package_is_installed_and_purged(host: &mut Host) {
     let remaining_files = host
         .run_checked("find / -xdev \\( -name '*berth-agent*' -o -name '*berth-huge*' -o -path /var/lib/berth -o -path /run/berth \\) -not -path '/proc/*' -not -path '/root/*' -not -path '/var/lib/dpkg/*' -not -path '/var/cache/*' -not -path '/var/log/*' -not -path '/sys/*'")
         .unwrap();
-    assert_eq!(remaining_files, "", "left behind");
+    assert_eq!(remaining_files, "", "files after the purge");
 }

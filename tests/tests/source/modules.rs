@@ -186,7 +186,7 @@ fn modules_have_no_cycles() {
             edges.insert(path.clone(), targets.filter(|target| target != path).collect());
         }
         for group in cycles(&edges) {
-            found.push(format!("{source}: these import each other: {}", group.join(", ")));
+            found.push(format!("{source}: these modules import each other: {}", group.join(", ")));
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -81,10 +81,10 @@ impl<'ast> Visit<'ast> for Comparisons {
     fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
         if matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_)) {
             if is_text(&binary.right) {
-                self.found("is compared with a text", &binary.left);
+                self.found("is compared with a string", &binary.left);
             }
             if is_text(&binary.left) {
-                self.found("is compared with a text", &binary.right);
+                self.found("is compared with a string", &binary.right);
             }
         }
         visit::visit_expr_binary(self, binary);
@@ -100,7 +100,7 @@ impl<'ast> Visit<'ast> for Comparisons {
 
     fn visit_expr_match(&mut self, matched: &'ast ExprMatch) {
         if matched.arms.iter().any(|arm| has_text(&arm.pat)) {
-            self.found("is matched with texts", &matched.expr);
+            self.found("is matched with strings", &matched.expr);
         }
         visit::visit_expr_match(self, matched);
     }
@@ -118,7 +118,7 @@ impl<'ast> Visit<'ast> for Comparisons {
             && let Ok((expr, pattern)) = parsed
             && has_text(&pattern)
         {
-            self.found("is matched with texts", &expr);
+            self.found("is matched with strings", &expr);
         }
     }
 }

@@ -63,18 +63,18 @@ impl Attempt {
 /// and attacks on objects come after the agent has created the objects.
 pub(crate) fn all_attempts(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
-        ("An InfraNode that is not there yet", infra_nodes::creation_attempts(world)),
-        ("What the agent is for", works::agent_requests(world)),
-        ("Its own Node", nodes::own_node(world)),
+        ("A missing InfraNode", infra_nodes::creation_attempts(world)),
+        ("Regular requests of the agent", works::agent_requests(world)),
+        ("The agent's own Node", nodes::own_node(world)),
         ("Other Nodes", nodes::other_nodes()),
         ("InfraNodes", infra_nodes::update_attempts()),
         ("Leases", reports::leases(world)),
         ("Events", reports::events(world)),
         ("NodeResourceTopologies", reports::topologies()),
-        ("Everything else", rest::writes()),
-        ("Reading", rest::reads()),
+        ("Other writes", rest::writes()),
+        ("Reads", rest::reads()),
         ("Other credentials", credentials::other_credentials(world)),
-        ("Others are left alone", works::other_clients(world)),
+        ("Requests of other clients", works::other_clients(world)),
     ]
 }
 

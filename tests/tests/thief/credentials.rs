@@ -15,10 +15,10 @@ pub(crate) fn other_credentials(world: &World<'_>) -> Vec<Attempt> {
     let config_map =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unbound"}});
     let mut all = vec![
-        label_node(NotOwn, "a token bound to nothing", &unbound, OWN),
+        label_node(NotOwn, "an unbound token", &unbound, OWN),
         attempt(
             NoRight,
-            "a token bound to nothing: make a ConfigMap",
+            "an unbound token: create a ConfigMap",
             post("/api/v1/namespaces/default/configmaps", config_map),
         )
         .with_credential(&unbound),

@@ -22,25 +22,25 @@ pub(crate) fn creation_attempts(world: &World<'_>) -> Vec<Attempt> {
     unnamed["metadata"]["generateName"] = OWN.into();
     unnamed["metadata"].as_object_mut().unwrap().remove("name");
     vec![
-        create_with("its own, with a spec", "/spec/ksm", json!({"mode": "On"})),
-        create_with("its own, with a finalizer", "/metadata/finalizers", json!(["x.y/z"])),
-        create_with("its own, with a label", "/metadata/labels", json!({"a": "b"})),
-        create_with("its own, with an annotation", "/metadata/annotations/a", "b".into()),
+        create_with("create its own with a spec", "/spec/ksm", json!({"mode": "On"})),
+        create_with("create its own with a finalizer", "/metadata/finalizers", json!(["x.y/z"])),
+        create_with("create its own with a label", "/metadata/labels", json!({"a": "b"})),
+        create_with("create its own with an annotation", "/metadata/annotations/a", "b".into()),
         create_with(
-            "its own, owned by another Node",
+            "create its own with another Node as the owner",
             "/metadata/ownerReferences",
             json!([owner(world, OTHER)]),
         ),
         create_with(
-            "its own, with a field that another manager seems to own",
+            "create its own with a field of another manager",
             "/metadata/managedFields",
             json!([{
                 "manager": "kubectl-edit", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": TIME,
                 "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ksm": {".": {}, "f:mode": {}}}},
             }]),
         ),
-        create_with("another's", "/metadata/name", "node-c".into()),
-        attempt(NotOwn, "one that the server names", post(INFRA_NODES, unnamed)),
+        create_with("create the InfraNode of another Node", "/metadata/name", "node-c".into()),
+        attempt(NotOwn, "create one with a generated name", post(INFRA_NODES, unnamed)),
     ]
 }
 
@@ -53,27 +53,27 @@ pub(crate) fn update_attempts() -> Vec<Attempt> {
         "status": {"observedGeneration": 2},
     });
     vec![
-        attempt(NoRight, "spec of its own", merge(&own, json!({"spec": spec}))),
+        attempt(NoRight, "change the spec of its own", merge(&own, json!({"spec": spec}))),
         attempt(
             NoRight,
-            "annotation of its own",
+            "annotate its own",
             merge(&own, json!({"metadata": {"annotations": {"a": "b"}}})),
         ),
         attempt(
             Dropped,
-            "spec, label and finalizer of its own through infranodes/status",
+            "change spec, label and finalizer of its own through infranodes/status",
             merge(&format!("{own}/status"), behind_status),
         ),
         attempt(
             Dropped,
-            "no holders of its fields, through infranodes/status",
+            "remove the managers of its fields through infranodes/status",
             merge(&format!("{own}/status"), json!({"metadata": {"managedFields": [{}]}})),
         ),
         attempt(NoRight, "delete its own", delete(&own)),
         attempt(NoRight, "delete all", delete(INFRA_NODES)),
         attempt(
             NotOwn,
-            "another's status",
+            "change the status of another InfraNode",
             apply(
                 &format!("{INFRA_NODES}/{OTHER}/status"),
                 infra_node_status(OTHER, json!({"observedGeneration": 1})),

@@ -19,12 +19,12 @@ pub(crate) fn own_node(world: &World<'_>) -> Vec<Attempt> {
         attempt(Dropped, "cordon and taint through nodes/status", merge(&node_status(OWN), spec)),
         attempt(
             Dropped,
-            "no holders of its fields, through nodes/status",
+            "remove the managers of its fields through nodes/status",
             merge(&node_status(OWN), json!({"metadata": {"managedFields": [{}]}})),
         ),
         attempt(
             Dropped,
-            "a holder of its fields, through nodes/status",
+            "add a manager of its fields through nodes/status",
             merge(
                 &node_status(OWN),
                 json!({"metadata": {"managedFields": [{
@@ -37,13 +37,13 @@ pub(crate) fn own_node(world: &World<'_>) -> Vec<Attempt> {
         attempt(NoRight, "taint", strategic(&here, taint)),
         attempt(
             NoRight,
-            "a label of its own, but through nodes",
+            "add a label with the agent's prefix through nodes",
             merge(&here, json!({"metadata": {"labels": {"host.berth.dev/x": "1"}}})),
         ),
         attempt(NoRight, "delete it", delete(&here)),
         attempt(
             NoRight,
-            "make a Node",
+            "create a Node",
             post(
                 "/api/v1/nodes",
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-x"}}),
@@ -62,7 +62,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
     let mut all = vec![
         attempt(
             NotOwn,
-            "label node-role.kubernetes.io/control-plane beside its own",
+            "label node-role.kubernetes.io/control-plane and a label of the agent",
             apply(&status, node(OWN, control_plane, resources(), json!([host_tuned()]))),
         ),
         attempt(
@@ -81,7 +81,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
     ];
     let patches: [(&str, Value); 19] = [
         (
-            "a label that has its prefix inside",
+            "a label that contains the agent's prefix",
             json!({"metadata": {"labels": {"x.host.berth.dev/kvm": "true"}}}),
         ),
         (
@@ -98,7 +98,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
             "another Node as its owner",
             json!({"metadata": {"ownerReferences": [owner(world, OTHER)]}}),
         ),
-        ("no conditions", json!({"status": {"conditions": []}})),
+        ("remove all conditions", json!({"status": {"conditions": []}})),
         ("capacity: cpu", json!({"status": {"capacity": {"cpu": "800"}}})),
         (
             "allocatable: no devices.kubevirt.io/kvm",
@@ -122,7 +122,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
             "volumesAttached",
             json!({"status": {"volumesAttached": [{"name": "a", "devicePath": "b"}]}}),
         ),
-        ("no status", json!({"status": null})),
+        ("remove the status", json!({"status": null})),
     ];
     if world.policy {
         // Since 1.22, fields that a kubelet sets at registration have no owner, and the server deletes them with the
@@ -130,7 +130,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
         // there.
         all.push(attempt(
             NotOwn,
-            "an apply of nothing, at which servers drop conditions without an owner",
+            "an empty apply, which makes servers delete conditions without an owner",
             apply(&status, node(OWN, json!({}), json!({}), json!([]))),
         ));
     }

@@ -19,17 +19,17 @@ pub(crate) fn writes() -> Vec<Attempt> {
     let mut all = tokens_and_rights();
     all.extend([
         denied(
-            "make a Secret",
+            "create a Secret",
             "/api/v1/namespaces/berth-system/secrets",
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": OWN}}),
         ),
         denied(
-            "make a ConfigMap named as its Node",
+            "create a ConfigMap with the name of its Node",
             "/api/v1/namespaces/default/configmaps",
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": OWN}}),
         ),
         denied(
-            "make a pod",
+            "create a pod",
             "/api/v1/namespaces/berth-system/pods",
             json!({
                 "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OWN},
@@ -51,7 +51,7 @@ pub(crate) fn writes() -> Vec<Attempt> {
                 "target": {"name": OWN},
             }),
         ),
-        denied("run something by a kubelet", "/api/v1/nodes/node-b/proxy/run", Value::Null),
+        denied("run a command through a kubelet", "/api/v1/nodes/node-b/proxy/run", Value::Null),
     ]);
     all
 }
@@ -72,7 +72,7 @@ fn tokens_and_rights() -> Vec<Attempt> {
             token_request(Value::Null),
         ),
         denied(
-            "ask for a certificate",
+            "request a certificate",
             "/apis/certificates.k8s.io/v1/certificatesigningrequests",
             json!({
                 "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": OWN},
@@ -83,7 +83,7 @@ fn tokens_and_rights() -> Vec<Attempt> {
             }),
         ),
         denied(
-            "make itself administrator",
+            "bind itself to cluster-admin",
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": OWN},
@@ -101,12 +101,12 @@ fn tokens_and_rights() -> Vec<Attempt> {
         ),
         attempt(
             NotAsked,
-            "unbind the policy",
+            "delete the binding of the policy",
             delete(&format!("{policies}/validatingadmissionpolicybindings/berth-agent-own-node")),
         ),
         attempt(
             NotAsked,
-            "let the policy fail open",
+            "set the failure policy to Ignore",
             merge(
                 &format!("{policies}/validatingadmissionpolicies/berth-agent-own-node"),
                 json!({"spec": {"failurePolicy": "Ignore"}}),
@@ -140,6 +140,6 @@ pub(crate) fn reads() -> Vec<Attempt> {
         denied("all pods", "/api/v1/pods"),
         denied("pods of berth-system", "/api/v1/namespaces/berth-system/pods"),
         denied("a pod's log", &format!("{POD}/log")),
-        denied("its kubelet's configuration", &format!("/api/v1/nodes/{OWN}/proxy/configz")),
+        denied("the configuration of its kubelet", &format!("/api/v1/nodes/{OWN}/proxy/configz")),
     ]
 }

@@ -18,16 +18,16 @@ pub(crate) fn agent_requests(world: &World<'_>) -> Vec<Attempt> {
     all.extend(object_requests(world));
     all.push(attempt(
         Works,
-        "asks what it may",
+        "reviews its permissions",
         post(
             "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
             json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}}),
         ),
     ));
-    if world.supports("asks who it is", Version(1, 28)) {
+    if world.supports("reviews its identity", Version(1, 28)) {
         all.push(attempt(
             Works,
-            "asks who it is",
+            "reviews its identity",
             post(
                 "/apis/authentication.k8s.io/v1/selfsubjectreviews",
                 json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}),
@@ -65,7 +65,7 @@ fn own_node_requests() -> Vec<Attempt> {
             .expect_value(PINNABLE, Value::Null),
         apply_status("labels withdrawn too", json!({}), json!({}), json!([host_tuned()]))
             .expect_value(LABEL, Value::Null),
-        complete_status("all of it again"),
+        complete_status("labels, condition and resources again"),
     ]
 }
 
@@ -80,10 +80,10 @@ fn object_requests(world: &World<'_>) -> Vec<Attempt> {
     let about = ["berth.dev/v1alpha1", "InfraNode", OWN];
     let events = format!("{EVENTS}?fieldManager=berth-agent");
     vec![
-        attempt(Works, "makes its InfraNode", post(&infra_nodes, infra_node(world, OWN))),
+        attempt(Works, "creates its InfraNode", post(&infra_nodes, infra_node(world, OWN))),
         attempt(
             Works,
-            "the administrator holds a field of it",
+            "the administrator owns a field of its InfraNode",
             merge(
                 &format!("{INFRA_NODES}/{OWN}?fieldManager=kubectl-edit"),
                 json!({"metadata": {"labels": {"held": "1"}}}),
@@ -99,7 +99,7 @@ fn object_requests(world: &World<'_>) -> Vec<Attempt> {
         .expect_value("/status/conditions/0/type", "Ready"),
         attempt(
             Works,
-            "makes its Lease",
+            "creates its Lease",
             force(&format!("{LEASES}/{OWN}"), lease(world, OWN, "berth-system", 0)),
         ),
         attempt(
@@ -120,7 +120,7 @@ fn object_requests(world: &World<'_>) -> Vec<Attempt> {
         ),
         attempt(
             Works,
-            "its Event happened again",
+            "updates the series of its Event",
             merge(&format!("{EVENTS}/own?fieldManager=berth-agent"), series()),
         )
         .expect_value("/series/count", 2),
@@ -144,7 +144,7 @@ pub(crate) fn other_clients(world: &World<'_>) -> Vec<Attempt> {
         .expect_value("/metadata/labels/zone", "z2"),
         attempt(
             Works,
-            "the administrator takes that back",
+            "the administrator reverts this change",
             merge(
                 &node_path(OWN),
                 json!({"metadata": {"labels": {"zone": "z1"}}, "spec": {"unschedulable": null}}),
@@ -153,13 +153,13 @@ pub(crate) fn other_clients(world: &World<'_>) -> Vec<Attempt> {
         .expect_value("/spec/unschedulable", Value::Null),
         attempt(
             Works,
-            "the administrator asks something of a host",
+            "the administrator sets a field of a spec",
             merge(&infra_node, json!({"spec": {"ksm": {"mode": "Off"}}})),
         )
         .expect_value("/spec/ksm/mode", "Off"),
         attempt(
             Works,
-            "the administrator asks for nothing",
+            "the administrator removes the field of the spec",
             merge(&infra_node, json!({"spec": {"ksm": null}})),
         )
         .expect_value("/spec", json!({})),

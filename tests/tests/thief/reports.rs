@@ -15,13 +15,13 @@ pub(crate) fn leases(world: &World<'_>) -> Vec<Attempt> {
     vec![
         attempt(
             NotOwn,
-            "another's",
+            "the Lease of another Node",
             force(&format!("{LEASES}/{OTHER}"), lease(world, OTHER, "berth-system", 0)),
         ),
-        attempt(NotOwn, "one named berth-controller", post(LEASES, controller)),
+        attempt(NotOwn, "create a Lease berth-controller", post(LEASES, controller)),
         attempt(
             NoRight,
-            "its kubelet's",
+            "the Lease of its kubelet",
             force(&kubelets, lease(world, OWN, "kube-node-lease", 0)),
         ),
         attempt(NoRight, "delete its own", delete(&format!("{LEASES}/{OWN}"))),
@@ -38,23 +38,23 @@ pub(crate) fn events(world: &World<'_>) -> Vec<Attempt> {
     vec![
         attempt(
             NotOwn,
-            "of another's InfraNode",
+            "an Event of another InfraNode",
             post(EVENTS, about("e1", ["berth.dev/v1alpha1", "InfraNode", OTHER])),
         ),
         attempt(
             NotOwn,
-            "of a pod named as its Node",
+            "an Event of a pod with the name of its Node",
             post(EVENTS, about("e2", ["v1", "Pod", OWN])),
         ),
-        attempt(NotOwn, "another's happened again", merge(&format!("{EVENTS}/foreign"), series())),
+        attempt(NotOwn, "update the series of another agent's Event", merge(&format!("{EVENTS}/foreign"), series())),
         attempt(
             NoRight,
-            "of its Node in kube-system",
+            "an Event of its Node in kube-system",
             post("/apis/events.k8s.io/v1/namespaces/kube-system/events", in_system),
         ),
         attempt(
             NoRight,
-            "of its Node in the core group",
+            "an Event of its Node in the core group",
             post("/api/v1/namespaces/default/events", core),
         ),
     ]
@@ -64,9 +64,9 @@ pub(crate) fn events(world: &World<'_>) -> Vec<Attempt> {
 pub(crate) fn topologies() -> Vec<Attempt> {
     let own = format!("{TOPOLOGIES}/{OWN}");
     vec![
-        attempt(Works, "makes its own", apply(&own, topology(OWN))),
-        attempt(Works, "its own again", apply(&own, topology(OWN))),
-        attempt(NotOwn, "another's", apply(&format!("{TOPOLOGIES}/{OTHER}"), topology(OTHER))),
+        attempt(Works, "creates its own", apply(&own, topology(OWN))),
+        attempt(Works, "applies its own again", apply(&own, topology(OWN))),
+        attempt(NotOwn, "the object of another Node", apply(&format!("{TOPOLOGIES}/{OTHER}"), topology(OTHER))),
         attempt(NoRight, "delete its own", delete(&own)),
     ]
 }

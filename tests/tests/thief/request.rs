@@ -44,7 +44,7 @@ pub(crate) fn merge(path: &str, body: Value) -> Request {
     Request { method: "PATCH", content: "application/merge-patch+json", ..post(path, body) }
 }
 
-/// Returns a strategic merge patch, the only kind of patch that merges conditions and taints by their keys.
+/// Returns a strategic merge patch. Only this kind of patch merges conditions and taints by their keys.
 pub(crate) fn strategic(path: &str, body: Value) -> Request {
     let content = "application/strategic-merge-patch+json";
     Request { method: "PATCH", content, ..post(path, body) }
@@ -113,7 +113,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done(code) => write!(f, "{code}"),
-            Self::NoRight => write!(f, "403, no right"),
+            Self::NoRight => write!(f, "403, no permission"),
             Self::Policy(why) => write!(f, "403, policy: {why}"),
             Self::Other(code, message) => write!(f, "{code}: {message}"),
         }

@@ -28,19 +28,19 @@ fn head(world: &World<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> Strin
     let all_attempts = groups.iter().flat_map(|(_, attempts)| attempts);
     let thefts = all_attempts.filter(|attempt| attempt.expect != Expect::Works).count();
     let policy = if world.policy {
-        "- last column: the same with `cluster-admin` given to the agents, so that the policy is alone; empty where it is not asked"
+        "- last column: the same attempts if the agents have `cluster-admin`, so that only the policy applies; empty if the server does not call the policy"
     } else {
-        "- this server has no admission policies: what only a policy would deny is open"
+        "- this server has no admission policies: attempts that only a policy would deny succeed"
     };
     let programs = std::env::var_os("KUBEBUILDER_ASSETS")
         .map(|_| format!("KUBEBUILDER_ASSETS=(programs of {}) ", world.version()))
         .unwrap_or_default();
     format!(
         "# A stolen credential, {date}\n\n\
-         - Kubernetes {}; rights and policy of `deploy/base`, and the right of component `node-resource-topology`\n\
-         - the thief has the token of the agent's pod on node-a; {thefts} attempts, beside what must work\n\
+         - Kubernetes {}; permissions and policy of `deploy/base`, and the permission of component `node-resource-topology`\n\
+         - the thief has the token of the agent's pod on node-a; {thefts} attempts, besides the requests that must succeed\n\
          {policy}\n\n\
-         After what was denied Nodes, InfraNodes, Leases, Events, pods, ConfigMaps and NodeResourceTopologies were as before.\n\n\
+         After each denied attempt, Nodes, InfraNodes, Leases, Events, pods, ConfigMaps and NodeResourceTopologies are unchanged.\n\n\
          Command: `{programs}BERTH_RESULTS=docs/results cargo test --release -p berth-tests --test thief`.\n",
         world.version()
     )
@@ -54,7 +54,7 @@ fn tables(
     let mut text = String::new();
     let mut number = 0;
     for (group, attempts) in groups {
-        let (title, line) = if all.is_some() { (" all rights |", "---|") } else { ("", "") };
+        let (title, line) = if all.is_some() { (" all permissions |", "---|") } else { ("", "") };
         write!(text, "\n## {group}\n\n| attempt | answer |{title}\n|---|---|{line}\n").unwrap();
         for attempt in attempts {
             let cell = |verdicts: &[Option<Verdict>]| {
@@ -76,8 +76,8 @@ fn tables(
 
 fn escaped(attempt: &Attempt, verdict: &Verdict) -> String {
     let note = match (attempt.expect, verdict) {
-        (Expect::Dropped, _) => ", and nothing but the status is taken",
-        (Expect::NotOwn, Verdict::Done(_)) => ", open",
+        (Expect::Dropped, _) => ", only the status is changed",
+        (Expect::NotOwn, Verdict::Done(_)) => ", succeeds",
         _ => "",
     };
     format!("{verdict}{note}").replace('|', "\\|").replace('<', "\\<")

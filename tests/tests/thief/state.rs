@@ -1,4 +1,4 @@
-//! Objects in the cluster that a thief may want to change.
+//! Objects in the cluster that a thief may try to change.
 
 use std::collections::BTreeMap;
 
@@ -142,6 +142,6 @@ impl State {
             }
         }
         let current = Self::read(world);
-        assert!(*self == current, "not as before the attempt:\n{}", self.difference(&current));
+        assert!(*self == current, "the state differs from the state before the attempt:\n{}", self.difference(&current));
     }
 }

@@ -73,7 +73,7 @@ impl<'a> World<'a> {
         let label =
             |labels: Value| dry_run(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
         let own = label(json!({"host.berth.dev/x": "1"}));
-        self.wait_until("agents have their rights", || self.send(&self.thief, &own).is_success());
+        self.wait_until("agents have their permissions", || self.send(&self.thief, &own).is_success());
         self.policy = self.supports("the admission policy", Version(1, 30));
         if self.policy {
             let policy = berth_tests::repository().join("deploy/base/admission-policy.yaml");
@@ -91,7 +91,7 @@ impl<'a> World<'a> {
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-                "metadata": {"name": "all-rights"},
+                "metadata": {"name": "all-permissions"},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
                 "subjects": [
                     {"kind": "ServiceAccount", "name": "berth-agent", "namespace": "berth-system"},
@@ -99,7 +99,7 @@ impl<'a> World<'a> {
                 ],
             }),
         );
-        self.wait_until("agents have all rights", || {
+        self.wait_until("agents have all permissions", || {
             self.send(&self.thief, &get("/api/v1/secrets")).is_success()
         });
     }
@@ -149,7 +149,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Returns a Node as its kubelet registers it, with a value in each field that a thief may want to change.
+/// Returns a Node as its kubelet registers it, with a value in each field that a thief may try to change.
 fn registered_node(name: &str) -> Value {
     let amounts =
         json!({"cpu": "96", "memory": "512Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"});

@@ -18,7 +18,7 @@ use berth_host_facts::links::Gateway;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StepError {
     /// The link does not exist.
-    #[error("{0} is not there")]
+    #[error("link {0} does not exist")]
     NoLink(LinkName),
     /// The kernel refused the step.
     #[error("{link}: {refused}{hint}")]
@@ -32,7 +32,7 @@ pub enum StepError {
         hint: &'static str,
     },
     /// The kernel refused some VLANs of a port.
-    #[error("VLAN {id}: {first} ({others} others)")]
+    #[error("VLAN {id}: {first} ({others} other VLANs were refused too)")]
     Vlans {
         /// The first VLAN that the kernel refused.
         id: VlanId,
@@ -93,7 +93,7 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
         (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
         (Errno::EEXIST, _) => "; another program created it at the same time, retry",
         (Errno::ENETDOWN, _) => "; the lower link is down",
-        (Errno::ENOMEM | Errno::ENOBUFS, _) => "; there is no memory for it now",
+        (Errno::ENOMEM | Errno::ENOBUFS, _) => "; the kernel has no free memory, retry later",
         _ => "",
     }
 }
@@ -120,14 +120,14 @@ pub enum FilterError {
     NoAnswer(#[source] io::Error),
     /// The table differs from the desired table after the transaction.
     #[error(
-        "applied, but reads back differently; another program changes nftables table bridge berth"
+        "the change was applied, but nftables table bridge berth differs; another program changes it"
     )]
     Differs,
 }
 
 const fn filter_hint(errno: Option<Errno>) -> &'static str {
     match errno {
-        Some(Errno::EPERM) => "it takes CAP_NET_ADMIN in the host's network namespace",
+        Some(Errno::EPERM) => "requires CAP_NET_ADMIN in the host's network namespace",
         Some(
             Errno::EOPNOTSUPP
             | Errno::EPROTONOSUPPORT
@@ -135,11 +135,11 @@ const fn filter_hint(errno: Option<Errno>) -> &'static str {
             | Errno::ENOENT
             | Errno::ESOCKTNOSUPPORT,
         ) => {
-            "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it a \
-             guest's BPDU can have the switch close the port of all tenants, so no network is made that is not there \
-             already"
+            "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it, a \
+             switch may disable the port of all tenants because of a guest's BPDU, so no new network is \
+             created"
         }
-        _ => "no network is made that is not there already",
+        _ => "no new network is created",
     }
 }
 
@@ -164,19 +164,19 @@ pub enum TrialNotStarted {
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
     /// No step of the change adds a port to a bridge.
-    #[error("the change adds no port to a bridge; not applied")]
+    #[error("the change adds no port to a bridge, and is not applied")]
     NoJoin,
     /// No default gateway answers before the change.
     #[error(
-        "no gateway answers now ({}), so a loss of connectivity could not be detected; not applied",
+        "no gateway answers now ({}), so a loss of connectivity could not be detected; the change is not applied",
         format_gateways(.0)
     )]
     NoGateway(Vec<Gateway>),
     /// The time since boot is unknown.
-    #[error("/proc/uptime cannot be read; not applied")]
+    #[error("/proc/uptime cannot be read; the change is not applied")]
     Uptime,
     /// The agent could not save the note that describes the rollback.
-    #[error("{0}; without the note the change could not be rolled back; not applied")]
+    #[error("{0}; without the note the change could not be rolled back, and is not applied")]
     NoteNotWritten(#[source] WriteError),
     /// The kernel refused a step.
     #[error(transparent)]
@@ -248,7 +248,7 @@ pub enum TrialFailure {
 fn format_gateways(gateways: &[Gateway]) -> String {
     let names: Vec<String> = gateways.iter().map(|gateway| gateway.address.to_string()).collect();
     if names.is_empty() {
-        "there is none".to_owned()
+        "no default gateway".to_owned()
     } else {
         format!("gateway {}", names.join(", "))
     }

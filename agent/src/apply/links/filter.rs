@@ -52,7 +52,9 @@ fn delete_request() -> Request {
 /// second request, which deletes the table, would fail without it. The other requests create the table from scratch.
 fn replace_requests(filter: &FilterRecord) -> Vec<Request> {
     let make = || {
-        table_attribute().number(2, 0).comment(6, "made by berth-agent, and restored when changed")
+        table_attribute()
+            .number(2, 0)
+            .comment(6, "created by berth-agent, which corrects any change")
     };
     let mut requests = vec![
         Request::create(message::NEW_TABLE, make()),

@@ -4,7 +4,7 @@
 //! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of
 //! the agent's control group together. So the guard is a transient service if systemd is available. Otherwise the
 //! guard is a child process, which only survives the end of the agent's process; if the whole control group ends,
-//! the next start of the agent undoes the change.
+//! the next start of the agent rolls back the change.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
         Ok(unit) => {
             tracing::info!(
                 unit,
-                "started a transient unit that undoes the trial if the agent dies"
+                "started a transient unit that rolls back the trial if the agent exits"
             );
             return Guard::Unit(unit);
         }

@@ -41,7 +41,7 @@ pub(super) fn create_link_message(
         DesiredKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
                 .address(mac.0.to_vec())
-                // The MTU differs from the desired MTU, so that [`set_properties`] changes it: only a change of the MTU
+                // The MTU differs from the desired MTU, so that the next message changes it: only a change of the MTU
                 // of an existing bridge stops the bridge from following the MTU of its ports.
                 .mtu(desired.mtu - 1)
                 .link_group(LINK_GROUP)

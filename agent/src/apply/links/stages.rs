@@ -66,9 +66,9 @@ pub(super) fn execute_on(
             let (result, rolled_back) =
                 match failed_dependency(change, &failed_networks, failed_filter) {
                     Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
-                    None => results
-                        .next()
-                        .unwrap_or_else(|| (ApplyResult::Failed("not done".to_owned()), false)),
+                    None => results.next().unwrap_or_else(|| {
+                        (ApplyResult::Failed("the change was not applied".to_owned()), false)
+                    }),
                 };
             let outcome = Outcome::new(change, result);
             if let Some(work) = change.link_work() {

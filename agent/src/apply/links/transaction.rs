@@ -124,7 +124,13 @@ impl<'a> Transaction<'a> {
     fn in_use(&self, op: &LinkOp, links: &Links) -> Option<String> {
         let users: Vec<String> =
             links_losing_frames(op, links, &self.work.ops).into_iter().collect();
-        (!users.is_empty()).then(|| format!("{}: {} came meanwhile", op.link(), users.join(", ")))
+        (!users.is_empty()).then(|| {
+            format!(
+                "{}: links were attached after the plan was made: {}",
+                op.link(),
+                users.join(", ")
+            )
+        })
     }
 
     const fn is_applying(&self) -> bool {
@@ -258,7 +264,7 @@ impl<'a> Transaction<'a> {
                     return ApplyResult::Failed(error.to_string());
                 }
                 ApplyResult::Partial(format!(
-                    "{carried} of {}; not {missing}: {error}",
+                    "{carried} of {} VLANs added, VLANs {missing} refused: {error}",
                     vlans.len()
                 ))
             }
@@ -266,7 +272,7 @@ impl<'a> Transaction<'a> {
                 ApplyResult::Failed(format!("{error}{}", rollback_note()))
             }
             (None, Some((_, mismatch))) => ApplyResult::Failed(format!(
-                "done, and reads back otherwise: {mismatch}; something else changes it"
+                "the change was applied, but: {mismatch}; another program changes the link"
             )),
         }
     }

@@ -96,7 +96,7 @@ pub(super) fn run(
     // If no guard process can be started, only the note remains: the next start of the agent then rolls back the
     // change.
     let guard = guard::start(context, note.deadline);
-    tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
+    tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "started a trial");
     let mut result = Ok(());
     for op in &work.ops {
         result = match apply_steps(context, netlink, &numbers, &[op]) {
@@ -343,6 +343,6 @@ mod tests {
         drop(gone);
         assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL_INTERVAL));
         assert!(!can_connect(&context, &[closed], POLL_INTERVAL * 2));
-        assert!(!can_connect(&context, &[], DEADLINE), "at once");
+        assert!(!can_connect(&context, &[], DEADLINE), "no server, no wait");
     }
 }

@@ -10,7 +10,7 @@ pub mod pod_resources_lister_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What the kubelet has handed out.
+    /// Lists the resources that the kubelet has allocated.
     #[derive(Debug, Clone)]
     pub struct PodResourcesListerClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -80,7 +80,7 @@ pub mod pod_resources_lister_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Pods on the node, also those that have ended, with what their containers were given.
+        /// Lists the pods of the node, including pods that have ended, with the resources of their containers.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -109,7 +109,7 @@ pub mod pod_resources_lister_client {
                 .insert(GrpcMethod::new("v1.PodResourcesLister", "List"));
             self.inner.unary(req, path, codec).await
         }
-        /// What could be handed out at all, in use or not. Since Kubernetes 1.23.
+        /// Returns all resources that the kubelet can allocate, in use or not. Kubernetes 1.23 and later.
         pub async fn get_allocatable_resources(
             &mut self,
             request: impl tonic::IntoRequest<

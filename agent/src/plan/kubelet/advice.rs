@@ -28,7 +28,7 @@ pub(super) fn steps(input: Input, mode: KubeletMode, desired: &KubeletConfig) ->
         vec![format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")];
     if mode == KubeletMode::Stage && kubelet.config_dir.is_some() {
         steps.push(format!("systemctl stop {}", kubelet.unit));
-        steps.push("wait until `berth-agent plan` shows the drop-in active: the agent then has removed the checkpoints".to_owned());
+        steps.push("wait until `berth-agent plan` shows that the drop-in is active: the agent has then removed the checkpoints".to_owned());
         steps.push(format!("systemctl start {}", kubelet.unit));
     } else {
         steps.push(format!("systemctl stop {}", kubelet.unit));
@@ -36,7 +36,7 @@ pub(super) fn steps(input: Input, mode: KubeletMode, desired: &KubeletConfig) ->
         let flags = kubelet.set_by_flags.join(", ");
         let flags =
             if flags.is_empty() { flags } else { format!(", and remove its flags for {flags}") };
-        steps.push(format!("put the fields below into {file}{flags}"));
+        steps.push(format!("add the fields below to {file}{flags}"));
         let remove: Vec<String> = refused_checkpoints(input.facts, desired)
             .into_iter()
             .map(|(name, _)| checkpoint_path(kubelet, name))

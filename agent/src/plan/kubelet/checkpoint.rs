@@ -87,7 +87,7 @@ pub(crate) fn remove_checkpoint(file: String) -> Change {
         why: ChangeReason::Spec,
         drift: false,
         disruption: Disruption::None,
-        effect: "the kubelet counts them again when it starts".to_owned(),
+        effect: "the kubelet counts huge pages again when it starts".to_owned(),
         blocked: None,
         removes: Vec::new(),
         action: Action::Kubelet(KubeletAction::Remove(vec![file])),

@@ -28,7 +28,7 @@ impl Input<'_> {
         }
         self.facts.kubelet.is_running.then(|| {
             format!(
-                "waits until the kubelet is stopped, which would write its checkpoints again: systemctl stop {unit}"
+                "waits until the kubelet is stopped, because it would write its checkpoints again: systemctl stop {unit}"
             )
         })
     }

@@ -20,7 +20,7 @@ pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
 
 /// Effect of a change that makes the drop-in active, or removes an active drop-in.
 const WITH_CHECKPOINTS: &str =
-    "its checkpoints are removed with it; takes effect when you start the kubelet";
+    "the kubelet's checkpoints are removed too; takes effect when you start the kubelet";
 
 pub(super) fn stage(input: Input, differences: &[Difference], configuration: &str) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
@@ -28,7 +28,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         if differences.is_empty() {
             return Vec::new();
         }
-        let reason = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so there is no place for a \
+        let reason = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so it reads no \
                    drop-in; add the flag, or use mode Advise";
         let change = drop_in_change(
             DropInState::Staged,
@@ -186,7 +186,7 @@ fn drop_in_change(
         why: reason,
         drift: false,
         disruption: Disruption::None,
-        effect: "nothing until it is active".to_owned(),
+        effect: "no effect until the drop-in is active".to_owned(),
         blocked: None,
         removes: Vec::new(),
         action: Action::Kubelet(action),

@@ -59,9 +59,9 @@ pub(super) fn plan(
     };
     let Some(config) = &kubelet.config else {
         let reason = kubelet.config_fault.as_ref().map_or("not found", |(_, why)| why.as_str());
-        targets
-            .notes
-            .push(format!("the kubelet's configuration is not known ({reason}): no advice"));
+        targets.notes.push(format!(
+            "no advice for the kubelet, because its configuration is unknown: {reason}"
+        ));
         return (Vec::new(), None);
     };
     let desired = desired(input, config, reserved);

@@ -27,7 +27,7 @@ pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
     for spec in &input.spec.networks {
         let path = FieldPath::spec("networks").item(&spec.name);
         if !names.insert(&spec.name) {
-            desired.refuse(&spec.name, path.child("name").fault(&spec.name, "is there twice"));
+            desired.refuse(&spec.name, path.child("name").fault(&spec.name, "is not unique"));
             desired.networks.retain(|network| network.name != spec.name);
             continue;
         }
@@ -89,7 +89,7 @@ impl<'a> DesiredNetworks<'a> {
             return Err(fault);
         };
         if is_duplicate {
-            return Err(path.child("name").fault(&spec.name, "is there twice"));
+            return Err(path.child("name").fault(&spec.name, "is not unique"));
         }
         let tenant = read_tenant::read(network, spec, &path)?;
         network.tenants.push(tenant);
@@ -105,7 +105,7 @@ impl<'a> DesiredNetworks<'a> {
                 let owner = owners.entry(link.name.clone()).or_insert(network.name);
                 if *owner != network.name {
                     let message = format!(
-                        "network {owner} needs link {} too; give one another bridge",
+                        "network {owner} also needs link {}; set another bridge for one of them",
                         link.name
                     );
                     let path = FieldPath::spec("networks").item(network.name).child("bridge");

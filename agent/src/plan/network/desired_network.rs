@@ -14,7 +14,7 @@ pub(super) struct Network<'a> {
     /// The link by which frames leave the host; for Vxlan the link with the local address of the
     /// tunnels.
     pub(super) uplink: &'a Link,
-    /// Settings that the links of this network are made from. A difference counts as drift only if
+    /// Settings from which the links of this network are created. A difference counts as drift only if
     /// the settings have not changed.
     pub(super) settings: String,
     /// Maximum transmission unit in bytes.

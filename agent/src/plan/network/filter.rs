@@ -177,7 +177,7 @@ pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Opt
         work.filter = Some(FilterWork::Delete);
         return Some(new_link_change(
             LinkChangeId::DeleteFilter,
-            "there",
+            "present",
             "absent",
             ChangeReason::Restore,
             work,

@@ -73,7 +73,7 @@ impl Planner<'_> {
                 bridge: bridge.clone(),
                 from: previous_uplinks.iter().map(|port| port.name.clone()).collect(),
             },
-            operation: format!("{to} takes over {bridge} from {from}"),
+            operation: format!("{to} replaces {from} as the uplink of {bridge}"),
             from,
             ops,
             undo,

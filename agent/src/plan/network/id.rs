@@ -160,10 +160,10 @@ impl fmt::Display for LinkChangeId {
             }
             Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE}"),
             Self::DetachUplink { uplink, network } => {
-                write!(f, "take {uplink} for network {network}")
+                write!(f, "detach {uplink} from its bridge for network {network}")
             }
             Self::CreateBridge { bridge, network } => {
-                write!(f, "make bridge {bridge} for network {network}")
+                write!(f, "create bridge {bridge} for network {network}")
             }
             Self::SetLink { link, differences } => {
                 write!(f, "set {link}: {}", DifferenceList(differences))

@@ -8,10 +8,10 @@ use super::difference::{Difference, DifferenceList};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The link does not exist.
-    #[error("{0} is not there")]
+    #[error("link {0} does not exist")]
     Absent(LinkName),
     /// The link of that name has another kind, VLAN or tunnel.
-    #[error("{0} is another link")]
+    #[error("link {0} has another kind, VLAN or tunnel")]
     WrongKind(LinkName),
     /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", DifferenceList(.differences))]
@@ -25,7 +25,7 @@ pub enum Mismatch {
     #[error("{0} is down")]
     Down(LinkName),
     /// The link is not a port of the bridge.
-    #[error("{port} is no port of {bridge}")]
+    #[error("{port} is not a port of {bridge}")]
     NotPort {
         /// The link.
         port: LinkName,
@@ -33,7 +33,7 @@ pub enum Mismatch {
         bridge: LinkName,
     },
     /// The link is still a port of the bridge.
-    #[error("{port} still is a port of {bridge}")]
+    #[error("{port} is still a port of {bridge}")]
     StillPort {
         /// The link.
         port: LinkName,
@@ -57,6 +57,6 @@ pub enum Mismatch {
         vlans: VlanSet,
     },
     /// The link still exists.
-    #[error("{0} is still there")]
+    #[error("link {0} still exists")]
     StillExists(LinkName),
 }

@@ -67,7 +67,7 @@ pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
 }
 
 pub(super) const DNS_LABEL_RULE: &str =
-    "must be 1 to 63 lower-case letters, digits and `-`, as a DNS label is";
+    "must be a DNS label: 1 to 63 lower-case letters, digits and `-`";
 
 pub(super) fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -119,7 +119,13 @@ impl<'a> Planner<'a> {
             return true;
         };
         if let Some(error) = diff::unusable_link(link, desired) {
-            self.push(Stage::Bridges, create_id(), "another's", &desired.describe(), Vec::new());
+            self.push(
+                Stage::Bridges,
+                create_id(),
+                "link of another program",
+                &desired.describe(),
+                Vec::new(),
+            );
             self.block(error.to_string());
             return false;
         }
@@ -128,7 +134,7 @@ impl<'a> Planner<'a> {
             let ops = diff::repair_ops(desired, link);
             let words = DifferenceList(&differences).to_string();
             let id = LinkChangeId::SetLink { link: desired.name.clone(), differences };
-            self.push(Stage::Bridges, id, "otherwise", &words, ops);
+            self.push(Stage::Bridges, id, "different", &words, ops);
         }
         true
     }
@@ -163,19 +169,19 @@ impl<'a> Planner<'a> {
         let reason = if !shared.allow_management {
             format!(
                 "{host_traffic}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
-                 scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then tried, and rolled back if the \
-                 gateway is lost",
+                 scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then applied on trial, and rolled back if the \
+                 gateway does not answer",
                 uplink.name
             )
         } else if let Some((_, message)) =
             trial.filter(|(settings, _)| *settings == self.network.settings)
         {
-            format!("{message}. `berth-agent apply` tries it again")
+            format!("{message}. Run `berth-agent apply` to retry")
         } else {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
                 change.effect = format!(
-                    "on trial, because {host_traffic}: rolled back if the gateway or the API server is lost"
+                    "on trial, because {host_traffic}: rolled back if the gateway or the API server does not answer"
                 );
             }
             if let Some(work) = self.last_work() {
@@ -191,7 +197,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns a refusal if `users`, the attached links, would be disconnected, and the spec does not allow that;
-    /// `None` if no link is attached, or if the spec allows it. `operation` is the clause of the reason that says when.
+    /// `None` if no link is attached, or if the spec allows it. `operation` is the operation that disconnects them.
     pub(super) fn disruption_refusal(
         &self,
         users: &BTreeSet<String>,

@@ -75,7 +75,7 @@ fn find_uplink<'a>(
     }
     let path = path.child("uplink");
     let Some(selector) = &spec.uplink else {
-        let message = "is missing; say by which link tenants leave the host";
+        let message = "is missing; specify the link through which tenants' frames leave the host";
         return Err(path.fault("", message));
     };
     let uplink = uplink::find(links, selector, &path)?;
@@ -92,14 +92,14 @@ fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Re
     let path = path.child("mtu");
     let (max_mtu, verb) = match spec.tunnels() {
         Some(vxlan) => {
-            (tunnels::largest_mtu(links, uplink, vxlan.local_address), "leaves its tunnels")
+            (tunnels::largest_mtu(links, uplink, vxlan.local_address), "allows for its tunnels")
         }
-        None => (uplink.mtu, "takes"),
+        None => (uplink.mtu, "allows"),
     };
     let mtu = spec.mtu.or(max_mtu).unwrap_or(1500);
     if let Some(max_mtu) = max_mtu.filter(|most| mtu > *most) {
         let message = format!(
-            "{} {verb} {max_mtu} bytes at most; raise its MTU and the switch's first",
+            "{} {verb} {max_mtu} bytes at most; increase its MTU and the MTU of the switch first",
             uplink.name
         );
         return Err(path.fault(mtu, message));
@@ -128,8 +128,10 @@ fn check_uplink_is_free(
             && other.uplink.name == uplink.name
     });
     let Some(other) = taken else { return Ok(()) };
-    let message =
-        format!("is already the uplink of network {}, and a bridge has it alone", other.name);
+    let message = format!(
+        "is already the uplink of network {}; only one network can use the uplink of a shared bridge",
+        other.name
+    );
     Err(path.child("uplink").fault(&uplink.name, message))
 }
 
@@ -143,7 +145,7 @@ fn shared_bridge(
     let path = path.child("bridge");
     let name = bridge_name(spec, &path)?;
     if name == uplink.name {
-        return Err(path.fault(&name, "is the uplink's own name"));
+        return Err(path.fault(&name, "is the name of the uplink; set another name"));
     }
     let mac = bridge_mac(seed, &name);
     let stp = spec.stp == Some(true);

@@ -27,7 +27,7 @@ pub(super) fn read<'a>(
     let segment = segment(network, spec, path)?;
     let (path, id) = (path.child(segment.field()), segment.number());
     if let Some(other) = network.tenants.iter().find(|tenant| tenant.id() == id) {
-        let message = format!("is already that of {} on network {}", other.name, network.name);
+        let message = format!("is already used by {} on network {}", other.name, network.name);
         return Err(path.fault(id, message));
     }
     Ok(Tenant { name: &spec.name, segment, links: links(network, spec, segment)? })
@@ -44,20 +44,20 @@ fn segment(
         (false, Some(vlan), None) => SegmentId::Vlan(vlan),
         (true, _, _) => {
             let message = format!(
-                "network {} is of scenario Vxlan, which needs a vni and no vlan",
+                "network {} has scenario Vxlan, which requires vni instead of vlan",
                 spec.network
             );
             return Err(path.child("vni").fault("", message));
         }
         (false, _, _) => {
-            let message = format!("network {} needs a vlan and no vni", spec.network);
+            let message = format!("network {} requires vlan instead of vni", spec.network);
             return Err(path.child("vlan").fault("", message));
         }
     };
     let fault = |message: &str| Err(path.child(segment.field()).fault(segment.number(), message));
     match segment {
         SegmentId::Vlan(vlan) if !vlan.is_allowed_for_tenants() => {
-            fault("is every switch's and bridge's default VLAN; no tenant may have it")
+            fault("is the default VLAN of switches and bridges; use another VLAN")
         }
         SegmentId::Vni(vni) if !(1..1 << 24).contains(&vni) => fault("must be from 1 to 16777215"),
         SegmentId::Vlan(_) | SegmentId::Vni(_) => Ok(segment),
@@ -112,7 +112,7 @@ fn link_name(
     let name = format!("{}{}{suffix}", bridges.prefix, segment.number());
     name.parse().map_err(|_| {
         let message = format!(
-            "a link's name has at most 15 bytes, and `{name}` has {}; take a shorter one",
+            "a link's name has at most 15 bytes, and `{name}` has {}; set a shorter name",
             name.len()
         );
         let path = FieldPath::spec("networks").item(network.name).child("bridge");

@@ -55,7 +55,7 @@ pub(super) enum TenantError {
 /// A change that would disconnect attached links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} would lose the network while {operation}; move these VMs away first, or set \
+    "{} would lose the network while {operation}; migrate these VMs first, or set \
      spec.networks[{network}].allowDisruption: true",
     removal::format_users(.users)
 )]

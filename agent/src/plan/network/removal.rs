@@ -80,7 +80,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
         let id = LinkChangeId::RemoveUnfinished(link.name.clone());
         changes.push(single_step_change(
             id,
-            ["there", "absent"],
+            ["present", "absent"],
             LinkOp::Remove(link.name.clone()),
         ));
     }
@@ -156,7 +156,7 @@ fn removal(
     let mut work = LinkWork::new(network, Stage::Removals, ops);
     work.removed_tenants = removed_tenants.collect();
     work.rollback_ops = undo;
-    let mut change = new_link_change(id, "there", "absent", ChangeReason::Restore, work);
+    let mut change = new_link_change(id, "present", "absent", ChangeReason::Restore, work);
     if !users.is_empty() {
         change.blocked = Some(in_use(&users));
     }

@@ -112,7 +112,7 @@ pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkSta
         let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
         state.by_vni |= vlan.is_none();
         let Some(id) = vlan.or(tenant.vni) else { continue };
-        let message = format!("nothing is changed on this network: {reason}");
+        let message = format!("this network is not changed: {reason}");
         let failed = TenantNetworkState::Failed;
         let tenant = NotReady { tenant: tenant.name.clone(), state: failed, message };
         state.not_ready.insert(id, tenant);

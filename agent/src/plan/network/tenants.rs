@@ -256,7 +256,7 @@ impl Planner<'_> {
             _ => None,
         });
         let operation = format!("{} is recreated", recreated.collect::<Vec<_>>().join(" and "));
-        // A tenant that was in place with the same spec is repaired although its VMs lose the network meanwhile,
+        // A tenant that was in place with the same spec is repaired although its VMs lose the network for a moment,
         // because they are on the wrong network.
         if !was_recorded && let Some(refusal) = self.disruption_refusal(&users, &operation) {
             return Err(refusal.into());
@@ -268,7 +268,7 @@ impl Planner<'_> {
         } else {
             LinkChangeId::SetTenant { tenant: tenant.name.to_owned(), links: changed_links }
         };
-        let was = if absent > 0 { "absent" } else { "otherwise" };
+        let was = if absent > 0 { "absent" } else { "different" };
         self.push(Stage::Tenants, id, was, "in place", ops);
         self.record_added_tenants(&[tenant]);
         self.record_disruption(&users, &operation);

@@ -56,7 +56,9 @@ pub(super) fn local_link<'a>(
 ) -> Result<&'a Link, Fault> {
     let local = vxlan.local_address;
     let Some(endpoint) = links.all.iter().find(|link| has_address(link, local)) else {
-        return Err(path.child("localAddress").fault(local, "no link of this host has it"));
+        return Err(path
+            .child("localAddress")
+            .fault(local, "no link of this host has this address"));
     };
     check_peers(links, vxlan, path)?;
     check_port(links, vxlan, &path.child("port"))?;
@@ -73,11 +75,11 @@ fn check_peers(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(),
     for (index, peer) in vxlan.peers.iter().enumerate() {
         let path = path.child("peers").item(index);
         if peer.is_ipv4() != local.is_ipv4() {
-            let message = format!("is not of the same family as localAddress {local}");
+            let message = format!("is not of the same address family as localAddress {local}");
             return Err(path.fault(peer, message));
         }
         if *peer == local || links.all.iter().any(|link| has_address(link, *peer)) {
-            return Err(path.fault(peer, "is this host; peers are the other hosts"));
+            return Err(path.fault(peer, "is an address of this host; peers are the other hosts"));
         }
     }
     Ok(())
@@ -90,14 +92,14 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
     let tunnels: Vec<&Link> = links.all.iter().filter(uses_port).collect();
     if let Some(foreign) = tunnels.iter().find(|link| !link.is_created_by_berth()) {
         let message = format!(
-            "is the port of VXLAN link {}, which Berth did not make; take another",
+            "is the port of VXLAN link {}, which Berth did not create; use another port",
             foreign.name
         );
         return Err(path.fault(vxlan.port, message));
     }
     let ours_is_up = tunnels.iter().any(|link| link.up == Some(true));
     if !ours_is_up && links.udp_ports.contains(&vxlan.port) {
-        let message = "is in use by another program (ss -lunp shows it); take another";
+        let message = "is in use by another program (see ss -lunp); use another port";
         return Err(path.fault(vxlan.port, message));
     }
     Ok(())

@@ -37,7 +37,7 @@ pub(super) fn find<'a>(
         return Err(fault(format!("does not exist; uplinks of this host: {available}")));
     };
     if link.kind == LinkKind::Loopback || link.is_created_by_berth() {
-        return Err(fault("is not a link that leaves the host".to_owned()));
+        return Err(fault("is the loopback link or a link of Berth; specify an uplink".to_owned()));
     }
     if link.kind == LinkKind::Bridge {
         let message = "is a bridge; specify its uplink".to_owned();
@@ -48,7 +48,7 @@ pub(super) fn find<'a>(
             return Err(fault(format!("is a port of {}; specify that link", master.name)));
         }
         if !master.is_created_by_berth() {
-            return Err(fault(format!("is a port of {}, which Berth did not make", master.name)));
+            return Err(fault(format!("is a port of {}, which Berth did not create", master.name)));
         }
     }
     Ok(link)

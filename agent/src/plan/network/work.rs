@@ -34,7 +34,7 @@ pub struct LinkWork {
     pub stage: Stage,
     /// The steps, in order.
     pub ops: Vec<LinkOp>,
-    /// Settings that the links of the network are made from; `None` for removals and for the nftables table.
+    /// Settings from which the links of the network are created; `None` for removals and for the nftables table.
     pub settings: Option<String>,
     /// Names of the tenants that are in place after the change, by VLAN id or VNI.
     pub added_tenants: BTreeMap<u32, String>,

@@ -252,7 +252,7 @@ proptest! {
                 let amount = |text: &String| text.parse::<Bytes>().unwrap();
                 prop_assert!(amount(&resource.available) <= amount(&resource.allocatable), "{resource:?}");
                 prop_assert!(amount(&resource.allocatable) <= amount(&resource.capacity), "{resource:?}");
-                prop_assert!(names.insert((place, resource.name.clone())), "{} twice", resource.name);
+                prop_assert!(names.insert((place, resource.name.clone())), "{} is listed twice", resource.name);
             }
         }
     }

@@ -22,8 +22,8 @@ type ClaimKey = (String, String);
 pub(super) async fn watch_claims(service: Arc<Service>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
     let mut listed: Vec<(ClaimKey, Option<String>)> = Vec::new();
-    // Claims without a volume that the extender knows. A change of a claim with a volume is ignored unless the claim is
-    // in this set.
+    // Claims without a volume that are in the extender's state. A change of a claim with a volume is ignored unless
+    // the claim is in this set.
     let mut unbound: BTreeSet<ClaimKey> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {

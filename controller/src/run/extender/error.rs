@@ -11,9 +11,9 @@ pub(super) const MAX_BODY: usize = 8 << 20;
 /// Reason why the body of a request cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
-    #[error("the body is longer than {MAX_BODY} bytes")]
+    #[error("the request body is longer than {MAX_BODY} bytes")]
     TooLong,
-    #[error("failed to read the body")]
+    #[error("failed to read the request body")]
     Incomplete(#[source] BytesRejection),
 }
 
@@ -35,15 +35,15 @@ pub(super) enum GateError {
     Unlisted(String),
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    #[error("Lease {name}: failed to read")]
+    #[error("failed to read Lease {name}")]
     ReadLease {
         name: String,
         #[source]
         source: kube::Error,
     },
-    #[error("Lease {name}: no answer within {seconds} s")]
+    #[error("failed to read Lease {name}: no response within {seconds} s")]
     LeaseTimeout { name: String, seconds: u64 },
-    #[error("the API server did not answer in time for kube-scheduler")]
+    #[error("the API server did not respond before the timeout of kube-scheduler's call")]
     DeadlineExceeded,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum GateError {
 pub(super) enum BindFailure {
     #[error("earlier bindings to this host are still in progress")]
     HostBusy,
-    #[error("all objects are being listed again")]
+    #[error("the extender is listing all objects again")]
     Relisting,
     #[error(transparent)]
     Gate(#[from] GateError),
@@ -60,11 +60,11 @@ pub(super) enum BindFailure {
     Refused(#[from] BindError),
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    #[error("the pod is not known")]
+    #[error("the extender has no data about the pod")]
     UnknownPod,
     #[error("failed to read the pod")]
     ReadPod(#[from] kube::Error),
-    #[error("failed to read the pod: no answer in time")]
+    #[error("failed to read the pod: no response in time")]
     ReadPodTimeout,
     #[error(transparent)]
     Api(CallError),

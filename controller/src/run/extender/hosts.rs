@@ -109,7 +109,7 @@ impl HostReader<'_> {
         self.service.notify();
         let (hosts, took) = (names.len(), began.elapsed());
         self.service.metrics.assignment.record_count_time("hosts", took);
-        tracing::info!(hosts, seconds = took.as_secs_f64(), "hosts are listed and read");
+        tracing::info!(hosts, seconds = took.as_secs_f64(), "listed and read the hosts");
     }
 
     fn known_hosts(&self) -> Vec<String> {
@@ -165,7 +165,7 @@ impl HostReader<'_> {
         if problems.is_empty() {
             self.problems.remove(name);
         } else if self.problems.get(name) != Some(&problems) {
-            tracing::warn!(node = name, error = problems, "failed to read all of a host");
+            tracing::warn!(node = name, error = problems, "failed to read some fields of a host");
             self.problems.insert(name.to_owned(), problems);
         }
     }

@@ -37,7 +37,7 @@ pub(super) async fn watch_instances(service: Arc<Service>) {
             }
             Err(error) => {
                 let kind = resource.plural.as_str();
-                tracing::warn!(kind, error = %error_chain(&error), "failed to check that a kind is served; trying again");
+                tracing::warn!(kind, error = %error_chain(&error), "failed to check if a kind is served; trying again");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
@@ -86,7 +86,7 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
 
 /// Reads a VM that has no host yet; `None` if the VM has a host, or is not one that the extender reserves a host for.
 fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
-    // This check comes first, because it is fast and most VMs have a host.
+    // This check is first, because it is fast and most VMs have a host.
     if object.data.pointer("/status/nodeName").is_some() {
         return None;
     }

@@ -1,5 +1,5 @@
 //! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
-//! determines which of the extenders decides.
+//! determines which of the extenders makes decisions.
 //!
 //! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
 //! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]).
@@ -97,7 +97,10 @@ async fn run(service: Arc<Service>, shared: SharedInformers) {
         service.gate.close();
         *service.extender() = Extender::awaiting_pod_list();
         drop(idle);
-        tracing::info!(age_seconds = MAX_AGE.as_secs(), "listing all objects again, as once a day");
+        tracing::info!(
+            age_seconds = MAX_AGE.as_secs(),
+            "started the daily rebuild of the extender's state"
+        );
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     // of the first list are not counted.
     let mut refused_uids: HashSet<String> = HashSet::new();
     let mut is_first = true;
-    // Time that counting the pods of the list takes, without the time to wait for pages of the list.
+    // Duration of counting the pods of the list, without the time to wait for pages of the list.
     let mut count_duration = Duration::ZERO;
     let handle = |event: Event<Pod>| match event {
         Event::Init => {
@@ -76,7 +76,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
             tracing::info!(
                 pods,
                 seconds = count_duration.as_secs_f64(),
-                "pods are listed and counted"
+                "listed and counted the pods"
             );
         }
         Event::Apply(object) => {

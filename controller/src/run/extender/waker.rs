@@ -110,7 +110,7 @@ impl PodWaker {
         match with_timeout(nodes.patch_metadata(node, &params, &patch)).await {
             Ok(_) => {
                 self.service.metrics.assignment.count_wake();
-                tracing::debug!(node, "touched a Node that has room for a waiting pod");
+                tracing::debug!(node, "patched a Node on which a waiting pod fits");
                 true
             }
             Err(error) if error.code() == Some(404) => true,

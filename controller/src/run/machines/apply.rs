@@ -59,8 +59,10 @@ impl ValidatedDeployment<'_> {
                 // Machines are not deleted either, because the controller cannot create replacements.
                 steps.create = 0;
                 steps.delete.clear();
-                let message =
-                    format!("no machine is created before its tenant is isolated: {reason}");
+                let message = format!(
+                    "no machine is created until the tenant's NetworkPolicies are in force: \
+                     {reason}"
+                );
                 let problem = Problem::new(self.deployment.qualified_name(), "", "", message);
                 Applied { problems: vec![problem], ..Applied::default() }
             }

@@ -100,7 +100,10 @@ impl ValidatedDeployment<'_> {
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
         if let Some(reason) = refusal(&created) {
             let qualified_name = self.deployment.qualified_name();
-            let message = format!("VirtualMachine {}/{name} is refused: {reason}", self.namespace);
+            let message = format!(
+                "the API server refuses VirtualMachine {}/{name}: {reason}",
+                self.namespace
+            );
             let problem = Problem::new(qualified_name, "", "", message);
             return Ok(Some(problem.into_fatal("no machine is created")));
         }

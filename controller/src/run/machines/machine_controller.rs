@@ -24,12 +24,18 @@ impl Context {
             self.with_state(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
         if is_foreign && !was_foreign {
             let cause = if has_webhook {
-                "its webhook exists"
+                "its webhook is installed"
             } else {
-                "there are Machines in its namespace"
+                "the namespace contains Machines"
             };
-            let note = format!("left to machine-controller, because {cause}");
-            tracing::info!(reason = cause, "left MachineDeployment to machine-controller");
+            let note = format!(
+                "Berth does not reconcile this MachineDeployment, because machine-controller \
+                 does: {cause}"
+            );
+            tracing::info!(
+                reason = cause,
+                "machine-controller reconciles the MachineDeployment, so Berth does not"
+            );
             // The status belongs to machine-controller, so Berth only emits an Event.
             let reference = object.object_ref(&deployment_resource());
             let reason = EventReason::ManagedByMachineController.as_str();

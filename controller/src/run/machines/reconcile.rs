@@ -169,7 +169,7 @@ impl ValidatedDeployment<'_> {
     /// Returns the reason why no machine can be created or deleted now; `None` if there is no such reason.
     fn blocking_problem(&self) -> Option<Problem> {
         let message = if self.context.machines.is_not_installed() {
-            "KubeVirt is not installed: there are no VirtualMachines".to_owned()
+            "KubeVirt is not installed, so no machine can be created: install KubeVirt".to_owned()
         } else {
             let tenant = self.context.deleting_tenant(&self.namespace)?;
             format!("tenant {tenant} is being deleted: no machines are created")

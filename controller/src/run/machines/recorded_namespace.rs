@@ -43,10 +43,10 @@ impl ValidatedDeployment<'_> {
             let field = format!("status.{STATUS_FIELD}");
             let message = format!(
                 "{reason}, but its fields now select {machine_namespace}: undo the change of its annotation or clusterName, or of \
-                 its TenantCluster; to move it, scale it to 0 before"
+                 its TenantCluster; to move the machines, first scale the MachineDeployment to 0"
             );
             let problem = Problem::new(self.deployment.qualified_name(), field, from, message);
-            Ok(Some(problem.into_fatal("nothing is created or deleted")))
+            Ok(Some(problem.into_fatal("no machine is created or deleted")))
         };
         match (other_namespace, recorded) {
             (Some(from), _) => return invalid(&from, "its machines are in this namespace"),

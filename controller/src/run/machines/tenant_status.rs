@@ -37,12 +37,20 @@ impl Context {
             (
                 false,
                 ConditionReason::InvalidSpec,
-                format!("MachineDeployments are invalid: {}", invalid.join(", ")),
+                format!("invalid MachineDeployments: {}", invalid.join(", ")),
             )
         } else if ready < desired {
-            (false, ConditionReason::MachinesNotReady, format!("{ready} of {desired} machines run"))
+            (
+                false,
+                ConditionReason::MachinesNotReady,
+                format!("{ready} of {desired} machines are ready"),
+            )
         } else {
-            (true, ConditionReason::MachinesReady, format!("{ready} of {desired} machines run"))
+            (
+                true,
+                ConditionReason::MachinesReady,
+                format!("{ready} of {desired} machines are ready"),
+            )
         };
         let before = serde_json::to_value(&known.status).unwrap_or_default();
         let report = Report {

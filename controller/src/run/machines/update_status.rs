@@ -67,7 +67,7 @@ impl Report {
         });
         let Counts { replicas, updated, available, unavailable, .. } = steps.counts;
         let numbers =
-            format!("{updated} of {replicas} machines are up to date, {available} available");
+            format!("{updated} of {replicas} machines are up to date, {available} are available");
         let remaining = deadline.checked_sub(since.elapsed());
         let (progressing, requeue_after) = if steps.is_complete {
             (("Progressing", true, ConditionReason::Complete, numbers), None)
@@ -87,7 +87,7 @@ impl Report {
             (("Progressing", true, ConditionReason::Progressing, numbers), Some(remaining))
         } else {
             let seconds = deadline.as_secs();
-            let message = format!("nothing has changed for {seconds} s: {numbers}");
+            let message = format!("no progress for {seconds} s: {numbers}");
             (("Progressing", false, ConditionReason::ProgressDeadlineExceeded, message), None)
         };
         let is_available = unavailable == 0;
@@ -96,9 +96,9 @@ impl Report {
         } else {
             ConditionReason::MachinesUnavailable
         };
-        let message = format!("{available} available, {unavailable} missing");
+        let message = format!("{available} machines are available, {unavailable} are not");
         let conditions = vec![
-            ("Valid", true, ConditionReason::Valid, "machines can be made of it".to_owned()),
+            ("Valid", true, ConditionReason::Valid, "the template is valid".to_owned()),
             progressing,
             ("Available", is_available, reason, message),
         ];

@@ -22,7 +22,8 @@ pub(super) struct UserData {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UserDataError {
     #[error(
-        "user data are missing, and without them no machine can join its cluster: set a Secret in annotation {}, or in the \
+        "user data are missing, and a machine cannot join its cluster without them: set a Secret \
+         in annotation {}, or in the \
          TenantCluster's spec.userDataSecretRef",
         names::USER_DATA_SECRET
     )]
@@ -46,7 +47,7 @@ pub(super) enum SecretProblem {
     NotFound,
     #[error(": {0}")]
     Forbidden(Forbidden),
-    #[error(" has entry {0}, which is not text")]
+    #[error(" has entry {0}, which is not valid UTF-8")]
     NotText(String),
     #[error(" has no entry {0}")]
     NoEntry(String),

@@ -89,7 +89,10 @@ impl Context {
         // Machines wait for every reason except that of the kubeconfig.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
-        join_faults(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))
+        join_faults(
+            &faults,
+            ReadyPart::ready(format!("{} NetworkPolicies are applied{note}", desired.len())),
+        )
     }
 
     async fn apply_objects(
@@ -116,7 +119,7 @@ impl Context {
         let label = format!("{TENANT_LABEL}={tenant}");
         join_faults(
             &faults,
-            ReadyPart::ready(format!("{} objects with label {label}", desired.len())),
+            ReadyPart::ready(format!("{} objects with label {label} are applied", desired.len())),
         )
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired 
             let note = claimed.note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
             Some(Attachment {
                 object: attachment(&name, spec, network, claimed.id, tenants(&network.name)),
-                message: format!("has {}{note}", claimed.id),
+                message: format!("the tenant has {}{note}", claimed.id),
             })
         }
         _ => None,
@@ -78,8 +78,9 @@ fn api_server_address(server: Option<&Server>) -> (Option<IpAddr>, Option<String
         Some(Server::Address(address)) => (Some(*address), None),
         Some(Server::Name(_)) => {
             // The message does not contain the host name, because the host name comes from a Secret.
-            let message = "its kubeconfig names the API server by a host name, and NetworkPolicies need addresses: allow the traffic with a \
-                           custom policy";
+            let message = "the tenant's kubeconfig has a host name for the API server, but a \
+            NetworkPolicy requires an IP address: \
+                           allow the traffic with a custom policy";
             (None, Some(message.to_owned()))
         }
     }

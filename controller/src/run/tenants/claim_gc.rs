@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context) {
             match context.apply_claim_action(one).await {
                 // After a conflict with another client, the watch triggers the next run.
                 Ok(()) | Err(Error::Changed(_)) => {}
-                Err(error) => tracing::warn!(%error, "failed to collect VlanClaim"),
+                Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
         }
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
@@ -76,7 +76,7 @@ impl Context {
                         _ => return Ok(()),
                     }
                 }
-                tracing::info!(claim = %claim.name_any(), tenant = %name, "start quarantine of VlanClaim");
+                tracing::info!(claim = %claim.name_any(), tenant = %name, "starting the quarantine of a VlanClaim");
                 self.set_released_at(claim, json!(Timestamp::now())).await
             }
             ClaimAction::Delete(claim) => {
@@ -86,7 +86,7 @@ impl Context {
                 let params =
                     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                 let api: Api<berth_api::VlanClaim> = Api::all(self.client.clone());
-                tracing::info!(claim = %name, "delete VlanClaim after its quarantine");
+                tracing::info!(claim = %name, "deleting a VlanClaim after its quarantine");
                 with_request(
                     format!("delete VlanClaim {name}"),
                     none_if_not_found(api.delete(&name, &params).await),

@@ -124,7 +124,7 @@ impl Context {
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
         }
-        Err(Error::Changed(format!("claims of network {}", network.name)))
+        Err(Error::Changed(format!("a claim of network {}", network.name)))
     }
 
     fn claims(&self) -> Api<VlanClaim> {
@@ -314,6 +314,7 @@ impl Context {
 fn lost_claim_note(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(
-        "was {before}, which now belongs to another tenant: restart the machines that still use {before}"
+        "its earlier {before} now belongs to another tenant: restart the machines that still use \
+         {before}"
     ))
 }

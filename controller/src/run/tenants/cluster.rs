@@ -264,7 +264,7 @@ where
             Err(error) => {
                 let reason = berth_runtime::cli::text::error_chain(&error);
                 if last_error != reason {
-                    tracing::warn!(%kind, error = %reason, "failed to watch");
+                    tracing::warn!(%kind, error = %reason, "failed to watch a kind");
                     last_error.clone_from(&reason);
                 }
                 if !is_listed {
@@ -282,7 +282,7 @@ async fn is_kind_served<K: Resource<DynamicType = ()>>(client: &Client) -> bool 
         match is_served(client, &resource).await {
             Ok(is_served) => return is_served,
             Err(error) => {
-                tracing::warn!(kind = %resource.plural, error = %error, "failed to discover");
+                tracing::warn!(kind = %resource.plural, error = %error, "failed to check whether a kind is served");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
         }

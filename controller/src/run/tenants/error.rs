@@ -24,7 +24,7 @@ pub enum Error {
     #[error("{0}")]
     NotApplied(String),
     /// A task that should run forever has ended.
-    #[error("{0} ended")]
+    #[error("{0} ended unexpectedly")]
     Ended(&'static str),
 }
 

@@ -183,7 +183,10 @@ impl Context {
                 continue;
             }
             self.delete(kind, &object).await.map_err(|error| {
-                let message = format!("{} {name} is no longer desired: {error}", kind.name());
+                let message = format!(
+                    "{} {name} is no longer desired, but could not be deleted: {error}",
+                    kind.name()
+                );
                 Fault::new(ConditionReason::DeleteFailed, message)
             })?;
         }

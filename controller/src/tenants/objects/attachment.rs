@@ -70,8 +70,9 @@ fn bridge(
     };
     if bridge.parse::<berth_api::LinkName>().is_err() {
         let message = format!(
-            "network {}: a link's name has at most 15 bytes, and `{bridge}` has {}; give spec.networks[{0}].bridge of its \
-             hosts a shorter one",
+            "network {}: the name of a link has at most 15 bytes, but `{bridge}` has {} bytes; \
+             set a shorter \
+             spec.networks[{0}].bridge in the HostProfile",
             network.name,
             bridge.len()
         );
@@ -111,7 +112,8 @@ fn virtual_function(
         return Err(Fault::new(ConditionReason::InvalidBinding, message));
     };
     let Some(resource) = &requested.sriov_resource else {
-        let message = "spec.network.sriovResource: is missing; name the resource of the SR-IOV device plugin, as \
+        let message = "spec.network.sriovResource: is missing; set it to the resource of the \
+        SR-IOV device plugin, such as \
                        openshift.io/tenantvfs";
         return Err(Fault::new(ConditionReason::InvalidBinding, message.to_owned()));
     };

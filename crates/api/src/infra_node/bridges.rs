@@ -37,8 +37,8 @@ impl NetworkSpec {
         self.bridge.as_ref().map_or(PREFIX, LinkName::as_str)
     }
 
-    /// Returns the tunnel settings. With a scenario other than Vxlan the spec may contain them, but they have no
-    /// effect.
+    /// Returns the tunnel settings. The spec may contain them with a scenario other than Vxlan, but they then
+    /// have no effect.
     #[must_use]
     pub fn tunnels(&self) -> Option<&VxlanSpec> {
         self.vxlan.as_ref().filter(|_| self.scenario == NetworkScenario::Vxlan)

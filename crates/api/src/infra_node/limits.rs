@@ -1,5 +1,5 @@
-//! Truncation of texts and lists of the status to the limits of their schema. Otherwise one message that is too long
-//! (of a file name, or of another program) would make the API server reject the whole status of a host.
+//! Truncation of texts and lists of the status to the limits of their schema. Otherwise the API server would
+//! reject the whole status of a host if one message is too long, such as the message of another program.
 
 use super::allocations::AllocatedContainer;
 use super::status::InfraNodeStatus;
@@ -75,7 +75,7 @@ impl InfraNodeStatus {
             }
             zone.reserved_hugepages.truncate(MAX_PAGE_SIZES);
         }
-        // Placement treats absent devices as unknown. It would take a part of the list for the whole list.
+        // Placement treats absent devices as unknown, but would treat an incomplete list as complete.
         if self.devices.len() > MAX_DEVICES {
             self.devices.clear();
         }
@@ -96,7 +96,7 @@ fn is_within_limits(container: &AllocatedContainer) -> bool {
         && container.devices.len() <= MAX_ENTRIES
 }
 
-/// Truncates a text to `has_too_many_threads` characters. The API server counts characters, not bytes.
+/// Truncates a text to `max_chars` characters. The API server counts characters, not bytes.
 fn truncate_chars(text: &mut String, max_chars: usize) {
     if text.chars().count() <= max_chars {
         return;

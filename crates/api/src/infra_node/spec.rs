@@ -82,7 +82,7 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 #[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new(
         "!has(self.tenantNetworks) || self.tenantNetworks.size() == 0 || (has(self.networks) && self.tenantNetworks.all(t, self.networks.exists(n, n.name == t.network)))"
-    ).message("every tenantNetworks[].network must name one of spec.networks")
+    ).message("every tenantNetworks[].network must be the name of an entry of spec.networks")
 ))]
 pub struct InfraNodeSpec {
     /// HostProfile from which this spec was resolved, for information only. The agent does not read it.
@@ -227,9 +227,9 @@ pub enum TransparentHugepages {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "kube", x_kube(
     validation = Rule::new("self.scenario != 'Vxlan' || has(self.vxlan)")
-        .message("scenario Vxlan needs vxlan"),
+        .message("scenario Vxlan requires the field vxlan"),
     validation = Rule::new("self.scenario == 'Vxlan' || has(self.uplink)")
-        .message("every scenario but Vxlan needs an uplink")
+        .message("scenarios other than Vxlan require an uplink")
 ))]
 pub struct NetworkSpec {
     /// Name of the host network, to which VLAN pools and tenants refer.

@@ -125,7 +125,7 @@ pub struct ChangeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// The tenant networks that it removes from the host.
+    /// Tenant networks that the change removes from the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removes: Option<Removal>,
 }
@@ -134,10 +134,10 @@ pub struct ChangeStatus {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// The tenant whose links are removed, as `spec.tenantNetworks` names it.
+    /// Name of the tenant network whose links are removed (`spec.tenantNetworks[].name`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The VLANs that are removed from an uplink.
+    /// VLANs that are removed from an uplink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlans: Option<VlanRanges>,
 }
@@ -147,11 +147,11 @@ pub struct Removal {
 pub enum ChangeResult {
     /// Applied, and verified by reading it back.
     Done,
-    /// Applied in part; the message has the desired and the actual number.
+    /// Applied in part; the message contains the desired and the actual number.
     Partial,
     /// Not attempted, because a resource in use prevents it.
     Blocked,
-    /// Attempted and refused.
+    /// Attempted, but failed.
     Failed,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(forms: Vec<HostForm>) -> Self {
         let kubelet = |form: HostForm| {
-            let (facts, _) = form.facts().expect("a host that a kubelet starts on");
+            let (facts, _) = form.facts().expect("the report should be valid");
             let published = (1, form.clone());
             let (work, reports) = (VecDeque::new(), VecDeque::new());
             Kubelet {
@@ -95,7 +95,7 @@ impl Cluster {
 
     /// Restarts the extender with the objects on the API server.
     pub(crate) fn restart(&mut self) {
-        self.log.push("restart".to_owned());
+        self.log.push("the extender restarts".to_owned());
         self.extender = Extender::awaiting_pod_list();
         self.events.clear();
         for at in 0..self.kubelets.len() {
@@ -111,21 +111,23 @@ impl Cluster {
             if self.extender.is_unreported(&read) {
                 unreported.push(pod);
             } else {
-                self.extender.update_pod(self.now, pod, &read).expect("a pod that can be counted");
+                self.extender.update_pod(self.now, pod, &read).expect("the pod should be counted");
             }
         }
         for pod in unreported {
             let read = observed(&pod);
-            self.extender.update_pod(self.now, pod, &read).expect("a pod that can be counted");
+            self.extender.update_pod(self.now, pod, &read).expect("the pod should be counted");
         }
         self.extender.pods_listed(self.now, &listed);
     }
 
     fn report_host(&mut self, at: usize, form: &HostForm, version: u64) {
-        let (facts, problems) = form.facts().expect("a report that can be read");
+        let (facts, problems) = form.facts().expect("the report should be valid");
         assert!(problems.is_empty(), "{problems:?}");
         let facts = Some((facts, Class::Standard));
-        self.extender.update_host(self.now, &form.name, facts, Some(version)).expect("a host");
+        self.extender
+            .update_host(self.now, &form.name, facts, Some(version))
+            .expect("the host update should succeed");
         self.kubelets[at].newest_version = self.kubelets[at].newest_version.max(version);
     }
 
@@ -148,7 +150,7 @@ impl Cluster {
         match self.events.pop_front() {
             Some(Event::Applied(pod)) => {
                 let read = observed(&pod);
-                self.extender.update_pod(self.now, *pod, &read).expect("a pod that can be counted");
+                self.extender.update_pod(self.now, *pod, &read).expect("the pod should be counted");
             }
             Some(Event::Deleted(uid)) => self.extender.pod_deleted(self.now, &uid),
             None => {}
@@ -160,17 +162,17 @@ impl Cluster {
         let pod = self.pods.get(uid)?.clone();
         match self.extender.filter(self.now, &pod, names) {
             FilterAnswer::Host(host) => {
-                assert!(names.contains(&host), "{host} was not offered");
+                assert!(names.contains(&host), "filter returned {host}, which was not offered");
                 self.inflight.retain(|(other, _)| other != uid);
                 self.inflight.push((uid.to_owned(), host.to_owned()));
                 self.log.push(format!(
-                    "{host} is reserved for {uid}: {:?}",
+                    "host {host} is reserved for pod {uid}: {:?}",
                     observed(&pod).existing.pod
                 ));
                 Some(host.to_owned())
             }
             FilterAnswer::Refused(hosts) => {
-                assert_eq!(hosts.len(), names.len(), "each host has a reason");
+                assert_eq!(hosts.len(), names.len(), "each refused host should have a reason");
                 self.refused += 1;
                 None
             }
@@ -205,9 +207,11 @@ impl Cluster {
         self.pods.insert(uid.clone(), pod.clone());
         self.events.push_back(Event::Applied(Box::new(pod)));
         let kubelet = self.kubelets.iter_mut().find(|kubelet| kubelet.form.name == host);
-        kubelet.expect("a host").tasks.push_back(Task::Add(uid.clone()));
+        kubelet.expect("the host should exist").tasks.push_back(Task::Add(uid.clone()));
         self.bound += 1;
-        self.log.push(format!("{uid} is bound to {host}, outcome known: {is_known}"));
+        self.log.push(format!(
+            "pod {uid} is bound to {host}; extender receives the outcome: {is_known}"
+        ));
         if is_known {
             self.extender.binding_succeeded(self.now, &uid);
         }
@@ -226,7 +230,7 @@ impl Cluster {
                 let (name, log) = (&kubelet.form.name, self.log.join("\n"));
                 assert!(
                     result.is_ok(),
-                    "{name} refuses {uid}: {result:?}\n{:?}\n{log}",
+                    "the kubelet of {name} rejects pod {uid}: {result:?}\n{:?}\n{log}",
                     kubelet.form
                 );
                 let mut cpus = berth_api::CpuSet::new();
@@ -239,7 +243,8 @@ impl Cluster {
             }
             Some(Task::Remove(uid)) => {
                 kubelet.state.remove(&uid);
-                self.log.push(format!("{} has released {uid}", kubelet.form.name));
+                self.log
+                    .push(format!("the kubelet of {} has released pod {uid}", kubelet.form.name));
             }
             None => {}
         }
@@ -270,7 +275,7 @@ impl Cluster {
         };
         if let Some((version, form)) = next {
             let uids: Vec<&String> = form.has.iter().map(|one| &one.pod_uid).collect();
-            self.log.push(format!("report of {}: {uids:?}", form.name));
+            self.log.push(format!("report of host {} lists pods {uids:?}", form.name));
             self.report_host(at, &form, version);
         }
     }
@@ -279,9 +284,11 @@ impl Cluster {
     pub(crate) fn deliver_stale_report(&mut self, at: usize) {
         if self.kubelets[at].newest_version > 1 {
             let form = HostForm { has: Vec::new(), ..self.kubelets[at].form.clone() };
-            let (facts, _) = form.facts().expect("a report that can be read");
+            let (facts, _) = form.facts().expect("the report should be valid");
             let facts = Some((facts, Class::Standard));
-            self.extender.update_host(self.now, &form.name, facts, Some(1)).expect("a host");
+            self.extender
+                .update_host(self.now, &form.name, facts, Some(1))
+                .expect("the host update should succeed");
         }
     }
 
@@ -289,7 +296,7 @@ impl Cluster {
     /// deleted. With `is_forced` the pod is deleted at once, and its kubelet ends the pod some time later.
     pub(crate) fn delete(&mut self, uid: &str, is_forced: bool) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
-        self.log.push(format!("{uid} is deleted, by force: {is_forced}"));
+        self.log.push(format!("pod {uid} is deleted; forced: {is_forced}"));
         let node = observed(&pod).existing.node_name;
         let at = node
             .and_then(|node| self.kubelets.iter().position(|kubelet| kubelet.form.name == node));
@@ -331,7 +338,7 @@ impl Cluster {
                 self.deliver_event();
             }
         }
-        self.log.push(format!("{time:?} pass"));
+        self.log.push(format!("time advances by {time:?}"));
         self.now += time;
         self.extender.tick(self.now);
     }

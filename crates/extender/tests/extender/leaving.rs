@@ -22,14 +22,16 @@ fn pod_with_spread_constraint(name: &str) -> v1::Pod {
     pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
     let constraint = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
-    let constraint = serde_json::from_value(constraint).expect("a constraint");
+    let constraint = serde_json::from_value(constraint).expect("the constraint should be valid");
     pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
     pod
 }
 
 fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, host: &str) {
     let bound_pod = bound_to(pod, host);
-    extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+    extender
+        .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+        .expect("the pod should be counted");
 }
 
 #[test]
@@ -45,7 +47,7 @@ fn a_deleted_node_is_not_counted() {
     assert_eq!(
         extender.take_hosts_to_patch().len(),
         1,
-        "the pod was refused because the host was empty"
+        "the pod fits because the deleted host no longer counts for the spread constraint"
     );
     assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Host(_)));
     let names: Vec<_> = extender.engine().hosts().map(|(_, facts)| facts.name.clone()).collect();
@@ -61,7 +63,7 @@ fn recreated_node_keeps_its_pods() {
     extender.node_deleted("a");
     let other = PodForm::vm("other", 2).build();
     let FilterAnswer::Refused(reasons) = extender.filter(now, &other, &["a"]) else {
-        unreachable!("no host")
+        unreachable!("the Node is deleted")
     };
     assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert!(matches!(extender.bind(now, "other", "a", Some(&other)), BindAnswer::Refused(_)));
@@ -83,8 +85,10 @@ fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node()
     let mut extender = extender(&[host("a")]);
     let mut terminating =
         PodForm { second_container_millis: 100, ..PodForm::vm("hangs", 0) }.build();
-    terminating.metadata.deletion_timestamp =
-        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
+    terminating.metadata.deletion_timestamp = Some(
+        serde_json::from_value(json!("2026-01-01T00:00:00Z"))
+            .expect("the timestamp should be valid"),
+    );
     let containers = &mut terminating.spec.get_or_insert_default().containers;
     containers.iter_mut().for_each(|one| one.resources = None);
     add_bound_pod(&mut extender, now, terminating, "a");
@@ -117,10 +121,12 @@ fn pods_missing_from_a_list_are_deleted() {
     let now = Instant::now();
     let mut extender = extender(&[host("a")]);
     let pod = PodForm::vm("vm", 8).build();
-    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
+    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("the pod should be counted");
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
     let waiting = PodForm::vm("waits", 8).build();
-    extender.update_pod(now, waiting.clone(), &observed(&waiting)).expect("counted");
+    extender
+        .update_pod(now, waiting.clone(), &observed(&waiting))
+        .expect("the pod should be counted");
     assert!(matches!(extender.filter(now, &waiting, &["a"]), FilterAnswer::Refused(_)));
     assert!(extender.has_waiting_pods());
     extender.pods_listed(now, &HashSet::new());

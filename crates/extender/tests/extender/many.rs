@@ -33,7 +33,7 @@ fn body(form: &PodForm, names: &[String]) -> String {
 
 /// Returns true if the response names a host.
 fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
-    let read = wire::parse_filter_args(body.as_bytes()).expect("a body");
+    let read = wire::parse_filter_args(body.as_bytes()).expect("the request body should be valid");
     let answer = extender.filter(Instant::now(), &read.pod, &read.node_names);
     let is_host = matches!(answer, FilterAnswer::Host(_));
     let body = match answer {
@@ -58,7 +58,7 @@ fn five_thousand_host_names_are_filtered() {
         let form = PodForm::vm(&format!("wide-{number}"), 64);
         assert!(
             !filter_finds_host(&mut extender, &body(&form, &names)),
-            "it is wider than any zone"
+            "the VM has more CPUs than any zone"
         );
     }
 }

@@ -10,7 +10,7 @@ use super::pod::{PodForm, bound_to, observed};
 use super::scenarios::{extender, report};
 
 const REPORT_DELAY: Duration = Duration::from_secs(6);
-const UNREPORTED: &str = "node(s) had new pods that no agent report lists yet";
+const UNREPORTED: &str = "node(s) had new pods that are missing from the agent report";
 
 /// Returns a host with two zones, which have 7 and 8 CPUs for pods.
 fn host() -> HostForm {
@@ -24,7 +24,9 @@ fn place_and_bind(extender: &mut Extender, now: Instant, name: &str, cpus: u64) 
     assert_eq!(extender.bind(now, name, "a", None), BindAnswer::Send, "{name}");
     extender.binding_succeeded(now, name);
     let bound_pod = bound_to(pod, "a");
-    extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+    extender
+        .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+        .expect("the pod should be counted");
 }
 
 fn refusal_reason(answer: FilterAnswer<'_>) -> String {
@@ -47,7 +49,7 @@ fn a_pod_must_fit_in_every_order_of_admission() {
     assert_eq!(
         extender.filter(now, &more, &["a"]),
         FilterAnswer::Host("a"),
-        "reports keep up with bindings"
+        "the bindings are recent, so the admission order is known"
     );
     // The agent has not reported the pods in time.
     let late = now + REPORT_DELAY;
@@ -64,7 +66,7 @@ fn a_pod_must_fit_in_every_order_of_admission() {
         {"podUID": "seven", "cpus": "1-7", "zones": [0]},
         {"podUID": "four", "cpus": "8-11", "zones": [1]},
     ]);
-    let allocations = serde_json::from_value(allocations).expect("allocations");
+    let allocations = serde_json::from_value(allocations).expect("the allocations should be valid");
     report(&mut extender, &HostForm { has: allocations, ..host() }, 2);
     assert_eq!(extender.filter(late, &more, &["a"]), FilterAnswer::Host("a"));
     assert_eq!(extender.bind(late, "more", "a", None), BindAnswer::Send);
@@ -106,18 +108,18 @@ fn static_pod_has_the_allocation_with_the_uid_of_the_kubelet() {
         Some([("kubernetes.io/config.mirror".to_owned(), "static-uid".to_owned())].into());
     let mirror = bound_to(mirror, "a");
     let allocations = json!([{"podUID": "static-uid", "cpus": "1-4", "zones": [0]}]);
-    let allocations = serde_json::from_value(allocations).expect("allocations");
+    let allocations = serde_json::from_value(allocations).expect("the allocations should be valid");
     let mut extender = Extender::awaiting_pod_list();
     report(&mut extender, &HostForm { has: allocations, ..host() }, 1);
     let read = observed(&mirror);
     assert_eq!(read.uid(), "static-uid");
-    extender.update_pod(now, mirror, &read).expect("counted");
+    extender.update_pod(now, mirror, &read).expect("the pod should be counted");
     extender.pods_listed(now, &[read.uid().to_owned()].into());
     // The pod is counted once, and the host is available.
     let more = PodForm::vm("more", 3).build();
     assert_eq!(extender.filter(now, &more, &["a"]), FilterAnswer::Host("a"));
-    let host = extender.engine().host("a").expect("the host");
-    let state = extender.engine().state(host).expect("the host");
+    let host = extender.engine().host("a").expect("host a should exist");
+    let state = extender.engine().state(host).expect("host a should exist");
     assert_eq!(state.free_cpus().len(), 15 - 4 - 3);
 }
 
@@ -130,12 +132,17 @@ fn terminating_launcher_keeps_its_cpus() {
     let mut extender = extender(&[host()]);
     place_and_bind(&mut extender, now, "hangs", 4);
     let allocations = json!([{"podUID": "hangs", "cpus": "1-4", "zones": [0]}]);
-    let allocations: Vec<_> = serde_json::from_value(allocations).expect("allocations");
+    let allocations: Vec<_> =
+        serde_json::from_value(allocations).expect("the allocations should be valid");
     report(&mut extender, &HostForm { has: allocations.clone(), ..host() }, 2);
     let mut terminating = bound_to(PodForm::vm("hangs", 4).build(), "a");
-    terminating.metadata.deletion_timestamp =
-        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
-    extender.update_pod(now, terminating.clone(), &observed(&terminating)).expect("counted");
+    terminating.metadata.deletion_timestamp = Some(
+        serde_json::from_value(json!("2026-01-01T00:00:00Z"))
+            .expect("the timestamp should be valid"),
+    );
+    extender
+        .update_pod(now, terminating.clone(), &observed(&terminating))
+        .expect("the pod should be counted");
     let next = PodForm::vm("next", 4).build();
     for minutes in 0..5_u32 {
         let later = now + Duration::from_secs(60) * minutes;

@@ -78,7 +78,7 @@ impl PodForm {
                 "uid": self.name, "labels": labels, "annotations": annotations, "ownerReferences": owners},
             "spec": spec,
         });
-        serde_json::from_value(pod).expect("a pod")
+        serde_json::from_value(pod).expect("the pod should be valid")
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn bound_to(mut pod: v1::Pod, host: &str) -> v1::Pod {
 }
 
 pub(crate) fn observed(pod: &v1::Pod) -> ObservedPod {
-    ObservedPod::read(pod).expect("a pod that can be read")
+    ObservedPod::read(pod).expect("the pod should be readable")
 }
 
 pub(crate) fn uid(pod: &v1::Pod) -> String {

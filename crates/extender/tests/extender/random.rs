@@ -89,7 +89,7 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
             let first = cluster.filter(&uid, &names);
             if dice.below(3) == 2 {
                 let second = cluster.filter(&uid, &names);
-                assert_eq!(first, second, "called twice for {uid}");
+                assert_eq!(first, second, "a repeated filter call for {uid} returns the same host");
                 tally.repeated_filters.set(tally.repeated_filters.get() + 1);
             }
         }
@@ -151,13 +151,16 @@ fn kubelets_admit_all_pods_that_are_bound() {
         add(&tally.not_bound, cluster.not_bound);
         Ok(())
     });
-    result.expect("kubelets admit all pods");
+    result.expect("kubelets should admit all bound pods");
     let seen = [
         tally.bound.get(),
         tally.refused.get(),
         tally.not_bound.get(),
         tally.repeated_filters.get(),
     ];
-    assert!(seen[0] > 3_000, "little was bound: {seen:?}");
-    assert!(seen[1] > 300 && seen[2] > 10 && seen[3] > 300, "little was tried: {seen:?}");
+    assert!(seen[0] > 3_000, "too few pods were bound: {seen:?}");
+    assert!(
+        seen[1] > 300 && seen[2] > 10 && seen[3] > 300,
+        "too few refusals or repeated calls occurred: {seen:?}"
+    );
 }

@@ -16,9 +16,11 @@ fn one_zone(name: &str, cpus: u32) -> HostForm {
 }
 
 pub(crate) fn report(extender: &mut Extender, form: &HostForm, version: u64) {
-    let (facts, _) = form.facts().expect("a host");
+    let (facts, _) = form.facts().expect("the host report should be valid");
     let facts = Some((facts, Class::Standard));
-    extender.update_host(Instant::now(), &form.name, facts, Some(version)).expect("a host");
+    extender
+        .update_host(Instant::now(), &form.name, facts, Some(version))
+        .expect("the host report should be valid");
 }
 
 pub(crate) fn extender(hosts: &[HostForm]) -> Extender {
@@ -36,7 +38,7 @@ fn filter_answers_one_host_and_reserves_it() {
     let names = ["a", "unknown", "b"];
     let first = PodForm::vm("first", 8).build();
     assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"));
-    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"), "called twice");
+    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"), "repeated call");
     assert_eq!(
         extender.filter(now, &first, &["b"]),
         FilterAnswer::Host("b"),
@@ -52,13 +54,13 @@ fn filter_answers_one_host_and_reserves_it() {
     let reasons: Vec<(&str, &str)> =
         refusals.iter().map(|(name, why)| (*name, why.as_ref())).collect();
     assert_eq!(reasons[1], ("unknown", "node(s) had no agent report"));
-    assert_eq!(reasons[0].1, reasons[2].1, "equal reasons have equal words");
+    assert_eq!(reasons[0].1, reasons[2].1, "full hosts have the same reason");
     assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
     // Expired reservations are released, and `take_hosts_to_patch` returns a host on which the waiting pod fits.
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.tick(now + MINUTE);
     assert_eq!(extender.take_hosts_to_patch().len(), 1);
-    assert!(extender.take_hosts_to_patch().is_empty(), "once for each refusal");
+    assert!(extender.take_hosts_to_patch().is_empty(), "a host is returned once for each refusal");
     assert!(matches!(extender.filter(now + MINUTE, &third, &names), FilterAnswer::Host(_)));
 }
 
@@ -81,7 +83,7 @@ fn bind_checks_the_reservation() {
     assert_eq!(extender.bind(now, "late", "b", None), BindAnswer::PodNeeded);
     assert!(
         matches!(extender.bind(now, "other", "b", Some(&late)), BindAnswer::Refused(_)),
-        "another uid"
+        "the pod has another UID"
     );
     assert_eq!(extender.bind(now, "late", "b", Some(&late)), BindAnswer::Send);
     let full = PodForm::vm("full", 4).build();
@@ -123,11 +125,15 @@ fn binding_outcome_may_arrive_before_or_after_the_watch_event() {
         assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
         let bound_pod = bound_to(pod.clone(), "a");
         if watch_first {
-            extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+            extender
+                .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+                .expect("the pod should be counted");
             extender.binding_succeeded(now, "vm");
         } else {
             extender.binding_succeeded(now, "vm");
-            extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+            extender
+                .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+                .expect("the pod should be counted");
         }
         extender.tick(now + 10 * MINUTE);
         assert_eq!(extender.stage_counts().bound, 1);
@@ -176,7 +182,9 @@ fn a_host_with_a_stale_report_takes_no_pinned_vm_until_the_report_is_fresh() {
     report(&mut extender, &HostForm { stale: true, ..fresh.clone() }, 1);
     assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
     // A host with an unreadable Node or InfraNode keeps its pods and accepts no new pods.
-    extender.update_host(Instant::now(), "a", None, Some(3)).expect("a host");
+    extender
+        .update_host(Instant::now(), "a", None, Some(3))
+        .expect("the host report should be valid");
     let other = PodForm::vm("other", 1).build();
     assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
     assert!(matches!(extender.bind(now, "vm", "a", None), BindAnswer::Refused(_)));
@@ -187,7 +195,9 @@ fn migration_source_and_target_have_separate_reservations() {
     let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
     let now = Instant::now();
     let source = bound_to(PodForm::vm("vm", 6).build(), "a");
-    extender.update_pod(now, source.clone(), &observed(&source)).expect("counted");
+    extender
+        .update_pod(now, source.clone(), &observed(&source))
+        .expect("the pod should be counted");
     let form = PodForm {
         name: "target".to_owned(),
         migration: Some("migration".to_owned()),
@@ -223,7 +233,11 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     assert_eq!(extender.bind(later, "second", "a", Some(&pods[1])), BindAnswer::Send);
     assert_eq!(extender.filter(later, &other, &["a", "b"]), FilterAnswer::Host("b"));
     extender.tick(later + Duration::from_secs(11));
-    assert_eq!(extender.stage_counts().reserved, 1, "without a group it lasts longer");
+    assert_eq!(
+        extender.stage_counts().reserved,
+        1,
+        "a reservation without a PodGroup has a longer timeout"
+    );
 }
 
 /// A newer API server accepts values that this crate does not know; the pod's CPUs are nevertheless in use.
@@ -234,11 +248,11 @@ fn a_bound_pod_whose_rules_do_not_compile_is_counted() {
     let mut pod = bound_to(PodForm::vm("vm", 6).build(), "a");
     let constraint = serde_json::json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Perhaps",
         "labelSelector": {}});
-    let constraint = serde_json::from_value(constraint).expect("a constraint");
+    let constraint = serde_json::from_value(constraint).expect("the constraint should be valid");
     pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
     let error = extender
         .update_pod(now, pod.clone(), &observed(&pod))
-        .expect_err("the rule is invalid")
+        .expect_err("the rule should be invalid")
         .to_string();
     assert!(error.contains("default/vm") && error.contains("`Perhaps`"), "{error}");
     assert_eq!(extender.stage_counts().bound, 1);
@@ -265,7 +279,7 @@ fn unreadable_pod_is_reported() {
     let terms = affinity.and_then(|all| all.pod_anti_affinity.as_mut());
     let terms =
         terms.and_then(|all| all.required_during_scheduling_ignored_during_execution.as_mut());
-    terms.expect("a term")[0].topology_key = String::new();
+    terms.expect("the pod should have an anti-affinity term")[0].topology_key = String::new();
     assert!(
         matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("topologyKey"))
     );

@@ -32,7 +32,9 @@ fn a_pod_of_another_namespace_takes_no_reservation() {
     assert_eq!(extender.stage_counts().kept, 1);
     // A pod that another scheduler bound.
     let bound = bound_to(forged("bound"), "b");
-    extender.update_pod(later, bound.clone(), &observed(&bound)).expect("counted");
+    extender
+        .update_pod(later, bound.clone(), &observed(&bound))
+        .expect("the pod should be counted");
     assert_eq!(extender.stage_counts().kept, 1);
     let own = PodForm::vm("vm", 8).build();
     assert_eq!(extender.filter(later, &own, &["a", "b"]), FilterAnswer::Host("a"));
@@ -66,13 +68,13 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
         let mut extender = extender(&[host("a")]);
         extender.set_kubevirt_installed(true);
         let pod = PodForm::vm("vm", 8).build();
-        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("the pod should be counted");
         assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
         for after in [SECOND, 3 * SECOND, 600 * SECOND] {
             extender.tick(now + after);
             assert!(
                 is_refused(&mut extender, now + after, &pod),
-                "after {after:?} it is held again"
+                "the call is held again after {after:?}"
             );
         }
         assert!(extender.take_hosts_to_patch().is_empty());

@@ -33,7 +33,7 @@ fn add_node(extender: &mut Extender, name: &str, zone: &str) {
         allocatable: &allocatable,
         pods_limit: 0,
     };
-    extender.update_node(&parts).expect("a node");
+    extender.update_node(&parts).expect("the Node should be valid");
 }
 
 fn labelled(name: &str, app: &str) -> v1::Pod {
@@ -49,13 +49,13 @@ fn vm_with_rule(name: &str, rule: &str, app: &str) -> v1::Pod {
         json!([{"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": app}}}]);
     let affinity = json!({rule: {"requiredDuringSchedulingIgnoredDuringExecution": required}});
     pod.spec.get_or_insert_default().affinity =
-        serde_json::from_value(affinity).expect("an affinity");
+        serde_json::from_value(affinity).expect("the affinity should be valid");
     pod
 }
 
 fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str) {
     let pod = bound_to(pod, node);
-    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
+    extender.update_pod(now, pod.clone(), &observed(&pod)).expect("the pod should be counted");
 }
 
 #[test]
@@ -91,14 +91,16 @@ fn an_unreported_node_takes_no_vm() {
     add_node(&mut extender, "plain", "one");
     let pod = PodForm::vm("vm", 2).build();
     let FilterAnswer::Refused(reasons) = extender.filter(now, &pod, &["plain"]) else {
-        unreachable!("no report")
+        unreachable!("the Node has no agent report")
     };
     assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert_eq!(extender.engine().hosts().count(), 1);
     add_bound_pod(&mut extender, now, PodForm::vm("there", 6).build(), "plain");
     // The pod is counted once, for rules and for CPUs.
-    let (facts, _) = in_zone("plain", "one").facts().expect("a host");
-    extender.update_host(now, "plain", Some((facts, Class::Standard)), Some(1)).expect("a host");
+    let (facts, _) = in_zone("plain", "one").facts().expect("the host report should be valid");
+    extender
+        .update_host(now, "plain", Some((facts, Class::Standard)), Some(1))
+        .expect("the host report should be valid");
     assert!(matches!(
         extender.filter(now, &PodForm::vm("large", 4).build(), &["plain"]),
         FilterAnswer::Refused(_)

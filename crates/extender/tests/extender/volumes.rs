@@ -26,7 +26,7 @@ pub(crate) fn instance(uid: &str, phase: &str) -> (String, Instance) {
         "metadata": {"name": "vm", "namespace": "default", "uid": uid},
         "spec": {"domain": {"cpu": {"dedicatedCpuPlacement": true}, "memory": {"guest": "1Gi"}}},
         "status": {"phase": phase}});
-    Instance::read(&object).expect("an instance")
+    Instance::read(&object).expect("the VirtualMachineInstance should be valid")
 }
 
 fn first_consumer() -> PodForm {
@@ -42,7 +42,9 @@ pub(crate) fn after_first_consumer(now: Instant) -> Extender {
     assert_eq!(extender.bind(now, "first-consumer", "a", None), BindAnswer::Send);
     extender.binding_succeeded(now, "first-consumer");
     let bound_pod = bound_to(pod, "a");
-    extender.update_pod(now, bound_pod.clone(), &observed(&bound_pod)).expect("counted");
+    extender
+        .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+        .expect("the pod should be counted");
     extender.pod_deleted(now, "first-consumer");
     extender
 }
@@ -103,7 +105,7 @@ fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert!(
         matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)),
-        "the host is kept for the VM"
+        "the host is reserved for the VM"
     );
     assert_eq!(extender.filter(now, &own, &["a"]), FilterAnswer::Host("a"));
 }
@@ -135,7 +137,7 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
         if claim_first {
             claim(&mut extender);
         }
-        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("the pod should be counted");
         if !claim_first {
             claim(&mut extender);
         }
@@ -175,8 +177,9 @@ fn pending_vm() -> PendingVm {
             "volumes": [{"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
                 {"name": "disk", "dataVolume": {"name": "disk"}}]},
         "status": {"phase": "Pending"}});
-    let read = PendingVm::read(&object, &Configuration::default()).expect("an instance");
-    read.expect("it waits, and has a claim")
+    let read = PendingVm::read(&object, &Configuration::default())
+        .expect("the VirtualMachineInstance should be valid");
+    read.expect("the VM should be pending and have a claim")
 }
 
 /// Returns the state after a restart, with a VM that is on no host and with the volume of its claim.
@@ -195,7 +198,7 @@ fn restart_with(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) ->
         volume.into_iter().map(|volume| (claim.clone(), volume)).collect(),
     );
     for pod in pods {
-        extender.update_pod(now, pod.clone(), &observed(pod)).expect("counted");
+        extender.update_pod(now, pod.clone(), &observed(pod)).expect("the pod should be counted");
     }
     extender.pods_listed(now, &pods.iter().map(uid).collect());
     extender
@@ -205,7 +208,7 @@ fn restart_with(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) ->
 fn local_volume(host: &str) -> NodeSelector {
     let term = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]});
-    serde_json::from_value(term).expect("a selector")
+    serde_json::from_value(term).expect("the node selector should be valid")
 }
 
 #[test]
@@ -236,7 +239,8 @@ fn no_host_is_reserved_for_a_vm_without_a_local_volume() {
     let now = Instant::now();
     let anywhere = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "Exists"}]}]});
-    let anywhere: NodeSelector = serde_json::from_value(anywhere).expect("a selector");
+    let anywhere: NodeSelector =
+        serde_json::from_value(anywhere).expect("the node selector should be valid");
     for volume in [None, Some(anywhere), Some(local_volume("elsewhere"))] {
         assert_eq!(restart_with(now, volume.clone(), &[]).stage_counts().kept, 0, "{volume:?}");
     }

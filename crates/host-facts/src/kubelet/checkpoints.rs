@@ -20,7 +20,7 @@ pub fn cpu_state_fault(
 ) -> Option<String> {
     if state.policy_name != config.cpu_manager_policy {
         return Some(format!(
-            "the checkpoint is of policy {}, the configuration says {}",
+            "the checkpoint was written with policy {}, but the configuration has policy {}",
             state.policy_name, config.cpu_manager_policy
         ));
     }
@@ -33,7 +33,7 @@ pub fn cpu_state_fault(
     let shared = &state.default_cpu_set;
     if shared.is_empty() {
         return (!state.entries.is_empty())
-            .then(|| "CPUs are allocated, but none is left in the shared pool".to_owned());
+            .then(|| "CPUs are allocated, but the shared pool is empty".to_owned());
     }
     if strict && reserved.intersects(shared) {
         return Some(format!(
@@ -83,7 +83,7 @@ pub fn memory_state_fault(
 ) -> Option<String> {
     if state.policy_name != config.memory_manager_policy {
         return Some(format!(
-            "the checkpoint is of policy {}, the configuration says {}",
+            "the checkpoint was written with policy {}, but the configuration has policy {}",
             state.policy_name, config.memory_manager_policy
         ));
     }
@@ -126,7 +126,7 @@ fn zone_fault(
         .find(|name| page_size(name).is_some() && pages_known && !current.contains_key(*name));
     if let Some(resource) = missing {
         return Some(format!(
-            "zone {id}: {resource} is in the checkpoint, but this kernel has none"
+            "zone {id}: {resource} is in the checkpoint, but the kernel does not have it"
         ));
     }
     for (resource, amount) in &current {
@@ -134,12 +134,12 @@ fn zone_fault(
             return Some(format!("zone {id}: {resource} is not in the checkpoint"));
         };
         if table.total != amount.0 {
-            return Some(format!("zone {id}: {resource} was {}, now {amount}", Bytes(table.total)));
+            return Some(format!("zone {id}: the checkpoint has {} of {resource}, the host has {amount}", Bytes(table.total)));
         }
         let reserved_amount = reserved.get(resource).copied().unwrap_or_default();
         if table.system_reserved != reserved_amount.0 {
             return Some(format!(
-                "zone {id}: {} of {resource} was reserved for the system, reservedMemory has {reserved_amount}",
+                "zone {id}: the checkpoint reserves {} of {resource}, reservedMemory has {reserved_amount}",
                 Bytes(table.system_reserved)
             ));
         }
@@ -184,7 +184,7 @@ mod tests {
             (state("static", "0-3,6-7", "4-5"), config("static", "0", &[]), None),
             (state("static", "", ""), config("static", "0", &[]), None),
             (state("none", "", ""), config("none", "0", &[]), None),
-            (state("none", "", ""), config("static", "0", &[]), Some("is of policy none")),
+            (state("none", "", ""), config("static", "0", &[]), Some("written with policy none")),
             (state("static", "0-3", ""), config("static", "0", &[]), Some("CPUs 4-7 are online")),
             (state("static", "0-8", ""), config("static", "0", &[]), Some("has CPUs 8,")),
             (
@@ -197,7 +197,7 @@ mod tests {
                 config("static", "0", &[]),
                 Some("CPUs 4 are allocated to pod uid"),
             ),
-            (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
+            (state("static", "", "0-7"), config("static", "0", &[]), Some("the shared pool is empty")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
             (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
             (state("static", "2-7", ""), config_without_cpu_list(&strict), None),
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(memory_state_fault(&state, &config, &[zone(1 << 30)]), None);
         assert_eq!(
             memory_state_fault(&state, &config, &[zone((1 << 30) - 4096)]).as_deref(),
-            Some("zone 0: memory was 1Gi, now 1048572Ki")
+            Some("zone 0: the checkpoint has 1Gi of memory, the host has 1048572Ki")
         );
         let two = [zone(1 << 30), Zone { id: 1, ..Zone::default() }];
         assert_eq!(
@@ -240,7 +240,7 @@ mod tests {
             KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
         assert_eq!(
             memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
-            Some("zone 0: 1Ki of memory was reserved for the system, reservedMemory has 2Ki")
+            Some("zone 0: the checkpoint reserves 1Ki of memory, reservedMemory has 2Ki")
         );
     }
 }

@@ -192,7 +192,7 @@ impl KubeletConfig {
                     clippy::cast_precision_loss,
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
-                    reason = "as the kubelet computes it; from 0 to the memory of a host"
+                    reason = "the kubelet computes it in this way; it is at most the memory of the host"
                 )]
                 let bytes = (total?.0 as f64 * f64::from(fraction)) as u64;
                 bytes
@@ -361,7 +361,7 @@ pub enum ParseConfigError {
     #[error("{0}")]
     Syntax(String),
     /// The top level of the file is not a map.
-    #[error("a map was expected, not `{0}`")]
+    #[error("the top level must be a map, not `{0}`")]
     NotAMap(String),
 }
 
@@ -440,7 +440,7 @@ mod tests {
             config.cpu_option("full-pcpus-only") && config.cpu_option("strict-cpu-reservation")
         );
         assert!(!config.cpu_option("from-the-file"), "flags replace the map of the file");
-        assert!(!config.reserves_cpu_by_amount, "no CPU is no reservation");
+        assert!(!config.reserves_cpu_by_amount, "an amount of 0 reserves no CPU");
         assert_eq!(config.reserved_memory[&1]["memory"], Bytes(2 << 30));
         assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "0,2");
     }

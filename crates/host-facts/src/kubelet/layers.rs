@@ -76,13 +76,13 @@ pub(super) fn from_default_files(root: &Root, processes_visible: bool) -> Result
         let errors = read_errors.filter(|error| !error.is_not_found()).map(unreadable);
         return Err(errors.into_iter().next().unwrap_or_else(|| {
             let processes = if processes_visible {
-                "no process named kubelet"
+                "no process is named kubelet"
             } else {
-                "the host's processes are not visible here"
+                "the host's processes are not visible"
             };
             (
                 UnknownReason::NotFound,
-                format!("{processes}, and none of its usual configuration files"),
+                format!("{processes}, and no usual configuration file of a kubelet exists"),
             )
         }));
     };

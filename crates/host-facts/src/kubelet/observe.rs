@@ -61,7 +61,7 @@ pub fn observe(
         (KubeletProcess::Several(pids), _) => Err((
             UnknownReason::Malformed,
             format!(
-                "processes {} are all named kubelet; it is not known which is the host's",
+                "processes {} are all named kubelet; it is unknown which is the kubelet of the host",
                 pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
             ),
         )),
@@ -124,7 +124,7 @@ pub fn observe(
         (Some((reason, message)), _) => notes.add_unknown("capabilities.kubelet", *reason, message),
         (None, RunningConfig::Unknown(cause)) => {
             let message = format!(
-                "the configuration that the kubelet was started with is not known: {cause}"
+                "the configuration that the kubelet was started with is unknown: {cause}"
             );
             notes.add_unknown("capabilities.kubelet", UnknownReason::DependsOnUnknown, message);
         }
@@ -147,7 +147,7 @@ fn running_config(
         return RunningConfig::NotRunning;
     }
     let Some(start) = &facts.start else {
-        return RunningConfig::Unknown("the time of its start is not known".to_owned());
+        return RunningConfig::Unknown("the start time of the kubelet is unknown".to_owned());
     };
     let is_same_start =
         |record: &StartRecord| record.start == *start && record.arguments == facts.arguments;

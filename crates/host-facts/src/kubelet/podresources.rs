@@ -23,7 +23,7 @@ pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodResourcesError {
     /// The kubelet did not answer within this number of seconds.
-    #[error("no answer in {0} s")]
+    #[error("the kubelet did not answer within {0} s")]
     Timeout(u64),
     /// The call failed.
     #[error("{0}")]

@@ -62,7 +62,7 @@ impl StartRecord {
         };
         serde_json::from_str(&text).map(Some).map_err(|error| ReadError {
             path: FILE.to_owned(),
-            problem: ReadProblem::Malformed(format!("not a record of a kubelet: {error}")),
+            problem: ReadProblem::Malformed(format!("the file is not a record of a kubelet: {error}")),
         })
     }
 
@@ -94,12 +94,12 @@ pub(super) fn changed_after_start(
     after_boot: u64,
 ) -> Option<String> {
     let Some(boot_time) = boot_time(root) else {
-        return Some("the time of this host's boot is not known".to_owned());
+        return Some("the boot time of the host is unknown".to_owned());
     };
     let started = boot_time + Duration::from_millis(after_boot.saturating_mul(10));
     let is_changed = |file: &&String| root.change_time(file).is_none_or(|time| time > started);
     let file = files.iter().find(is_changed)?;
-    Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
+    Some(format!("/{} was changed after the kubelet started", file.trim_start_matches('/')))
 }
 
 /// Returns the time of the host's boot, as the duration since 1970.

@@ -41,8 +41,7 @@ pub struct Probe {
 
 /// Version of the API (`KVM_GET_API_VERSION`) in all released kernels.
 const API_VERSION: i32 = 12;
-/// Maximum number of attempts to create a VM: KVM_CREATE_VM fails with EINTR if a signal arrives. QEMU also repeats
-/// it.
+/// Maximum number of attempts to create a VM. KVM_CREATE_VM fails with EINTR if a signal arrives; QEMU also retries.
 const MAX_TRIES: usize = 10;
 
 /// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.

@@ -74,13 +74,13 @@ fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
             let (reason, message) = match device {
                 None => (
                     UnknownReason::CapturedTree,
-                    "it can be tested only on a running host".to_owned(),
+                    "KVM can be tested only on a running host".to_owned(),
                 ),
                 Some(Device::Forbidden) => {
-                    (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
+                    (UnknownReason::DeviceCgroup, "the device cgroup forbids access to /dev/kvm".to_owned())
                 }
                 Some(Device::NoPermission) => {
-                    (UnknownReason::NoPermission, "this user may not open /dev/kvm".to_owned())
+                    (UnknownReason::NoPermission, "this user has no permission to open /dev/kvm".to_owned())
                 }
                 _ => (UnknownReason::NotFound, "/dev/kvm cannot be opened".to_owned()),
             };
@@ -110,7 +110,7 @@ fn read_parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut 
     for (field, value) in parameters {
         if value.is_none() {
             let message = match loaded {
-                Some(module) => format!("/{MODULES}/{module}/parameters does not have it"),
+                Some(module) => format!("/{MODULES}/{module}/parameters does not contain the parameter"),
                 None => "no KVM module of this CPU's vendor is loaded".to_owned(),
             };
             notes.add_unknown(
@@ -186,11 +186,11 @@ fn has_device(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReaso
     if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {
-        let message = format!("the kernel has {name}, but /dev/{node} is not visible here");
+        let message = format!("the kernel has registered {name}, but /dev/{node} is not visible");
         Err((UnknownReason::NotFound, message))
     } else if root.is_live() {
         Ok(false)
     } else {
-        Err((UnknownReason::CapturedTree, format!("the tree has no dev/{node}")))
+        Err((UnknownReason::CapturedTree, format!("the captured tree does not contain dev/{node}")))
     }
 }

@@ -13,10 +13,10 @@ pub(super) fn determine_state(evidence: &Evidence) -> Result<KvmState, (UnknownR
         Some(Device::NoPermission) => Ok(KvmState::NoPermission),
         Some(Device::Forbidden) => Err((
             UnknownReason::DeviceCgroup,
-            "opening /dev/kvm gave EPERM: this container's device cgroup forbids it".to_owned(),
+            "opening /dev/kvm failed with EPERM: the container's device cgroup forbids it".to_owned(),
         )),
         Some(Device::OpenFailed(error)) => {
-            Err((UnknownReason::Unreadable, format!("opening /dev/kvm: {error}")))
+            Err((UnknownReason::Unreadable, format!("opening /dev/kvm failed: {error}")))
         }
         Some(Device::Absent) | None => state_without_device(evidence),
     }
@@ -30,10 +30,10 @@ fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason,
     // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).
     if evidence.device_registered {
         if evidence.device.is_none() {
-            return captured_tree("the kernel has KVM, but no VM was created as a test");
+            return captured_tree("the kernel has registered KVM, but a test VM can be created only on a running host");
         }
         let message =
-            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace";
+            "the kernel has registered KVM, but /dev/kvm is not visible in this mount namespace";
         return Err((UnknownReason::NotFound, message.to_owned()));
     }
     match (evidence.cpu_flag, evidence.cpuid) {
@@ -41,11 +41,11 @@ fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason,
         (Some(false), _) => return Ok(KvmState::NoCpuSupport),
         (None, _) if evidence.device.is_none() => {
             return captured_tree(
-                "/proc/cpuinfo has no x86 flags, and only a running kernel has /dev/kvm",
+                "/proc/cpuinfo has no x86 flags, and /dev/kvm can be tested only on a running host",
             );
         }
         (None, _) => {
-            let message = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags, so the cause is not known";
+            let message = "/dev/kvm does not exist, and the cause is unknown: /proc/cpuinfo has no x86 flags";
             return Err((UnknownReason::NotFound, message.to_owned()));
         }
         (Some(true), _) => {}
@@ -59,11 +59,11 @@ fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason,
         // failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
-            let message = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
+            let message = "/dev/kvm does not exist, and the cause is unknown: /sys/module could not be read";
             Err((UnknownReason::NotFound, message.to_owned()))
         }
         (_, false) => captured_tree(
-            "the CPU can and nothing in the tree says otherwise, but VMs were not tried",
+            "the CPU supports virtualisation, but a test VM can be created only on a running host",
         ),
     }
 }
@@ -103,7 +103,7 @@ mod tests {
         };
         let absent = || working_evidence(Some(Device::Absent));
         let cases = [
-            ("opens and makes a VM", working_evidence(opened(None)), Ok(KvmState::Ready)),
+            ("device opened and VM created", working_evidence(opened(None)), Ok(KvmState::Ready)),
             ("API 11", working_evidence(opened(Some("API 11"))), Ok(KvmState::SmokeTestFailed)),
             ("EACCES", working_evidence(Some(Device::NoPermission)), Ok(KvmState::NoPermission)),
             ("EPERM", working_evidence(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
@@ -119,7 +119,7 @@ mod tests {
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
-                "flag, module absent, register says locked",
+                "flag, module absent, locked by the firmware",
                 Evidence {
                     module_loaded: Some(false),
                     device_registered: false,
@@ -134,7 +134,7 @@ mod tests {
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
-                "no flag, yet registered: a paravirtual KVM",
+                "no flag, device registered: paravirtual KVM",
                 Evidence { cpu_flag: Some(false), cpuid: Some(false), ..absent() },
                 Err(UnknownReason::NotFound),
             ),
@@ -163,7 +163,7 @@ mod tests {
                 },
                 Ok(KvmState::NoCpuSupport),
             ),
-            ("captured, all there", working_evidence(None), Err(UnknownReason::CapturedTree)),
+            ("captured, flag, module and device", working_evidence(None), Err(UnknownReason::CapturedTree)),
             (
                 "captured, module not loaded",
                 Evidence {
@@ -182,7 +182,7 @@ mod tests {
                 },
                 Err(UnknownReason::CapturedTree),
             ),
-            ("captured, nothing", Evidence::default(), Err(UnknownReason::CapturedTree)),
+            ("captured, no evidence", Evidence::default(), Err(UnknownReason::CapturedTree)),
         ];
         for (case, evidence, expected) in cases {
             assert_eq!(

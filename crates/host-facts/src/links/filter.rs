@@ -26,7 +26,7 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
         Err(_) => BridgeFilter::Absent,
         Ok(mut nftables) => read(&mut nftables).unwrap_or_else(|error| {
             if has_berth_links {
-                let consequence = "it is not known if guests' control frames are dropped";
+                let consequence = "it is unknown whether control frames of guests are dropped";
                 notes.warn("nf_tables", format!("{error}; {consequence}"));
             }
             BridgeFilter::Unknown

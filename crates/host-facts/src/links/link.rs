@@ -79,8 +79,8 @@ pub struct Link {
 pub enum LinkKind {
     /// A port of a network card.
     Physical,
-    /// A virtual function of a network card, or its representor, which is the virtual function's end at the card's
-    /// switch.
+    /// A virtual function of a network card, or its representor: the port of the card's embedded switch to which the
+    /// virtual function is connected.
     VirtualFunction,
     /// Aggregated links of the bonding driver or the team driver.
     Bond,

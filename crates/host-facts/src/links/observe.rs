@@ -30,7 +30,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
         other => {
             if let Some(Err(error)) = other {
                 let consequence =
-                    "links are read from /sys instead, and tenant networks are left as they are";
+                    "links are read from /sys instead, and tenant networks are not changed";
                 notes.warn("netlink", format!("{error}; {consequence}"));
             }
             let mut all = sysfs::read_links(root, notes);
@@ -61,16 +61,16 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
 
 fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
     if links.all.is_empty() && !root.is_live() && !root.exists("sys/class/net") {
-        let message = "/sys/class/net: not there";
+        let message = "/sys/class/net does not exist";
         notes.add_unknown("capabilities.uplinks", UnknownReason::NotFound, message);
         return;
     }
     if !links.routes_known {
-        let message = "neither netlink nor /proc/net/route has the uplinks of default routes";
+        let message = "neither netlink nor /proc/net/route shows the uplinks of default routes";
         notes.add_unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, message);
     }
     if !root.is_live() {
-        let message = "addresses come from netlink, which only a running kernel has";
+        let message = "addresses are read with netlink, which requires a running kernel";
         notes.add_unknown("capabilities.uplinks[].addresses", UnknownReason::CapturedTree, message);
     }
 }

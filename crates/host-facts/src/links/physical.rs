@@ -42,8 +42,8 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     }
 }
 
-/// Returns true if a port name is that of a representor, which is the end of a virtual function or sub-function at
-/// the card's switch. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card itself is named
+/// Returns true if a port name is that of a representor: the port of the card's embedded switch to which a virtual
+/// function or sub-function is connected. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card itself is named
 /// `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
 fn is_representor(port: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

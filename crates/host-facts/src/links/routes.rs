@@ -132,7 +132,7 @@ mod tests {
             link("b", LinkKind::Vlan, None, Some("a")),
         ];
         let mut links = sorted(all);
-        assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "it leads to no uplink");
+        assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "the route leads to no uplink");
         assert!(links.all.iter().all(|link| link.default_route));
     }
 }

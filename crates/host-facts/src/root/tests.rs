@@ -30,7 +30,7 @@ fn reads_text_without_nul_bytes_and_newlines() {
 fn errors_name_the_file_and_the_reason() {
     let (_folder, root) = tree(&[("sys/number", b"many")]);
     let message = |result: Result<u32, ReadError>| result.unwrap_err().to_string();
-    assert_eq!(message(root.parse("sys/none")), "/sys/none: not there");
+    assert_eq!(message(root.parse("sys/none")), "/sys/none: no such file or directory");
     assert_eq!(message(root.parse("sys/number")), "/sys/number: `many` is not a valid value");
     assert_eq!(message(root.parse("sys")), "/sys: not a regular file");
 }
@@ -97,13 +97,13 @@ fn a_missing_root_is_a_one_line_error() {
     let message = |path: &str| Root::open(Path::new(path)).unwrap_err().to_string();
     assert_eq!(
         message("/no/such"),
-        "--root /no/such: there is no such folder; give the folder that holds proc/ and sys/"
+        "--root /no/such: no such folder; specify the folder that contains proc/ and sys/"
     );
-    assert!(message("/etc/passwd").contains("that is not a folder"));
+    assert!(message("/etc/passwd").contains("not a folder"));
     assert!(Root::live().unwrap().is_live());
 }
 
-/// Tests renames: a rename anywhere on the machine disturbs the kernel's resolution of `..` inside a tree.
+/// Tests concurrent renames. A rename anywhere on the machine can make openat2 fail with EAGAIN for a path with `..`.
 #[test]
 fn concurrent_renames_do_not_lose_a_file() {
     let (folder, root) = tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);

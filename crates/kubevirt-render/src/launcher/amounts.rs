@@ -33,7 +33,7 @@ pub(super) enum AmountProblem {
     #[error("container `{container}` requests {request}, but its limit is {limit}")]
     RequestDiffersFromLimit { container: String, request: Quantity, limit: Quantity },
     #[error(
-        "container `{container}` has no limit; this resource needs a limit equal to the request"
+        "container `{container}` has no limit; this resource requires a limit equal to the request"
     )]
     NoLimit { container: String },
 }

@@ -312,7 +312,7 @@ fn network_resources(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<
             Some(resource) => resources.push(resource.clone()),
             None => {
                 let field = format!("networks[{index}].multus.networkName");
-                let message = format!("there is no NetworkAttachmentDefinition {full_name}");
+                let message = format!("NetworkAttachmentDefinition {full_name} not found");
                 return Err(machine.invalid(&field, message));
             }
         }

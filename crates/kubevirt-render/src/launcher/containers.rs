@@ -195,8 +195,7 @@ fn hook_sidecar_count(machine: &Machine, configuration: &Configuration) -> Resul
         let Some(binding) = &interface.binding else { continue };
         let plugin = configuration.bindings.get(&binding.name).ok_or_else(|| {
             let field = format!("domain.devices.interfaces[{index}].binding.name");
-            machine
-                .invalid(&field, format!("there is no network binding plugin `{}`", binding.name))
+            machine.invalid(&field, format!("network binding plugin `{}` not found", binding.name))
         })?;
         if plugin.has_sidecar {
             plugins.insert(&binding.name);

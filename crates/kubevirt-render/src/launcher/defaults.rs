@@ -152,7 +152,7 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     }
     if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
         return Err(
-            machine.invalid("domain.cpu.isolateEmulatorThread", "needs dedicatedCpuPlacement")
+            machine.invalid("domain.cpu.isolateEmulatorThread", "requires dedicatedCpuPlacement")
         );
     }
     let guest = domain.memory.guest.unwrap_or_default();
@@ -168,11 +168,11 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     }
     let passthrough = cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
     if passthrough && !(cpu.dedicated_cpu_placement && domain.memory.hugepages.is_some()) {
-        let message = "needs dedicatedCpuPlacement and memory.hugepages";
+        let message = "requires dedicatedCpuPlacement and memory.hugepages";
         return Err(machine.invalid("domain.cpu.numa.guestMappingPassthrough", message));
     }
     if cpu.realtime.is_some() && !passthrough {
-        let message = "needs dedicatedCpuPlacement and numa.guestMappingPassthrough";
+        let message = "requires dedicatedCpuPlacement and numa.guestMappingPassthrough";
         return Err(machine.invalid("domain.cpu.realtime", message));
     }
     if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu.vcpus()) } else { Ok(()) }

@@ -63,7 +63,7 @@ fn look_up<'a, T>(
             "is missing".to_owned()
         } else {
             format!(
-                "is missing, and it cannot be inferred from the volume `{}` here",
+                "is missing, and Berth cannot infer it from the volume `{}`",
                 matcher.infer_from_volume
             )
         };
@@ -84,7 +84,7 @@ fn look_up<'a, T>(
     let location = namespace.as_ref().map_or_else(String::new, |n| format!(" in namespace {n}"));
     let found = objects.get(&(namespace, matcher.name.clone()));
     found.map(Some).ok_or_else(|| {
-        invalid_field("name", format!("there is no {kind} `{}`{location}", matcher.name))
+        invalid_field("name", format!("{kind} `{}` not found{location}", matcher.name))
     })
 }
 
@@ -113,7 +113,7 @@ pub(super) fn apply_instancetype(
 ) -> Result<(), Invalid> {
     if let Some(field) = conflict(&machine.spec, from) {
         return Err(
-            machine.invalid(&field, "is set by the instance type and must not be set here too")
+            machine.invalid(&field, "is set by the instance type and must not be set in the VM")
         );
     }
     let wrong = |field: &str, message: &str| {

@@ -93,7 +93,7 @@ pub(super) fn render(
     let has_supplemental_pool = policy == Some("supplementalPool") || spec.pool_threads() > 0;
     if has_supplemental_pool && version.is_at_least(5, 0) && !version.is_at_least(5, 2) {
         let message = format!(
-            "{version} counts the CPUs of the supplemental pool wrongly, which cannot be predicted"
+            "KubeVirt {version} miscounts the CPUs of the supplemental I/O thread pool, so the pod cannot be predicted"
         );
         return Err(machine.invalid("domain.ioThreads", message));
     }
@@ -165,7 +165,7 @@ fn runtime_overhead(
     let Some(class) = &configuration.runtime_class else { return Ok(Resources::default()) };
     objects.runtime_classes.get(class).cloned().ok_or_else(|| {
         let field = "spec.configuration.defaultRuntimeClass";
-        Invalid::new("KubeVirt", field, format!("there is no RuntimeClass `{class}`"))
+        Invalid::new("KubeVirt", field, format!("RuntimeClass `{class}` not found"))
     })
 }
 

@@ -13,7 +13,10 @@ pub struct Version {
 
 /// Error for a string that is not a supported KubeVirt release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a release of KubeVirt such as v1.9.0, from {oldest} on", oldest = Version::OLDEST)]
+#[error(
+    "`{0}` is not a supported KubeVirt release: use {oldest} or later, such as v1.9.0",
+    oldest = Version::OLDEST
+)]
 pub struct ParseVersionError(String);
 
 impl Version {

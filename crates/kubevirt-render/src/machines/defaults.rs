@@ -36,7 +36,7 @@ pub(super) fn apply(
             provider.cluster_name = name.into();
         } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
-            let message = format!("is not the tenant of this MachineDeployment, which is {name}");
+            let message = format!("must be {name}, the tenant of this MachineDeployment");
             reader.error(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
@@ -95,9 +95,7 @@ fn resolve_instancetype(
     } else if exists("") {
         "VirtualMachineClusterInstancetype"
     } else if context.is_exhaustive {
-        let message = format!(
-            "there is no such instance type in namespace {namespace}, and none of the cluster"
-        );
+        let message = format!("is not an instance type of namespace {namespace} or of the cluster");
         return reader.error(&path, &provider.instancetype_name(&name), message);
     } else if given_kind.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given_kind.is_empty() && STANDARD_INSTANCETYPES.contains(&name.as_str()))
@@ -233,14 +231,14 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
             reader.error(
                 &format!("{parent_path}.dnsConfig.nameservers"),
                 "",
-                "is missing: dnsPolicy None needs at least one nameserver",
+                "is missing: dnsPolicy None requires at least one nameserver",
             );
         }
     }
     let limit = context.config.max_secondary_disks.unwrap_or(MAX_SECONDARY_DISKS);
     let disks = provider.secondary_disks.len();
     if u32::try_from(disks).is_ok_and(|disks| disks > limit) {
-        let message = format!("has {disks} disks, InfraConfig allows {limit}");
+        let message = format!("has {disks} disks, but InfraConfig allows at most {limit}");
         reader.error(&format!("{VIRTUAL_MACHINE}.template.secondaryDisks"), "", message);
     }
     let class = &provider.primary_disk.storage_class;
@@ -254,7 +252,7 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
         reader.error(
             &format!("{size}.primaryDisk.storageClassName"),
             class,
-            "there is no such StorageClass",
+            "StorageClass not found",
         );
     }
     let image = &provider.primary_disk.image;

@@ -145,7 +145,7 @@ pub const KIND: &str = "MachineDeployment";
 pub const GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
-    /// Parses a MachineDeployment. `source` is where the object comes from, for messages.
+    /// Parses a MachineDeployment. `source` is the file or other origin of the object, for messages.
     ///
     /// # Errors
     /// Returns the field that is missing or has the wrong type.
@@ -161,7 +161,7 @@ impl MachineDeployment {
         };
         if name.is_empty() {
             let problem = Problem::new(qualified_name, "metadata.name", "", "is missing");
-            return Err(problem.into_fatal("left out"));
+            return Err(problem.into_fatal("the object is skipped"));
         }
         // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
         let object = without_nulls(&object);
@@ -170,7 +170,7 @@ impl MachineDeployment {
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
             Problem::new(&qualified_name, field, "", error.inner().to_string())
-                .into_fatal("left out")
+                .into_fatal("the object is skipped")
         })?;
         Ok(Self {
             revision: safe_encode(stable_hash(template.bytes()), 10),

@@ -55,7 +55,7 @@ pub fn machine_namespace<'a>(
         return match annotated {
             Some(name) if name != id => {
                 let message =
-                    format!("is not the tenant of namespace {deployment_namespace}, which is {id}");
+                    format!("must be {id}, the tenant of namespace {deployment_namespace}");
                 error(&annotation, name, message)
             }
             _ => Ok(of_tenant(tenant, id)),
@@ -75,7 +75,7 @@ pub fn machine_namespace<'a>(
             Some(tenant) => check_listed(&annotation, name, tenant),
             // If the machines were created in another namespace, they would become orphans once the TenantCluster
             // exists.
-            None => error(&annotation, name, "there is no TenantCluster of this name".to_owned()),
+            None => error(&annotation, name, "TenantCluster not found".to_owned()),
         };
     }
     if let Some(name) = cloud_field(deployment, "clusterName")
@@ -90,7 +90,7 @@ pub fn machine_namespace<'a>(
         Some(other) if context.is_exhaustive && other != deployment_namespace => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
-                "is not the MachineDeployment's namespace, which is {deployment_namespace}, and no tenant is named"
+                "must be {deployment_namespace}, the namespace of the MachineDeployment, because the MachineDeployment names no tenant"
             );
             return error(field, &other, message);
         }

@@ -148,13 +148,13 @@ impl Provider {
         }
         this.operating_system = outer.text("operatingSystem");
         if !outer.has("operatingSystemSpec") {
-            outer.error("operatingSystemSpec", "", "is missing: set it to `{}`");
+            outer.error("operatingSystemSpec", "", "is missing: set the field to `{}`");
         }
         for (ignored, hint) in [
-            ("operatingSystemSpec", ": the user data configure the operating system"),
-            ("network", ": addresses come from the tenant's network, or from networkdata"),
-            ("overwriteCloudConfig", ": user data come from a Secret"),
-            ("caPublicKey", ": put it into the user data"),
+            ("operatingSystemSpec", ": configure the operating system in the user data"),
+            ("network", ": configure addresses in the tenant's network or in networkdata"),
+            ("overwriteCloudConfig", ": store the user data in a Secret"),
+            ("caPublicKey", ": add the key to the user data"),
         ] {
             outer.ignore(ignored, hint);
         }
@@ -254,7 +254,7 @@ impl Provider {
         let mut network = machine.object("providerNetwork");
         network.ignore("name", ": the cluster's CNI provides the pod network");
         let mut vpc = network.object("vpc");
-        vpc.ignore("name", ": only its subnet is supported");
+        vpc.ignore("name", ": only the subnet of the VPC is supported");
         let mut subnet = vpc.object("subnet");
         self.subnet = subnet.text("name");
         subnet.finish(&["name"]);
@@ -338,7 +338,7 @@ fn toleration(mut fields: Fields<'_>) -> Value {
         fields.error(
             "key",
             &key,
-            "is a taint of the control plane, which machines cannot tolerate",
+            "is a control plane taint, and machines must not tolerate control plane taints",
         );
     }
     let mut toleration = json!({"key": key});
@@ -402,7 +402,7 @@ impl NodePreset {
             preset.error(
                 "key",
                 "",
-                "is missing: set the label of Nodes that the preset selects by",
+                "is missing: set the key of the Node label that the preset selects",
             );
         }
         preset.finish(&["type", "key", "values"]);

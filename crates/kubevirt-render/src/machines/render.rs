@@ -157,7 +157,7 @@ impl MachineRenderer<'_> {
                 labels.insert(key.clone(), value.clone());
             } else {
                 let message =
-                    "is ignored: controllers and NetworkPolicies act on labels of this domain";
+                    "is ignored: controllers and NetworkPolicies use labels of this domain";
                 self.reader.warn("spec.template.metadata.labels", key, message);
             }
         }
@@ -190,7 +190,7 @@ impl MachineRenderer<'_> {
                 None => self.reader.warn(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
-                    "needs its user data in an annotation, which is not set because the user data are not known here",
+                    "requires the user data in an annotation, which is not set because the user data are unknown outside a cluster",
                 ),
             }
         }
@@ -248,7 +248,7 @@ fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
     ] {
         if name.len() > 63 {
             let message = format!(
-                "has {} characters: the name of a {described_kind} is also a label value and has 63 at most",
+                "has {} characters: the name of a {described_kind} is also a label value of at most 63 characters",
                 name.len()
             );
             reader.error(field, name, message);

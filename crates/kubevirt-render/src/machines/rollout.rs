@@ -239,7 +239,7 @@ fn resolve_amount(
     desired: u32,
     rounds_up: bool,
 ) -> Result<u32, (String, &'static str)> {
-    let message = "must be a number from 0 or a percentage such as 25%";
+    let message = "must be a non-negative number or a percentage such as 25%";
     match value {
         None => Ok(default_amount),
         Some(IntOrString::Int(number)) => {
@@ -395,12 +395,12 @@ mod tests {
                 }
                 machines.retain(|machine| !decision.delete.contains(&machine.name));
                 let runs = machines.iter().filter(|m| m.ready_since.is_some()).count();
-                prop_assert!(runs >= desired.saturating_sub(missing).min(before), "too few run: {decision:?}");
+                prop_assert!(runs >= desired.saturating_sub(missing).min(before), "too few machines are ready: {decision:?}");
                 for at in 0..decision.create {
                     machines.push(machine(&format!("n{step}-{at}"), true, None));
                 }
                 if decision.create > 0 {
-                    prop_assert!(machines.len() <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many: {decision:?}");
+                    prop_assert!(machines.len() <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many machines exist: {decision:?}");
                 }
                 // Some machines become ready in this step; all become ready eventually.
                 for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
@@ -409,7 +409,7 @@ mod tests {
                     }
                 }
             }
-            prop_assert!(false, "the rollout does not end: {machines:?}");
+            prop_assert!(false, "the rollout does not complete: {machines:?}");
         }
     }
 }

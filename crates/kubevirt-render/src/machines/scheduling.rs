@@ -136,7 +136,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
     {
         let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.nodeSelector";
         let message = format!(
-            "cannot be set because instance type {} sets one too: remove one of them",
+            "cannot be set because instance type {} also sets a node selector: remove one of them",
             machine.provider.instancetype_name(name)
         );
         machine.reader.error(path, "", message);

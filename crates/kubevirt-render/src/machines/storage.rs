@@ -173,7 +173,7 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     if let Some(message) = forbidden {
         machine.reader.error(path, &disk.extra_headers_secret, message.clone());
     } else if entries.is_empty() {
-        let message = format!("there is no such Secret in namespace {}", machine.namespace);
+        let message = format!("Secret not found in namespace {}", machine.namespace);
         machine.reader.error(path, &disk.extra_headers_secret, message);
     }
     let header = |(key, value): (&str, &str)| {
@@ -239,7 +239,11 @@ mod tests {
             assert!(name.len() <= 63 && is_label && !name.contains("--"), "{name}");
             assert!(name.ends_with("-secondarydisk11"), "{name}");
         }
-        assert_ne!(volume_name(&long, 0), volume_name(&other, 0), "names with the same beginning");
+        assert_ne!(
+            volume_name(&long, 0),
+            volume_name(&other, 0),
+            "names with a common prefix differ"
+        );
     }
 
     /// Expected values are results of url.ParseRequestURI in Go 1.24.

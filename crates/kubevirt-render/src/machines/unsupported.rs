@@ -8,7 +8,7 @@ use super::fields::Reader;
 use super::json_value::{is_set, to_plain_string};
 
 const TENANT_NODE_FIELD: &str =
-    "is not supported: it is for the tenant's Node; configure the kubelet in the user data";
+    "is not supported: it applies to the tenant's Node; configure the kubelet in the user data";
 
 /// Reports unsupported fields outside of the providerSpec.
 pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader<'_>) {

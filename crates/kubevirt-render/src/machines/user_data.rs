@@ -14,7 +14,7 @@ pub enum UserDataError {
     Empty,
     /// The user data are neither a cloud-config nor an Ignition config.
     #[error(
-        "is neither a #cloud-config nor Ignition (JSON), so public keys cannot be merged; leave sshPublicKeys empty and add \
+        "must be a #cloud-config or an Ignition config (JSON) to merge public keys; leave sshPublicKeys empty and add \
          the keys to the user data"
     )]
     Unknown,
@@ -56,7 +56,11 @@ fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let invalid = |problem: String| UserDataError::Invalid { kind: "Ignition", problem };
     let mut config: Value = serde_json::from_str(text).map_err(|error| {
         // The parser's own message would quote the user data.
-        invalid(format!("it is not JSON (line {}, column {})", error.line(), error.column()))
+        invalid(format!(
+            "the document is not JSON (line {}, column {})",
+            error.line(),
+            error.column()
+        ))
     })?;
     if config.pointer("/ignition/version").is_none() {
         return Err(invalid("ignition.version is missing".to_owned()));
@@ -93,7 +97,7 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
         // The parser's own message would quote the user data.
         let location = error.location().map(|place| format!(" (line {})", place.line()));
-        invalid(format!("it is not YAML{}", location.unwrap_or_default()))
+        invalid(format!("the document is not YAML{}", location.unwrap_or_default()))
     })?;
     let existing_keys = match read.get(SSH_KEYS_FIELD) {
         None | Some(Value::Null) => Vec::new(),
@@ -101,7 +105,7 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
         Some(_) => return Err(invalid(format!("{SSH_KEYS_FIELD} must be a list"))),
     };
     if !(read.is_object() || read.is_null()) {
-        return Err(invalid("it must be a mapping".to_owned()));
+        return Err(invalid("the document must be a mapping".to_owned()));
     }
     let known = existing_keys.iter().filter_map(Value::as_str);
     let mut merged_keys: Vec<&str> = known.collect();
@@ -199,7 +203,7 @@ mod tests {
         assert_eq!(with_ssh_keys(" \n", &[]), Err(UserDataError::Empty));
         assert_eq!(with_ssh_keys("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
         for (text, words) in [
-            ("#!/bin/sh\n", "is neither a #cloud-config nor Ignition"),
+            ("#!/bin/sh\n", "must be a #cloud-config or an Ignition config"),
             ("{\"a\": 1}", "ignition.version is missing"),
             ("{", "not valid Ignition"),
             ("{\"ignition\": {\"version\": \"3\"}, \"passwd\": 5}", "passwd has the wrong type"),

@@ -53,7 +53,7 @@ impl MachineRenderer<'_> {
         if needed > MAX_ROUTES {
             let message = format!(
                 "{disks} disks and {interfaces} interfaces with queues for {cpus} CPUs need {needed} interrupt vectors, but \
-                 KVM routes {MAX_ROUTES} for a VM and the rest is slow: use fewer disks, or partition a larger disk"
+                 KVM routes {MAX_ROUTES} directly for a VM and the others are slow: use fewer disks, or partition a larger disk"
             );
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.secondaryDisks";
             self.reader.warn(field, &disks.to_string(), message);

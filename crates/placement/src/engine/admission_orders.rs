@@ -2,7 +2,7 @@
 //!
 //! A kubelet that was down or slow receives all pods that were bound meanwhile as one list. The kubelet admits the
 //! pods of a list by creation time (`HandlePodAdditions` of pkg/kubelet/kubelet.go sorts), not in the order of
-//! binding. It is unknown outside the kubelet which pods are in the same list.
+//! binding. Other components cannot know which pods are in the same list.
 
 use super::hosts::HostEntry;
 use super::request::Request;

@@ -1,4 +1,4 @@
-//! Reasons why a pod cannot go to a host, each with a short summary for kube-scheduler and a detailed message.
+//! Reasons why a pod cannot be placed on a host, each with a short summary for kube-scheduler and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::inventory::MissingInformation;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message. [`Reason::summary`] returns the same
-/// string for every host, because kube-scheduler counts the hosts with equal strings.
+/// A reason why a pod cannot be placed on a host. `Display` formats the detailed message. [`Reason::summary`] returns
+/// the same string for every host, because kube-scheduler counts the hosts with equal strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A rule of kube-scheduler excludes the host.
@@ -40,19 +40,21 @@ impl Reason {
     pub fn summary(&self) -> Cow<'static, str> {
         match self {
             Self::Rule(reason) => reason.summary(),
-            Self::NoKvm(_) => "node(s) cannot run VMs".into(),
+            Self::NoKvm(_) => "node(s) had no usable KVM".into(),
             Self::Stale(_) => "node(s) had a stale agent report".into(),
-            Self::MergesPages => "node(s) merge memory pages".into(),
+            Self::MergesPages => "node(s) had KSM enabled".into(),
             Self::SharesCpus => "node(s) had no static CPU Manager policy".into(),
             Self::Kubelet(refusal) => refusal.summary().into(),
-            Self::CpusInUse => "node(s) whose kubelet would allocate CPUs that are in use".into(),
+            Self::CpusInUse => "node(s) had a kubelet that would allocate CPUs in use".into(),
             Self::Unpredictable(MissingInformation::Memory(_)) => {
-                "node(s) had an agent report without zones of memory".into()
+                "node(s) had an agent report without NUMA zones of memory".into()
             }
             Self::Unpredictable(MissingInformation::Devices(_)) => {
-                "node(s) had no agent report of the zones of devices".into()
+                "node(s) had an agent report without NUMA zones of devices".into()
             }
-            Self::Numa(_) => "node(s) had too few huge pages in the zones of the CPUs".into(),
+            Self::Numa(_) => {
+                "node(s) had too few free huge pages in the NUMA zones of the CPUs".into()
+            }
         }
     }
 
@@ -80,25 +82,27 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(reason) => reason.fmt(f),
-            Self::NoKvm(state) => write!(f, "no VM can run there: {}", describe_kvm_state(*state)),
+            Self::NoKvm(state) => {
+                write!(f, "the host cannot run VMs: {}", describe_kvm_state(*state))
+            }
             Self::Stale(why) => f.write_str(why),
             Self::MergesPages => f.write_str(
-                "its kernel merges equal pages (KSM), which a Performance VM must not share",
+                "KSM is enabled on the host, and a Performance VM must not share merged pages",
             ),
             Self::SharesCpus => {
-                f.write_str("its kubelet allocates no exclusive CPUs (cpuManagerPolicy none)")
+                f.write_str("the kubelet allocates no exclusive CPUs (cpuManagerPolicy: none)")
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(
-                "its kubelet would allocate CPUs that another pod has, because its sockets or cores are unequal",
+                "the kubelet would allocate CPUs that another pod uses, because the host's sockets or cores differ",
             ),
             Self::Unpredictable(MissingInformation::Memory(pod)) => write!(
                 f,
-                "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod is deleted",
+                "the agent reports the memory of pod {pod} without the NUMA zones of each container: upgrade the agent, or wait until the pod is deleted",
             ),
             Self::Unpredictable(MissingInformation::Devices(resource)) => write!(
                 f,
-                "the zones of its {resource} devices are not known, and its kubelet refuses pods whose devices and CPUs are of different zones: status.unknown of the InfraNode says why",
+                "the NUMA zones of the {resource} devices are unknown, and the kubelet rejects pods whose devices and CPUs are in different zones: see status.unknown of the InfraNode for the reason",
             ),
             Self::Numa(shortage) => f.write_str(shortage),
         }
@@ -107,9 +111,9 @@ impl fmt::Display for Reason {
 
 const fn describe_kvm_state(state: KvmState) -> &'static str {
     match state {
-        KvmState::Ready => "there is no obstacle",
-        KvmState::NoCpuSupport => "its CPU offers no virtualisation",
-        KvmState::DisabledInFirmware => "virtualisation is switched off in its firmware",
+        KvmState::Ready => "KVM is ready",
+        KvmState::NoCpuSupport => "the CPU does not support virtualisation",
+        KvmState::DisabledInFirmware => "virtualisation is disabled in the firmware",
         KvmState::ModuleNotLoaded => "no KVM module is loaded",
         KvmState::NoPermission => "the agent has no permission to open /dev/kvm",
         KvmState::SmokeTestFailed => "/dev/kvm can be opened, but no VM can be created",

@@ -7,7 +7,7 @@
 //! | VM that fits in one zone, on a host that accepts VMs of several zones | 60 | few hosts accept such large VMs |
 //! | host of another class | 300 | a HostProfile defines the purpose of a host |
 //! | preferred node affinity that is not met | 0 to 400 | kube-scheduler has the same preference |
-//! | each taint `PreferNoSchedule` that is not tolerated | 200 | the same |
+//! | each taint `PreferNoSchedule` that is not tolerated | 200 | kube-scheduler has the same preference |
 //! | Density VM on a host that does not merge pages | 150 | overcommitted memory relies on KSM |
 //!
 //! A host with fewer points is better. Points for preferences that depend on existing pods are added only when hosts

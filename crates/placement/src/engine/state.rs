@@ -68,8 +68,8 @@ impl Engine {
         let before = self.entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
         let mut state = State::new(&report.admission);
-        // It is less certain which resources an allocation on several zones has. Therefore allocations on one zone
-        // are restored first, and allocations on several zones get the remaining resources.
+        // For an allocation on several zones, the report does not show the exact resources of each zone. Therefore
+        // allocations on one zone are restored first, and allocations on several zones get the remaining resources.
         let mut allocations: Vec<_> = report.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
@@ -89,8 +89,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// Adds a Node whose agent does not report. The engine places no pods there, but the Node's labels and the pods
-    /// bound to the Node count for the rules of other pods, as in kube-scheduler.
+    /// Adds a Node whose agent does not report. The engine places no pods on the Node. However, the rules of other pods
+    /// take the Node's labels and its bound pods into account, as in kube-scheduler.
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
@@ -301,7 +301,7 @@ impl Engine {
         Some(self.changes.since(seen)?.map(|change| HostId::from_index(change.host())))
     }
 
-    /// Returns the reasons why a pod cannot go to a host; empty if the pod can go there.
+    /// Returns the reasons why a pod cannot be placed on a host; empty if the pod can be placed on the host.
     #[must_use]
     pub fn rejection_reasons(&self, request: &Request, host: HostId) -> Vec<Reason> {
         let Some(entry) = self.host_entry(host) else {

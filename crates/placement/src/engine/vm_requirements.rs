@@ -71,7 +71,7 @@ impl VmRequirements {
         }
     }
 
-    /// Returns the reason why a host cannot run the VM, whatever other pods run on the host.
+    /// Returns the reason why a host cannot run the VM, independent of the other pods on the host.
     pub(crate) fn host_refusal(&self, host: &ReportedHost) -> Option<Reason> {
         if !self.is_vm {
             return None;
@@ -117,11 +117,11 @@ impl VmRequirements {
             .collect();
         shares.into_iter().find_map(|(zone, share)| {
             let free = free.get(&zone).copied().unwrap_or_default();
-            let (wanted, available) = (Bytes(share).human(), Bytes(free).human());
+            let (required, available) = (Bytes(share).human(), Bytes(free).human());
             let page = numa.page_size;
             (free < share).then(|| {
                 Reason::Numa(format!(
-                    "KubeVirt would need {wanted} of {page} pages in each of its {count} zones, and zone {zone} has {available}"
+                    "KubeVirt requires {required} of {page} pages in each of the VM's {count} NUMA zones, and zone {zone} has {available} free"
                 ))
             })
         })

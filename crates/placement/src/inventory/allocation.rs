@@ -112,7 +112,7 @@ pub(super) fn read_allocations(
         let read = reader.read_allocation(at, reported);
         match by_uid.get_mut(&reported.pod_uid) {
             Some(all) => {
-                let message = "is listed twice; the resources of both count as allocated";
+                let message = "is listed twice; the resources of both entries count as allocated";
                 reader.report_problem(at, "podUID", &reported.pod_uid, message);
                 all.add(read);
             }
@@ -233,7 +233,12 @@ impl Reader<'_> {
     fn validate_cpus(&mut self, index: usize, mut cpus: CpuSet) -> CpuSet {
         let unknown_cpus = cpus.difference(&self.online_cpus);
         if !unknown_cpus.is_empty() {
-            self.report_problem(index, "cpus", &unknown_cpus, "is in no zone; not counted");
+            self.report_problem(
+                index,
+                "cpus",
+                &unknown_cpus,
+                "is in no NUMA zone of this host; ignored",
+            );
             cpus = cpus.difference(&unknown_cpus);
         }
         let duplicate_cpus = cpus.intersection(&self.allocated_cpus);
@@ -242,7 +247,7 @@ impl Reader<'_> {
                 index,
                 "cpus",
                 &duplicate_cpus,
-                "belongs to another allocation too; counted once",
+                "also belongs to another allocation; counted once",
             );
             cpus = cpus.difference(&duplicate_cpus);
         }
@@ -254,7 +259,7 @@ impl Reader<'_> {
         let exists = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
         let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(exists);
         for zone in unknown {
-            self.report_problem(index, field, &zone, "is not a zone of this host");
+            self.report_problem(index, field, &zone, "is not a NUMA zone of this host");
         }
         known
     }
@@ -271,7 +276,7 @@ impl Reader<'_> {
                 index,
                 field,
                 reported_value,
-                "is more than the host has; counted as all of it",
+                "exceeds the host's memory; counted as the host's total memory",
             );
         }
         bytes.min(self.total_memory)

@@ -128,7 +128,7 @@ mod tests {
         host.zones[0].threads = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
         assert_eq!(cpus_of_cores(&host), [[0, 2], [1, 3]]);
         host.zones[0].threads = vec!["0-1".parse().unwrap(), "2".parse().unwrap()];
-        assert_eq!(cpus_of_cores(&host), [[0, 1], [2, 3]], "nonsense is as good as nothing");
+        assert_eq!(cpus_of_cores(&host), [[0, 1], [2, 3]], "invalid threads are ignored");
     }
 
     #[test]
@@ -139,11 +139,11 @@ mod tests {
         assert_eq!(
             cpus_of_cores(&status(2, 1, &["0-2"])),
             [[0], [1], [2]],
-            "one core has lost a thread"
+            "each CPU is a core if a sibling thread is missing"
         );
         let mut host = status(2, 1, &["0-3"]);
         host.zones[0].reserved_cpus = Some("0,2".parse().unwrap());
-        assert_eq!(cpus_of_cores(&host), [[0, 2], [1, 3]], "whole cores are kept");
+        assert_eq!(cpus_of_cores(&host), [[0, 2], [1, 3]], "the reserved CPUs form a whole core");
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let caches = |host: &InfraNodeStatus, at: usize| -> Vec<Option<u32>> {
             cores(host, &host.zones[at], at).iter().map(|core| core.cache).collect()
         };
-        assert_eq!(caches(&host, 0), [None; 4], "not known");
+        assert_eq!(caches(&host, 0), [None; 4], "the report has no caches");
         host.zones[0].caches = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
         host.zones[1].caches = vec!["4,6".parse().unwrap(), "5,7".parse().unwrap()];
         assert_eq!(caches(&host, 0), [Some(0), Some(0), Some(1), Some(1)]);

@@ -41,7 +41,7 @@ pub(super) fn read_devices(
             Some(zone) => {
                 let field = format!("status.devices[{at}].zone");
                 let message =
-                    "is not a zone of this host; the zones of this resource are not known";
+                    "is not a NUMA zone of this host; the zones of this resource are unknown";
                 problems.push(Problem::new(object, field, zone, message));
                 unknown_zones.insert(name.to_owned());
                 continue;

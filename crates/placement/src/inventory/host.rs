@@ -98,17 +98,21 @@ impl ReportedHost {
             return Err(unusable("metadata.name", &"", "is missing"));
         }
         let Some(status) = &infra.status else {
-            return Err(unusable("status", &"", "is missing: its agent has not reported yet"));
+            return Err(unusable("status", &"", "is missing: the agent has not reported yet"));
         };
         if let Some(other) = owner_uid_mismatch(infra, node) {
             return Err(unusable(
                 "metadata.ownerReferences",
                 &other,
-                "is the uid of an earlier Node of this name: its agent has not reported yet",
+                "is the UID of an earlier Node with this name: the agent has not reported for the current Node yet",
             ));
         }
         if status.zones.is_empty() {
-            return Err(unusable("status.zones", &"", "is empty: the agent knows no NUMA zone"));
+            return Err(unusable(
+                "status.zones",
+                &"",
+                "is empty: the agent has reported no NUMA zones",
+            ));
         }
         let version = node::kubelet_version(node, problems);
         let settings = kubelet::read_settings(&object, status, version, problems);
@@ -230,9 +234,7 @@ fn zone_spec(
         let invalid_pool = |problem: String| (format!("hugepages[{number}]"), problem);
         let Some(bytes) = bytes.filter(|bytes| *bytes <= memory || memory == 0) else {
             let (size, total) = (pool.size, pool.total);
-            return Err(invalid_pool(format!(
-                "{total} pages of {size} are more than the zone's memory"
-            )));
+            return Err(invalid_pool(format!("{total} pages of {size} exceed the zone's memory")));
         };
         if hugepages.insert(pool.size, bytes).is_some() {
             return Err(invalid_pool(format!("page size {} is listed twice", pool.size)));
@@ -282,7 +284,7 @@ fn default_allocatable(
     all.cpu_millis = cpus.saturating_mul(1000);
     let kvm = &status.capabilities.kvm;
     // Captured host data cannot show whether these devices exist. Therefore a device is left out only if the report
-    // says that it is missing or not usable.
+    // lists it as missing or unusable.
     let devices = [
         ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
         ("tun", kvm.tun),
@@ -368,6 +370,6 @@ fn stale_reason(infra: &InfraNode) -> Option<String> {
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     (ready.status == "Unknown").then(|| {
         let since = ready.last_transition_time.0;
-        format!("the agent's report is stale since {since}: {}", ready.message)
+        format!("the agent's report has been stale since {since}: {}", ready.message)
     })
 }

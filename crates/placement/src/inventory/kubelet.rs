@@ -73,11 +73,7 @@ pub(super) fn read_settings(
         };
         let mut reserved_memory = zone.reserved_memory.unwrap_or_default();
         if zone.memory.is_some_and(|memory| reserved_memory > memory) {
-            report_problem(
-                "reservedMemory",
-                reserved_memory,
-                "is more than the zone has; not counted",
-            );
+            report_problem("reservedMemory", reserved_memory, "exceeds the zone's memory; ignored");
             reserved_memory = Bytes(0);
         }
         let mut hugepages = BTreeMap::new();
@@ -85,7 +81,7 @@ pub(super) fn read_settings(
             let pool = zone.hugepages.iter().find(|pool| pool.size == pages.size);
             let bytes = pages.count.saturating_mul(pages.size.bytes());
             if pool.is_none_or(|pool| pool.total < pages.count) {
-                let message = "is more than the zone's pool has; not counted";
+                let message = "exceeds the zone's pool of huge pages; ignored";
                 report_problem("reservedHugepages", Bytes(bytes), message);
             } else {
                 hugepages.insert(pages.size, bytes);

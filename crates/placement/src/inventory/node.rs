@@ -18,7 +18,7 @@ pub(super) fn kubelet_version(node: Option<&v1::Node>, problems: &mut Vec<Proble
         return NEWEST_KUBELET;
     }
     info.kubelet_version.parse().unwrap_or_else(|error| {
-        let message = format!("{error}; assuming the rules of {NEWEST_KUBELET}");
+        let message = format!("{error}; the rules of kubelet {NEWEST_KUBELET} are applied");
         problems.push(Problem::new(
             display_name(node),
             "status.nodeInfo.kubeletVersion",
@@ -61,11 +61,11 @@ pub(super) fn read_allocatable(
             problems.push(Problem::new(display_name(node), field, &quantity.0, message));
         };
         let Ok(amount) = quantity.0.parse::<Quantity>() else {
-            report_problem("is not a quantity; not counted");
+            report_problem("is not a quantity; ignored");
             continue;
         };
         let Ok(whole) = u64::try_from(amount.whole_units_rounded_up()) else {
-            report_problem("is negative, or more than any host has; not counted");
+            report_problem("is negative or too large; ignored");
             continue;
         };
         match name.as_str() {

@@ -331,13 +331,13 @@ impl Constraint {
     ) -> Result<Self, InvalidField> {
         let key = read_topology_key(symbols, path, &constraint.topology_key)?;
         if constraint.max_skew < 1 {
-            return Err(path.field("maxSkew").invalid(constraint.max_skew, "is not at least 1"));
+            return Err(path.field("maxSkew").invalid(constraint.max_skew, "must be at least 1"));
         }
         let is_hard = match constraint.when_unsatisfiable.as_str() {
             "DoNotSchedule" => true,
             "ScheduleAnyway" => false,
             other => {
-                let problem = "is neither DoNotSchedule nor ScheduleAnyway";
+                let problem = "must be DoNotSchedule or ScheduleAnyway";
                 return Err(path.field("whenUnsatisfiable").invalid(other, problem));
             }
         };
@@ -352,13 +352,13 @@ impl Constraint {
             Some(number) => u32::try_from(number)
                 .ok()
                 .filter(|number| *number > 0)
-                .ok_or_else(|| field.invalid(number, "is not at least 1"))?,
+                .ok_or_else(|| field.invalid(number, "must be at least 1"))?,
         };
         let policy = |name, policy: &Option<String>, default| match policy.as_deref() {
             None => Ok(default),
             Some("Honor") => Ok(true),
             Some("Ignore") => Ok(false),
-            Some(other) => Err(path.field(name).invalid(other, "is neither Honor nor Ignore")),
+            Some(other) => Err(path.field(name).invalid(other, "must be Honor or Ignore")),
         };
         let honours_affinity =
             policy("nodeAffinityPolicy", &constraint.node_affinity_policy, true)?;

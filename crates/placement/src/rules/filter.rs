@@ -85,7 +85,7 @@ impl Counts {
         PodFilter::new(self, rules)
     }
 
-    /// Returns true if the pod may go to the host according to the rules that do not depend on other pods. Resources
+    /// Returns true if the pod may be placed on the host according to the rules that do not depend on other pods. Resources
     /// are not checked.
     #[must_use]
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
@@ -167,7 +167,7 @@ impl<'a> PodFilter<'a> {
     }
 
     /// Returns the hosts that match the pod's node selector, node affinity and tolerations, in the order in which the
-    /// hosts were first added. The pod cannot go to any other host.
+    /// hosts were first added. The pod cannot be placed on any other host.
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
         let mut hosts = self.matching_hosts.unwrap_or(&self.counts.hosts.present).clone();
         if let Some(tolerated) = self.tolerated_hosts {
@@ -180,20 +180,20 @@ impl<'a> PodFilter<'a> {
         hosts.into_iter().map(HostId)
     }
 
-    /// Returns true if the pod may go to the host according to all rules, and the host's resources are sufficient.
+    /// Returns true if the pod may be placed on the host according to all rules, and the host's resources are sufficient.
     #[must_use]
     pub fn allows(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.has_room(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may go to the host according to the rules that do not depend on other pods. Resources
+    /// Returns true if the pod may be placed on the host according to the rules that do not depend on other pods. Resources
     /// are not checked.
     #[must_use]
     pub fn allows_by_host(&self, host: HostId) -> bool {
         self.counts.allows_by_host(self.rules, host)
     }
 
-    /// Returns true if existing pods affect to which hosts the pod may go.
+    /// Returns true if existing pods affect the set of hosts on which the pod may be placed.
     #[must_use]
     pub fn depends_on_pods(&self) -> bool {
         !(self.affinity.is_empty()
@@ -214,7 +214,7 @@ impl<'a> PodFilter<'a> {
         self.allows_by_host(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may go to the host according to the rules that depend on other pods.
+    /// Returns true if the pod may be placed on the host according to the rules that depend on other pods.
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
         let has_pods_in_domain =
@@ -229,7 +229,7 @@ impl<'a> PodFilter<'a> {
             && !self.existing_anti_affinity.iter().any(has_pods_in_domain)
     }
 
-    /// Returns the reasons why the pod may not go to the host; empty if the pod may go there.
+    /// Returns the reasons why the pod may not be placed on the host; empty if it may be placed on the host.
     ///
     /// As in kube-scheduler, the rules are evaluated in the order of the default plugins, and only the reason of the
     /// first plugin that excludes the host is returned. If resources are insufficient, all of them are returned.

@@ -73,7 +73,7 @@ pub(super) fn validate_label_key(path: &FieldPath<'_>, key: &str) -> Result<(), 
     if is_prefix_valid && !name.is_empty() && is_label_value(name) {
         Ok(())
     } else {
-        Err(path.invalid(key, "is not a label key such as topology.kubernetes.io/zone"))
+        Err(path.invalid(key, "is not a valid label key, such as topology.kubernetes.io/zone"))
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn validate_label_value(path: &FieldPath<'_>, value: &str) -> Result<
     } else {
         Err(path.invalid(
             value,
-            "is not a label value: at most 63 letters, digits, `-`, `_` and `.`, beginning and ending with a letter or digit",
+            "is not a valid label value: use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
         ))
     }
 }

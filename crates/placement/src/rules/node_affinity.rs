@@ -61,7 +61,7 @@ impl NodeRule {
             None => None,
             Some(required) => {
                 if required.node_selector_terms.is_empty() {
-                    return Err(terms_path.invalid("[]", "needs at least one term"));
+                    return Err(terms_path.invalid("[]", "must contain at least one term"));
                 }
                 let mut terms = Vec::new();
                 for (at, term) in required.node_selector_terms.iter().enumerate() {
@@ -124,7 +124,7 @@ pub(super) fn preferred_terms(
 /// Checks that the weight of a preferred term is between 1 and 100.
 pub(super) fn validate_weight(path: &FieldPath<'_>, weight: i32) -> Result<u32, InvalidField> {
     let valid = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
-    valid.ok_or_else(|| path.field("weight").invalid(weight, "is not a weight from 1 to 100"))
+    valid.ok_or_else(|| path.field("weight").invalid(weight, "must be from 1 to 100"))
 }
 
 impl NodeTerm {
@@ -182,13 +182,13 @@ fn read_name_requirement(
     requirement: &NodeSelectorRequirement,
 ) -> Result<(bool, Symbol), InvalidField> {
     if requirement.key != "metadata.name" {
-        let problem = "is no field to select by; metadata.name is the only one";
+        let problem = "is not supported: use metadata.name";
         return Err(path.field("key").invalid(&requirement.key, problem));
     }
     let is_equal = match requirement.operator.as_str() {
         "In" => true,
         "NotIn" => false,
-        other => return Err(path.field("operator").invalid(other, "is neither In nor NotIn")),
+        other => return Err(path.field("operator").invalid(other, "must be In or NotIn")),
     };
     let values = requirement.values.as_deref().unwrap_or_default();
     let [name] = values else {

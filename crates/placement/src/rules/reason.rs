@@ -1,4 +1,4 @@
-//! Reasons why a pod cannot go to a host, each with a short summary for kube-scheduler and a detailed message.
+//! Reasons why a pod cannot be placed on a host, each with a short summary for kube-scheduler and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,8 +7,8 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// A reason why a pod cannot go to a host. `Display` formats the detailed message. [`Reason::summary`] returns the
-/// string for `FailedNodes` of a scheduler extender.
+/// A reason why a pod cannot be placed on a host. `Display` formats the detailed message. [`Reason::summary`] returns
+/// the string for `FailedNodes` of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
@@ -129,7 +129,7 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoHost => f.write_str("there is no such host"),
+            Self::NoHost => f.write_str("the host does not exist"),
             Self::Unschedulable => f.write_str("the host is cordoned"),
             Self::Taint { key, value, effect } if value.is_empty() => {
                 write!(f, "taint {key}:{effect} is not tolerated")
@@ -138,45 +138,49 @@ impl fmt::Display for Reason {
                 write!(f, "taint {key}={value}:{effect} is not tolerated")
             }
             Self::NodeSelector { wanted, found: Some(found) } => {
-                write!(f, "nodeSelector wants {wanted}, the host has {found}")
+                write!(f, "nodeSelector requires {wanted}, but the label's value is {found}")
             }
             Self::NodeSelector { wanted, found: None } => {
-                write!(f, "nodeSelector wants {wanted}, the host has no such label")
+                write!(f, "nodeSelector requires {wanted}, but the host lacks this label")
             }
-            Self::NodeAffinity { wanted } => write!(f, "node affinity wants {wanted}"),
-            Self::PodsLimit { limit } => write!(f, "has its {limit} pods already"),
+            Self::NodeAffinity { wanted } => write!(f, "node affinity requires {wanted}"),
+            Self::PodsLimit { limit } => {
+                write!(f, "the host already runs its maximum of {limit} pods")
+            }
             Self::Resources { resource, wanted, free } if resource == "cpu" => {
                 let cpus = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
                 let short =
                     |text: String| text.trim_end_matches('0').trim_end_matches('.').to_owned();
-                write!(f, "{} CPUs wanted, {} free", short(cpus(*wanted)), short(cpus(*free)))
+                write!(f, "{} CPUs requested, {} free", short(cpus(*wanted)), short(cpus(*free)))
             }
             Self::Resources { resource, wanted, free }
                 if resource == "memory" || resource.starts_with("hugepages-") =>
             {
                 let human =
                     |bytes: u64| if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() };
-                write!(f, "{} of {resource} wanted, {} free", human(*wanted), human(*free))
+                write!(f, "{} of {resource} requested, {} free", human(*wanted), human(*free))
             }
             Self::Resources { resource, wanted, free } => {
-                write!(f, "{wanted} {resource} wanted, {free} free")
+                write!(f, "{wanted} {resource} requested, {free} free")
             }
-            Self::NoTopology { key } => write!(f, "no label {key}, over which pods are spread"),
+            Self::NoTopology { key } => {
+                write!(f, "the host lacks the label {key} of a topology spread constraint")
+            }
             Self::TopologySpread { key, domain, pods, fewest, max_skew } => write!(
                 f,
-                "{key}={domain} has {pods} of the pods to be spread, elsewhere there are {fewest}, and maxSkew is {max_skew}"
+                "topology domain {key}={domain} has {pods} matching pods, the domain with the fewest has {fewest}, and maxSkew is {max_skew}"
             ),
             Self::PodAffinity { key, domain: Some(domain), pods } => {
-                write!(f, "no pod of {pods} in {key}={domain}")
+                write!(f, "topology domain {key}={domain} has no pod that matches {pods}")
             }
             Self::PodAffinity { key, domain: None, pods } => {
-                write!(f, "no label {key}, which the affinity to {pods} requires")
+                write!(f, "the host lacks the label {key}, which the affinity to {pods} requires")
             }
             Self::PodAntiAffinity { key, domain, pods } => {
-                write!(f, "a pod of {pods} is in {key}={domain}")
+                write!(f, "topology domain {key}={domain} has a pod that matches {pods}")
             }
             Self::ExistingAntiAffinity { key, domain, pods } => {
-                write!(f, "a pod in {key}={domain} has an anti-affinity to {pods}")
+                write!(f, "a pod in topology domain {key}={domain} has an anti-affinity to {pods}")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Scores of hosts as kube-scheduler's score plugins compute them for the hosts to which a pod may go.
+//! Scores of hosts as kube-scheduler's score plugins compute them for the hosts on which a pod may be placed.
 
 use std::collections::HashSet;
 
@@ -55,7 +55,7 @@ pub struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Creates a scorer for `hosts`, the hosts to which the pod may go. The number of their domains determines the
+    /// Creates a scorer for `hosts`, the hosts on which the pod may be placed. The number of their domains determines the
     /// weight of each spread constraint.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
@@ -129,7 +129,7 @@ impl<'a> Scorer<'a> {
         Some(sum.round() as i64)
     }
 
-    /// Returns the scores of `hosts`, in the same order. `hosts` must contain all hosts to which the pod may go.
+    /// Returns the scores of `hosts`, in the same order. `hosts` must contain all hosts on which the pod may be placed.
     #[must_use]
     pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
         let raw: Vec<RawScores> = hosts.iter().map(|host| self.raw_scores(*host)).collect();
@@ -169,7 +169,7 @@ fn percentage(part: i64, whole: i64) -> i64 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    reason = "the scheduler computes with floats here, and to round otherwise would be another score"
+    reason = "the scheduler computes with floats here, and different rounding would change the score"
 )]
 fn normalize_score(value: i64, minimum: i64, maximum: i64) -> i64 {
     let range = maximum.saturating_sub(minimum);

@@ -161,7 +161,7 @@ fn from_label_requirement(
 ) -> Result<Requirement, InvalidField> {
     let values = source.values.as_deref().unwrap_or_default();
     if matches!(source.operator.as_str(), "Gt" | "Lt") {
-        let problem = "is an operator of node selectors only";
+        let problem = "is supported only in node selectors";
         return Err(path.field("operator").invalid(&source.operator, problem));
     }
     requirement(symbols, path, &source.key, &source.operator, values)
@@ -200,29 +200,33 @@ fn requirement(
     };
     let test = match operator {
         "In" | "NotIn" if values.is_empty() => {
-            return Err(values_path.invalid("", format!("is empty, and {operator} needs values")));
+            return Err(
+                values_path.invalid("", format!("must not be empty with operator {operator}"))
+            );
         }
         "In" => LabelMatch::In(intern_values()?),
         "NotIn" => LabelMatch::NotIn(intern_values()?),
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            return Err(
-                values_path.invalid(joined_values(), format!("must be empty with {operator}"))
-            );
+            return Err(values_path
+                .invalid(joined_values(), format!("must be empty with operator {operator}")));
         }
         "Exists" => LabelMatch::Exists,
         "DoesNotExist" => LabelMatch::Absent,
         "Gt" | "Lt" => {
             let [value] = values else {
-                return Err(values_path
-                    .invalid(joined_values(), format!("must be one integer for {operator}")));
+                return Err(values_path.invalid(
+                    joined_values(),
+                    format!("must be one integer with operator {operator}"),
+                ));
             };
             validate_label_value(&values_path.item(0), value)?;
-            let bound =
-                value.parse().map_err(|_| values_path.item(0).invalid(value, "is no integer"))?;
+            let bound = value
+                .parse()
+                .map_err(|_| values_path.item(0).invalid(value, "must be an integer"))?;
             if operator == "Gt" { LabelMatch::Above(bound) } else { LabelMatch::Below(bound) }
         }
         _ => {
-            let problem = "is none of In, NotIn, Exists, DoesNotExist, Gt, Lt";
+            let problem = "must be one of In, NotIn, Exists, DoesNotExist, Gt, Lt";
             return Err(path.field("operator").invalid(operator, problem));
         }
     };

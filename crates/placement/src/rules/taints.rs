@@ -31,9 +31,9 @@ impl fmt::Display for Effect {
 impl Effect {
     fn read(path: &FieldPath<'_>, text: &str) -> Result<Self, InvalidField> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
-        all.into_iter()
-            .find(|effect| effect.to_string() == text)
-            .ok_or_else(|| path.invalid(text, "is none of NoSchedule, PreferNoSchedule, NoExecute"))
+        all.into_iter().find(|effect| effect.to_string() == text).ok_or_else(|| {
+            path.invalid(text, "must be one of NoSchedule, PreferNoSchedule, NoExecute")
+        })
     }
 
     /// Returns true if the effect excludes pods that do not tolerate the taint.
@@ -111,7 +111,7 @@ impl Tolerations {
     }
 
     /// Returns true if the tolerations tolerate the taint `node.kubernetes.io/unschedulable`: a pod with these
-    /// tolerations may go to a cordoned host (NodeUnschedulable's `Filter`).
+    /// tolerations may be placed on a cordoned host (NodeUnschedulable's `Filter`).
     pub(super) fn tolerates_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerates(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
@@ -137,7 +137,7 @@ impl Toleration {
             // The operators Gt and Lt require the feature gate TaintTolerationComparisonOperators, which is off in
             // 1.36.
             other => {
-                return Err(path.field("operator").invalid(other, "is neither Exists nor Equal"));
+                return Err(path.field("operator").invalid(other, "must be Exists or Equal"));
             }
         };
         let value_path = path.field("value");
@@ -147,7 +147,7 @@ impl Toleration {
         validate_label_value(&value_path, &value)?;
         if key.is_empty() {
             if !exists {
-                let problem = "is empty: all taints are tolerated only by operator Exists";
+                let problem = "must not be empty, except with operator Exists";
                 return Err(path.field("key").invalid(key, problem));
             }
         } else {

@@ -38,14 +38,14 @@ pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCo
     })
 }
 
-/// Prints a string to standard output. A reader that closes the pipe (`| head`) is no error.
+/// Prints a string to standard output. It is not an error if the reader closes the pipe (`| head`).
 ///
 /// # Errors
 /// Returns [`EXIT_UNREACHABLE`] if standard output cannot be written, for example because the disk is full.
 pub fn print(text: &str) -> Result<ExitCode, Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            let error = anyhow::Error::from(error).context("standard output");
+            let error = anyhow::Error::from(error).context("failed to write to standard output");
             Err(Failure { exit_code: EXIT_UNREACHABLE, error })
         }
         _ => Ok(ExitCode::SUCCESS),

@@ -26,7 +26,7 @@ pub fn markdown_reference(mut command: Command) -> String {
     command.build();
     let name = command.get_name().to_owned();
     let mut page = format!(
-        "# {name}\n\nWhat `{name} help` prints, command by command; `make samples` writes this page.\n"
+        "# {name}\n\nOutput of `{name} help` for every command. `make samples` generates this page.\n"
     );
     let commands = command.get_subcommands();
     let commands = commands.filter(|one| !one.is_hide_set() && one.get_name() != "help");

@@ -64,7 +64,7 @@ where
             last: Instant::now(),
         });
         if is_conflict {
-            tracing::debug!(reconciler, %object, %error, "conflict; trying again");
+            tracing::debug!(reconciler, %object, %error, "write conflict; trying again");
         } else if record.error != error {
             tracing::warn!(reconciler, %object, %error, "failed to reconcile; trying again");
             record.error = error;

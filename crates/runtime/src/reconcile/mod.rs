@@ -102,7 +102,7 @@ pub async fn run<K, Q, R, E, F>(
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
     let queue = queue.map(Ok::<_, Infallible>);
     let results = applier(attempt, retry, Arc::new(()), store, queue, config);
-    // Errors are dropped here: the backoff has already logged the failures, and an object that no longer exists is no
-    // failure.
+    // Errors are dropped here: the backoff has already logged the failures, and it is not a failure if an object no
+    // longer exists.
     results.for_each(|_| ready(())).await;
 }

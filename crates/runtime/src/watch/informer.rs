@@ -141,8 +141,8 @@ where
         let retry = |error: &kube::runtime::watcher::Error| {
             let reason = if is_kind_unknown(error) {
                 format!(
-                    "{kind}: the server does not know them; waiting for their CustomResourceDefinition \
-                     (berth-controller crds | kubectl apply -f -)"
+                    "{kind}: the API server does not serve this kind; waiting for its \
+                     CustomResourceDefinition (berth-controller crds | kubectl apply -f -)"
                 )
             } else {
                 format!("{kind} cannot be watched: {}; trying again", error_message(error))
@@ -281,7 +281,7 @@ mod tests {
 
     fn data(watcher: &Watcher<ConfigMap>) -> Option<String> {
         let object = watcher.informer.store.get(&ObjectRef::new("a").within("b"))?;
-        assert_eq!(object.metadata.managed_fields, None, "it is trimmed");
+        assert_eq!(object.metadata.managed_fields, None, "the object is trimmed");
         Some(object.data.as_ref()?.get("x")?.clone())
     }
 

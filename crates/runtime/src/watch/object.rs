@@ -1,4 +1,4 @@
-//! The watch of one object, with as few requests as possible, because a program on every host uses this watch.
+//! The watch of one object, with as few requests as possible, because the agent on every host uses this watch.
 //!
 //! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives no
 //! bookmark is started again. This makes watches of 50 minutes possible. kube-runtime's watcher does not report
@@ -63,7 +63,7 @@ pub async fn watch_object<K>(
 }
 
 /// Watches the object from a resource version until the watch must be started again with a read of the object.
-/// Returns the error, or `None` if the watch ended in an ordinary way.
+/// Returns the error, or `None` if the watch ended without an error.
 async fn watch<K>(
     api: &Api<K>,
     field_selector: &str,

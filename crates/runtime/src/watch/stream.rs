@@ -28,7 +28,7 @@ pub async fn watch<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // `Event::Init` does not mean that watch recovered: it is sent at the start of a list, which the
+                // `Event::Init` does not mean that the watch has recovered: it is sent at the start of a list, which the
                 // server may still refuse.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
                     tracing::info!(kind, "watch recovered");

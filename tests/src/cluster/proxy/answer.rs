@@ -48,7 +48,7 @@ impl ForwardedResponse {
             let ClosedResponses { reset_before, silent_before } =
                 *closed_responses.borrow_and_update();
             if self.number < reset_before {
-                bail!("reset");
+                bail!("the test resets the response");
             }
             let silent = self.number < silent_before;
             let frame = tokio::select! {
@@ -59,7 +59,7 @@ impl ForwardedResponse {
                 if silent {
                     // The server has ended the response, but the caller must not see this end before the reset.
                     closed_responses.wait_for(|ended| self.number < ended.reset_before).await?;
-                    bail!("reset");
+                    bail!("the test resets the response");
                 }
                 return self.forward_lines(&buffer, sender).await;
             };
@@ -96,7 +96,7 @@ impl ForwardedResponse {
         if length < lines.len() {
             // The kernel discards unsent data at a reset, so the data that was just written needs time to leave.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            bail!("cut");
+            bail!("the test cuts off the response");
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ async fn forward(
     client: &Client,
     port: u16,
 ) -> Result<Response<Body>> {
-    let path = request.uri().path_and_query().context("a request without a path")?;
+    let path = request.uri().path_and_query().context("the request has no path")?;
     *request.uri_mut() = Uri::try_from(format!("https://127.0.0.1:{port}{path}"))?;
     request.headers_mut().remove(HOST);
     // The proxy reads the lines of responses, so they must not be compressed.

@@ -17,7 +17,7 @@ pub struct ListPodResourcesResponse {
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: ::prost::alloc::vec::Vec<PodResources>,
 }
-/// A pod, by name alone.
+/// A pod, identified by its name.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
